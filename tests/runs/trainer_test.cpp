@@ -91,7 +91,9 @@ void spoil_unused_row(Trainer& trainer, const Config& config) {
         values.emplace_back(static_cast<size_t>(p.whole_numel()));
         runner.read_master(p, values.back().data());
         if (p.name == "embed.weight")
-            values.back()[static_cast<size_t>(config.model.padded_vocab_size() - 1) * config.model.model_dim] = NAN;
+            values
+                .back()[static_cast<size_t>(config.model.padded_vocab_size() - 1) * config.model.model_dim] =
+                NAN;
     }
     runner.assign(values);
 }
@@ -116,8 +118,10 @@ TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
         }
         std::ifstream file(folder_ / "logs" / precision / "summary.json");
         EXPECT_EQ(Json::parse(file)["status"], "diverged");
-        EXPECT_TRUE(list_checkpoints((folder_ / "logs" / precision).string()).empty()) << "one that cannot go on";
-        EXPECT_NE(trainer.problem().find("master/embed.weight holds numbers that are not finite"), std::string::npos)
+        EXPECT_TRUE(list_checkpoints((folder_ / "logs" / precision).string()).empty())
+            << "one that cannot go on";
+        EXPECT_NE(trainer.problem().find("master/embed.weight holds numbers that are not finite"),
+                  std::string::npos)
             << trainer.problem();
     }
 }

@@ -31,11 +31,11 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
         "weight_decay_by", weight_decay_by,
         "what weight_decay is multiplied by; lr: the learning rate; lr_squared: its square, for muon times the "
         "matrix's factor max(1, rows/cols)^0.5");
-    v.field("beta1", beta1, "of the optimizer's formula; adamw: decay of the mean gradient, below 1",
+    v.field("beta1", beta1, "constant of the optimizer's formula; adamw: decay of the mean gradient, below 1",
             kDecays);
     v.field(
         "beta2", beta2,
-        "of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines; below 1",
+        "constant of the optimizer's formula; adamw: decay of the mean squared gradient; normuon: of the mean squares of the update's lines; below 1",
         kDecays);
     v.field("epsilon", epsilon,
             "adamw: added to the denominator; normuon: to the root mean square of a line; above 0",

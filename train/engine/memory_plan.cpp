@@ -28,7 +28,7 @@ int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
 int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runner,
                       const MemoryTable& table) {
     constexpr int64_t kProgram = 20 << 20;  // libraries, streams, packed products, files: 11 to 18 measured
-    constexpr int64_t kBatches = 6;  // prefetched ones, and one in transfer to the device
+    constexpr int64_t kBatches = 6;         // prefetched ones, and one in transfer to the device
     int64_t bytes = kProgram + kBatches * table.total(MemoryCategory::data);
     int64_t largest = 0;
     for (const Parameter& p : runner.table().all()) largest = std::max(largest, p.whole_numel());

@@ -105,7 +105,7 @@ class StepRunner final : public RunState {
 
     // "NAME (2 of 64 values are not finite)", the first in the table; empty: all are finite. All ranks call it. Waits.
     std::string first_bad_parameter();
-    // Throws Error(diverged), naming the first bad parameter, if a parameter is not finite after so many steps. All ranks
+    // Throws Error(diverged) with the name of the first bad parameter if one is not finite after `steps` steps. All ranks
     // call it between steps. Waits.
     void expect_finite_parameters(int64_t steps);
     // Mean loss over the targets of the validation stream, in nats per target, shared among the ranks.

@@ -12,7 +12,7 @@ namespace speedrun {
 struct Machine {
     HostThreads threads;
     HostMemory memory;
-    std::string governor;              // of the first core's frequency; empty: not said
+    std::string governor;              // frequency governor of the first core; empty: not readable
     std::optional<int64_t> throttled;  // times that cores were slowed down by heat since the machine started
     std::string huge_pages;            // "always", "madvise", "never"; empty: not said
     std::string clock_source, other_clock_sources;

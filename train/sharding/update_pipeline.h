@@ -79,7 +79,7 @@ class UpdatePipeline final : public PassObserver {
     void gather_all();
     // Values of p, as compute reads them, that are not finite. All ranks ask for the same. Waits.
     double count_nonfinite(const Parameter& p);
-    // The same of the masters of all parameters, this rank's shards alone. Waits.
+    // Values of all masters that are not finite, in the shards of this rank. Waits.
     double count_nonfinite();
     // Marks what is enqueued from here on in this timeline; null: no longer.
     void trace(Timeline* timeline);
