@@ -23,7 +23,7 @@ CoreSet available_cores();
 // so that the number is right whether the launcher ties ranks to cores or not. Processes of one host share its limits.
 int share_of_cores(const std::vector<CoreSet>& processes, size_t own);
 
-// Threads of this rank, whose share of the host is its own, at most OMP_NUM_THREADS; collective over the world. 0, "decide
+// Threads for this rank, as ranks of one host share it; at most OMP_NUM_THREADS; collective over the world. 0, "decide
 // yourself", for a rank alone.
 int threads_of_rank(World& world);
 
