@@ -69,7 +69,7 @@ class RecordTest : public testing::Test {
         dir_.write(folder + "environment.json", environment.dump());
     }
 
-    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15, both a little different from run to run, times from attempt to
+    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15. Both differ a little from run to run, times from attempt to
     // attempt too.
     AttemptFolder::Result make_result() {
         AttemptFolder attempt(dir_.file("work"), terms_);

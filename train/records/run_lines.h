@@ -17,8 +17,7 @@ struct RunLine {
     int64_t tokens = 0;
 };
 
-// Throws a data error that names origin and line for a line that is neither a step's nor a validation's, lacks a figure,
-// or has one of another type.
+// Throws a data error that names origin and line if a figure is missing or has another type.
 std::vector<RunLine> read_run_lines(const std::string& text, const std::string& origin);
 
 }  // namespace speedrun

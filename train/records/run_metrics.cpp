@@ -70,8 +70,8 @@ RunMetrics read_unfinished_metrics(const std::string& text, const std::string& o
 }
 
 int64_t step_lines_kept(int64_t steps, size_t num_runs) {
-    // Of all metrics files together. A line of a run takes 71 bytes compressed (1,000 steps of the KJV baseline), most of
-    // them digits of losses and times, and a record is to stay below 500 kB.
+    // In all metrics files of a record, which is to stay below 500 kB. A line takes 71 bytes compressed (1,000 steps of the
+    // KJV baseline), most of them digits of losses and times.
     constexpr int64_t kMostStepLines = 5000;
     const int64_t most = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(num_runs));
     return std::max<int64_t>(1, (steps + most - 1) / most);
