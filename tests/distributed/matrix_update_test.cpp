@@ -26,7 +26,7 @@ struct Case {
     bool normuon = false;
     DType precision = DType::f32;
     int64_t bucket_bytes = 1 << 20;            // all that are cut alike in one
-    int64_t heads = 0;                         // of a matrix, of 6
+    int64_t heads = 0;                         // heads of a matrix, out of 6
     int64_t most_batched = int64_t{32} << 20;  // UpdateStores::most_batched
 
     std::string describe() const {

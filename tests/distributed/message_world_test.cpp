@@ -1,5 +1,5 @@
-// Ranks that exchange messages (train/comm/message_world.h), as threads: the conformance cases with reductions in one slice,
-// and in as many as they can be cut into.
+// Ranks that exchange messages (train/comm/message_world.h), as threads: the conformance cases with reductions of one slice
+// and of many.
 #include "train/comm/message_world.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@
 namespace speedrun::testing {
 namespace message_world_test {
 
-// Messages of one direction, channel and tag. A message is delivered as soon as it is sent and its receive is posted, as by
-// MPI, so that one which lands too early is seen.
+// Messages of one direction, channel and tag. A message is delivered as soon as it is sent and its receive is posted, as
+// MPI may do. So one that lands too early is seen.
 struct Line {
     struct Receive {
         const void* owner;

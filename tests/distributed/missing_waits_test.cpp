@@ -130,15 +130,16 @@ std::vector<Trial> trials() {
     newest.family = "newest";
     newest.heads = 6;
     newest.heads_per_matrix = 2;
-    newest.stages = true;                    // the head is untied after the first
-    newest.step_order = StepOrder::forward;  // and copied last, when all others are about to step
+    newest.stages = true;  // the head is untied after the first
     return trials;
 }
 
 // Waits that nothing here can show to be needed, by function: how many. That of finish_steps guards the
 // coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
-// guard the host's copy of them, which would have to take as long as the whole next step.
-const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::finish_steps", 1},
+// guard the host's copy of them, which would have to take as long as the whole next step. The wait of copy for a
+// checkpoint's read of a resting matrix is hidden by those of the buckets that are copied after it.
+const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::copy", 1},
+                                           {"speedrun::UpdatePipeline::finish_steps", 1},
                                            {"speedrun::StepStatistics::take_loss", 1},
                                            {"speedrun::StepStatistics::combine", 1}};
 
@@ -166,9 +167,9 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
         size_t copied = 0;
         const auto copy = [&](size_t which, Stream& stream) {
             // The last bucket and the scales are still being copied when the next step has come far.
-            if (++copied >= layout.all().size())
+            if (++copied >= layout.all().size() && step % 3 != 0)
                 static_cast<CpuStream&>(stream).submit("slow copy",
-                                                       [] { std::this_thread::sleep_for(20ms); });
+                                                       [] { std::this_thread::sleep_for(40ms); });
             for (const StatePiece& piece : pieces[which]) {
                 runtime.device().copy(to, piece.values.data, piece.values.bytes(), stream);
                 to += piece.values.bytes();

@@ -20,7 +20,7 @@ struct Ways {
     const char* optimizer =
         "adamw";  // of the matrices; "normuon": muon with it, "heads": … and a matrix for each head
     const char* precision = "f32";
-    int microbatch_tokens = 64;  // of each rank, of 256 a step
+    int microbatch_tokens = 64;  // tokens of a rank's microbatch; a step has 256
 
     std::vector<std::string> settings() const {
         const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
@@ -51,14 +51,14 @@ class ResumeFixture : public RunFixture {
         return path(name) + "/checkpoints/" + checkpoint_name(step);
     }
 
-    // Runs `body` as each of so many ranks.
+    // Runs `body` on every rank.
     static void as_ranks(int ranks, const std::function<void(World&)>& body,
                          const WorldOptions& options = {}) {
         run_ranks(ranks, body, options);
     }
 
     struct How {
-        FileSystem* disk = nullptr;  // of disk_rank alone
+        FileSystem* disk = nullptr;  // file system of disk_rank
         int disk_rank = 0;
         bool stop = false;  // a signal is there from the start: several ranks end after two steps
         int64_t most_fetched = kMostNumbersFetched;
@@ -118,7 +118,7 @@ class ResumeFixture : public RunFixture {
         }
         EXPECT_EQ(Json::diff(one, two), Json::array()) << a << " and " << b;
     }
-    // All numbers are equal, whoever wrote which.
+    // All numbers are equal, in whichever files they are.
     static void expect_same_numbers(const std::string& a, const std::string& b) {
         CheckpointReader one(a), two(b);
         one.index();

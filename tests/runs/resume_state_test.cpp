@@ -1,5 +1,5 @@
-// What a resume restores besides parameters and optimizers: the clock, step times, sums, time to target; and a checkpoint whose
-// position is not one of its config's run.
+// A resume restores the clock, step times, sums and time to target beside parameters and optimizers, and refuses a checkpoint
+// whose position is not one of its config's run.
 #include <map>
 
 #include "tests/runs/resume_fixture.h"
@@ -21,7 +21,7 @@ class ResumeStateTest : public ResumeFixture {
             if (line["event"] == "val") found[line["step"]] = line;
         return found;
     }
-    // What the run wrote after this step is gone, as after a crash.
+    // Removes the run's files of later steps, as a crash would.
     void forget_after(const std::string& name, int64_t step) const {
         for (const std::string& folder : list_checkpoints(path(name)))
             if (step_of_checkpoint(fs::path(folder).filename().string()) > step) fs::remove_all(folder);

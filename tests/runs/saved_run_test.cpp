@@ -1,5 +1,4 @@
-// Checkpoints of whole runs: at the steps that the config asks for, and the same bits whether they are copied while the run
-// trains on or at its end, in however many rounds.
+// Checkpoints of whole runs: taken at the steps that the config asks for, with equal bits at the run's end and during it.
 #include <cerrno>
 #include <set>
 #include <thread>
@@ -97,8 +96,8 @@ TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
     }
 }
 
-// Of the device at a stop or the end, of the snapshot in between; in pieces of one range and of several boxes, each fetched
-// in many rounds.
+// The last one is read from the device, periodic ones from a snapshot. Pieces are one range or several boxes, each fetched in
+// many rounds.
 TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
     struct Mode {
         Ways ways;
@@ -138,18 +137,29 @@ TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
     }
 }
 
-// Copies a snapshot only when it is waited for, as a busy copy stream may.
-class LateCopy final : public ForwardedState {
+// Records whether the snapshot has been waited for.
+class AwaitedState final : public ForwardedState {
   public:
     using ForwardedState::ForwardedState;
-    void snapshot(const StateCopy& copy) override { copy_ = copy; }
     void await_snapshot() override {
-        state_.snapshot(copy_);
-        state_.await_snapshot();
+        ForwardedState::await_snapshot();
+        awaited = true;
     }
+    std::atomic<bool> awaited = false;
+};
+
+// Counts files that are made before that.
+class EarlyFiles final : public FileSystem {
+  public:
+    explicit EarlyFiles(const AwaitedState& state) : state_(state) {}
+    int create(const std::string& path) override {
+        early += !state_.awaited;
+        return FileSystem::create(path);
+    }
+    std::atomic<int> early = 0;
 
   private:
-    StateCopy copy_;
+    const AwaitedState& state_;
 };
 
 TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
@@ -157,12 +167,13 @@ TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
     train(c, 1, "run");
     Runtime runtime(runtime_options(c));
     StepRunner runner(c, runtime);
-    LateCopy late(runner);
+    AwaitedState state(runner);
+    EarlyFiles disk(state);
     CheckpointReader reader(checkpoint("run", 10));
     reader.index();
     load_checkpoint(reader, runtime, runner);
-    fs::create_directories(path("late"));
-    Checkpointer saver(c, {}, runtime, late, path("late"), [](auto&&...) {}, {});
+    fs::create_directories(path("copy"));
+    Checkpointer saver(c, {}, runtime, state, path("copy"), [](auto&&...) {}, {.system = &disk});
     EXPECT_FALSE(saver.awaits_result());
     saver.snapshot(10);
     EXPECT_TRUE(saver.awaits_result());
@@ -174,10 +185,11 @@ TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
     EXPECT_FALSE(saver.awaits_result());
     saver.finish();
     EXPECT_EQ(saver.problem(), "");
-    expect_same_numbers(checkpoint("run", 10), checkpoint("late", 10));
+    EXPECT_EQ(disk.early, 0);
+    expect_same_numbers(checkpoint("run", 10), checkpoint("copy", 10));
 }
 
-// Fails the first so many files of this step.
+// The first `failures` files of this step cannot be made.
 class FailsAtFirst final : public FileSystem {
   public:
     FailsAtFirst(int64_t step, int failures) : step_(checkpoint_name(step)), left_(failures) {}
@@ -240,7 +252,7 @@ class SlowDisk final : public FileSystem {
 
   private:
     void delay(Call call) const {
-        if (call == slow_) std::this_thread::sleep_for(std::chrono::duration<double>(2.2 * kTimeout_s));
+        if (call == slow_) std::this_thread::sleep_for(std::chrono::duration<double>(1.4 * kTimeout_s));
     }
     const Call slow_;
 };
@@ -248,26 +260,26 @@ class SlowDisk final : public FileSystem {
 TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
     if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
     using enum SlowDisk::Call;
-    for (const auto call : {sync, sync_folder, rename, remove}) {
-        for (const int slow : {0, 1}) {
-            if (slow == 1 && call != sync) continue;  // the first rank does the rest
-            for (const char* strategy : {"ddp", "zero3"}) {
-                if (call != sync && std::string(strategy) == "zero3") continue;
-                SlowDisk disk(call);
-                const std::string name = fmt::format("{}_{}_{}", strategy, slow, static_cast<int>(call));
-                // One periodic checkpoint, and one at the end that deletes it.
-                const Config c = config_of({2, 1, strategy},
-                                           {"checkpoint.every=6", "checkpoint.keep=1", "schedule.steps=8"});
-                EXPECT_NO_THROW(train(c, 2, name, "",
-                                      {.disk = &disk, .disk_rank = slow, .timeout_s = SlowDisk::kTimeout_s}))
-                    << name;
-                EXPECT_EQ(saved(name), Steps{8}) << name;
-            }
-        }
+    struct Trial {
+        SlowDisk::Call call;
+        int rank;
+        int64_t every;  // 0: one checkpoint, at the end; 2: one that deletes another
+        const char* strategy;
+    };
+    for (const auto& [call, rank, every, strategy] :
+         {Trial{sync, 0, 4, "ddp"}, Trial{sync, 0, 0, "zero3"}, Trial{sync, 1, 0, "zero1"},
+          Trial{sync_folder, 0, 4, "zero1"}, Trial{rename, 0, 4, "ddp"}, Trial{remove, 0, 2, "ddp"}}) {
+        SlowDisk disk(call);
+        const std::string name = fmt::format("{}_{}_{}", rank, static_cast<int>(call), every);
+        const Config c = config_of({2, 1, strategy}, {fmt::format("checkpoint.every={}", every),
+                                                      "checkpoint.keep=1", "schedule.steps=4"});
+        const How how{.disk = &disk, .disk_rank = rank, .timeout_s = SlowDisk::kTimeout_s};
+        EXPECT_NO_THROW(train(c, 2, name, "", how)) << name;
+        EXPECT_EQ(saved(name), Steps{4}) << name;
     }
 }
 
-// What an earlier process left unfinished is deleted by the first rank, however long that takes.
+// The first rank deletes unfinished folders of an earlier process, however long that takes.
 TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
     if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
     const Config c = config_of({2, 1, "zero1"}, {"checkpoint.every=5"});

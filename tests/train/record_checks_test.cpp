@@ -6,7 +6,6 @@
 
 #include "tests/train/forged_record.h"
 #include "train/records/commit_times.h"
-#include "train/records/timeline_checks.h"
 
 namespace speedrun {
 namespace {
@@ -367,29 +366,24 @@ TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
     EXPECT_NE(problems(0.001).find("train_ms grows by"), std::string::npos);
 }
 
-TEST(RecordChecksTest, ReadsTimes) {
-    EXPECT_EQ(seconds_of_utc("1970-01-02T00:00:01Z"), 86401);
-    for (const char* text :
-         {"2026-02-30T00:00:00Z", "2026-01-01", "2026-01-01T00:00:00", "2026-01-01T00:00:00Zz", ""})
-        EXPECT_FALSE(seconds_of_utc(text)) << text;
-}
-
-TEST(RecordChecksTest, KnowsCommitsOfARepository) {
-    const TempDir dir;
-    const std::string git =
-        "git -C " + dir.path() + " -c user.name=a -c user.email=a@b -c init.defaultBranch=main ";
-    EXPECT_FALSE(has_history(dir.path(), "track.json"));
-    if (std::system((git + "init -q 2>/dev/null").c_str()) != 0)
-        GTEST_SKIP() << "git cannot make a repository here";
-    dir.write("track.json", "{}");
-    EXPECT_FALSE(has_history(dir.path(), "track.json"));
-    ASSERT_EQ(std::system((git + "add track.json && " + git + "commit -q -m a").c_str()), 0);
-    EXPECT_TRUE(has_history(dir.path(), "track.json"));
-    ASSERT_EQ(std::system((git + "rev-parse HEAD >" + dir.file("head")).c_str()), 0);
-    const std::string head = read_text_file(dir.file("head")).substr(0, 40);
-    ASSERT_TRUE(commit_time(dir.path(), head));
-    EXPECT_GT(*commit_time(dir.path(), head), *seconds_of_utc("2026-01-01T00:00:00Z"));
-    EXPECT_FALSE(commit_time(dir.path(), "0123456789012345678901234567890123456789"));
+TEST(RecordChecksTest, ACommitIsOneOfTheRepository) {
+    if (!has_history(SPEEDRUN_SOURCE_ROOT, "records/kjv/track.json"))
+        GTEST_SKIP() << "no history of this repository";
+    const ForgedRecord narrow("2026-11-26_narrow");
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::current_path(SPEEDRUN_SOURCE_ROOT);
+    const std::string unknown = narrow.problems_after(
+        [](Forgery& f) { f.record.git_sha = "0123456789abcdef0123456789abcdef01234567"; });
+    const std::string earlier = narrow.problems_after([](Forgery& f) {  // the commit is of 17:22
+        for (RecordRun& run : f.record.runs) run.began_utc.replace(11, 2, "16");
+    });
+    std::filesystem::current_path(before);
+    EXPECT_NE(
+        unknown.find("git_sha: 0123456789abcdef0123456789abcdef01234567 is no commit of this repository"),
+        std::string::npos)
+        << unknown;
+    EXPECT_NE(earlier.find("s after the first run began, 2026-11-26T16:31:53Z"), std::string::npos)
+        << earlier;
 }
 
 }  // namespace

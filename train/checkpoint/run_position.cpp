@@ -10,7 +10,7 @@ namespace speedrun {
 namespace {
 
 constexpr double kMostMs = 1e14;       // some 3,000 years
-constexpr double kLrTolerance = 1e-9;  // of cosines by another C library
+constexpr double kLrTolerance = 1e-9;  // relative; another C library may round cosines differently
 
 void check_step(const CheckpointInfo& info, const Config& config, const std::string& path) {
     if (info.step > config.schedule.total_steps())

@@ -8,11 +8,11 @@
 
 namespace speedrun {
 
-// Sets step, tokens, next_row, seed and next_lr_factor to those of a run of this config after so many steps.
+// Sets step, tokens, next_row, seed and next_lr_factor to those of a run of this config after `steps` steps.
 void set_position(CheckpointInfo& info, const Config& config, int64_t steps);
 
-// Throws a data error that names `path`, the key, its value and the expected one, where the info's position is not one
-// of this config's run, or a measured time is not a time.
+// Throws a data error if the position is not one of this config's run, or a measured time is out of range. It names `path`,
+// the key, its value and the expected one.
 void check_position(const CheckpointInfo& info, const Config& config, const std::string& path);
 
 }  // namespace speedrun

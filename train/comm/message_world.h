@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// A reduction is cut into slices of so many bytes per peer: while one is summed, the next is under way, and the memory that
-// slices arrive in stays small. Whole cache lines.
+// Bytes per peer of a slice of a reduction, whole cache lines: while one slice is summed, the next is under way, and the memory
+// that slices arrive in stays small.
 inline constexpr int64_t kSliceBytes = 256 << 10;
 
 // World::abort of the result ends all processes and does not return. Tests lower slice_bytes.

@@ -7,8 +7,8 @@
 
 namespace speedrun {
 
-// Whether git has the whole history that a file of the folder belongs to. False: no git, a shallow clone, a copy of the
-// folder outside its repository.
+// Whether git has the whole history of a file, by its path from the folder. False: no git, a shallow clone, a file that is not
+// committed.
 bool has_history(const std::string& folder, const std::string& file);
 
 // When a commit was made, in seconds since 1970; none: the repository of the folder has no such commit. git_sha has
