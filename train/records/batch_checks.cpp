@@ -39,7 +39,7 @@ Changes common_changes(const std::vector<RunLine>& a, const std::vector<RunLine>
     return changes;
 }
 
-double mean_of(const std::vector<double>& values) {
+double mean_change(const std::vector<double>& values) {
     double sum = 0;
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
@@ -50,7 +50,7 @@ double mean_of(const std::vector<double>& values) {
 std::optional<double> loss_correlation(const std::vector<RunLine>& a, const std::vector<RunLine>& b) {
     const Changes changes = common_changes(a, b);
     if (changes.a.size() < kFewChanges) return std::nullopt;
-    const double mean_a = mean_of(changes.a), mean_b = mean_of(changes.b);
+    const double mean_a = mean_change(changes.a), mean_b = mean_change(changes.b);
     double product = 0, square_a = 0, square_b = 0;
     for (size_t i = 0; i < changes.a.size(); ++i) {
         const double x = changes.a[i] - mean_a, y = changes.b[i] - mean_b;

@@ -51,7 +51,7 @@ void check_patterns(const std::string& key, const std::vector<std::string>& patt
 constexpr size_t kFirstSteps = 4;
 
 // Largest relative difference of loss and gradient norm in the first steps.
-double distance(const std::vector<RunLine>& a, const std::vector<RunLine>& b) {
+double distance_of_first_steps(const std::vector<RunLine>& a, const std::vector<RunLine>& b) {
     double most = 0;
     for (size_t i = 0; i < kFirstSteps; ++i) {
         if (i >= a.size() || i >= b.size() || !a[i].is_step || !b[i].is_step || a[i].step != b[i].step)
@@ -152,7 +152,7 @@ std::string seed_problem(const SeedRun& run, const std::vector<SeedRun>& others)
     const SeedRun* nearest = nullptr;
     double least = std::numeric_limits<double>::infinity(), second = least;
     for (const SeedRun& other : others) {
-        const double d = distance(run.lines, other.lines);
+        const double d = distance_of_first_steps(run.lines, other.lines);
         if (d < least) {
             second = least;
             least = d;

@@ -13,7 +13,7 @@ namespace speedrun {
 namespace {
 
 // Milliseconds. A GPU's events resolve half a microsecond in f32, so a clock of minutes is exact to hundredths.
-constexpr double kClockError = 0.05;
+constexpr double kStepClockError = 0.05;
 // Milliseconds from the last step's end to the host's clock of a validation: 6 at most in the records of 2026.
 constexpr double kMostDrain = 100;
 constexpr double kRateError = 1e-6;
@@ -123,7 +123,7 @@ std::string values_problem(const std::vector<RunLine>& lines) {
         if (bad(line.step_ms)) return fmt::format("line {}: step_ms is {}", line.number, line.step_ms);
         if (!std::isfinite(line.grad_norm) || line.grad_norm < 0)
             return fmt::format("line {}: grad_norm is {}", line.number, line.grad_norm);
-        if (line.optimizer_ms > line.step_ms * 1.01 + kClockError)
+        if (line.optimizer_ms > line.step_ms * 1.01 + kStepClockError)
             return fmt::format("line {}: optimizer_ms is {}, longer than the step of {} ms", line.number,
                                line.optimizer_ms, line.step_ms);
     }
@@ -135,7 +135,7 @@ std::string times_problem(const std::vector<RunLine>& lines) {
     double longest = 0, sum = 0;
     int64_t next_step = 0, num_lines = 0;
     for (const RunLine& line : lines) {
-        const double passed = line.train_ms - before.train_ms, error = kClockError + 1e-6 * line.train_ms;
+        const double passed = line.train_ms - before.train_ms, error = kStepClockError + 1e-6 * line.train_ms;
         if (line.is_step ? passed <= 0 : passed < -error)
             return fmt::format("line {}: train_ms is {}, {} in the line before", line.number, line.train_ms,
                                before.train_ms);

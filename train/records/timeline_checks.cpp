@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 // The day of the first commit of this program.
 constexpr const char* kFirstDay = "2026-11-21";
 // Seconds. began_utc has whole ones, and clocks are adjusted.
-constexpr double kClockError = 1.5;
+constexpr double kStartError = 1.5;
 // Seconds between two runs that neither the run nor its validations take: the model is freed, the last checkpoint saved,
 // the next process started.
 constexpr double kBetweenRuns = 2;
@@ -70,7 +70,7 @@ std::string begin_problem(const Record& record, int64_t now) {
         if (i == 0) continue;
         const RecordRun& before = record.runs[i - 1];
         const auto passed = static_cast<double>(*began - *seconds_of_utc(before.began_utc));
-        if (passed + kClockError + 0.01 * passed < before.train_ms * 1e-3)
+        if (passed + kStartError + 0.01 * passed < before.train_ms * 1e-3)
             return fmt::format(
                 "runs.{}.began_utc: {}, {:.0f} s after the run before it, which trained for {:.3f} s", i,
                 run.began_utc, passed, before.train_ms * 1e-3);
