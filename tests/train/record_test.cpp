@@ -1,6 +1,8 @@
 // Records without training: the rules of a track, and attempts that are taken up again.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include <filesystem>
 
 #include "data/sha256.h"
@@ -178,15 +180,15 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
         write_run(runs[2], metrics_of(1.14, 10).substr(0, 300), "diverged");
         write_run(runs[3], metrics_of(1.14, 10).substr(0, 700), "done");  // the disk was full
     }
-    AttemptFolder attempt(dir_.file("work"), terms_);
+    std::optional<AttemptFolder> attempt(std::in_place, dir_.file("work"), terms_);
     std::vector<std::string> names;
-    for (const AttemptRun& run : attempt.remaining()) names.push_back(run.name());
+    for (const AttemptRun& run : attempt->remaining()) names.push_back(run.name());
     EXPECT_EQ(names, (std::vector<std::string>{"baseline-seed1", "candidate-seed2", "candidate-seed3",
                                                "baseline-seed3"}));
-    EXPECT_TRUE(fs::exists(attempt.path() + "/baseline-seed1.interrupted-1/metrics.jsonl"));
+    EXPECT_TRUE(fs::exists(attempt->path() + "/baseline-seed1.interrupted-1/metrics.jsonl"));
     write_run(runs[2], step_line(0, 1), "diverged");
     for (const size_t i : {1, 3, 4, 5}) write_run(runs[i], metrics_of(1.14, 10));
-    const Record record = attempt.result().record;
+    const Record record = attempt->result().record;
     ASSERT_EQ(record.interrupted.size(), 2u);
     EXPECT_EQ(record.interrupted[0].side, kBaseline);
     EXPECT_EQ(record.interrupted[1].side, kCandidate);
@@ -195,6 +197,7 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
     EXPECT_EQ(record.runs[2].status, "diverged");
     EXPECT_EQ(record.runs[2].steps, 1);
 
+    attempt.reset();  // its lock
     const auto refused = [&](auto change, const std::string& text) {
         AttemptTerms terms = terms_;
         change(terms);
