@@ -212,7 +212,8 @@ void RunFolder::write_config(const std::string& json) {
 }
 
 void RunFolder::write_data(const std::string& json) {
-    if (!write_file("data.json", json + "\n")) throw Error(ExitCode::failure, failure("data.json"));
+    if (const std::string reason = write_file("data.json", json + "\n"); !reason.empty())
+        throw Error(ExitCode::failure, failure("data.json", reason));
 }
 
 void RunFolder::write_environment(const std::string& json, int64_t first_step) {
