@@ -12,9 +12,9 @@
 #   --dry-run      print what would be run, and run nothing
 #   --speedrun     the program (default: build/release/speedrun beside this script, else the one on PATH)
 #   after --       for all runs, for example: -- --set checkpoint.last=false --set schedule.steps=100
-# OUT/NAME/ has one run folder per run, named by its values; RUN.log, what it printed; RUN.exit, its exit code; sweep.tsv,
-# the table. Called again, it skips what is done, continues what was stopped and repeats what failed; more values may be
-# added. SIGINT (Ctrl-C) and SIGTERM let the runs save a checkpoint and end; a second one ends them at once.
+# OUT/NAME/ has a run folder per run, named by its values; RUN.log, its output; RUN.exit, its exit code; sweep.tsv, the table.
+# Called again, it skips finished runs, continues stopped ones and repeats failed ones; more values may be added. SIGINT
+# (Ctrl-C) and SIGTERM let the runs save a checkpoint and end; a second one kills them.
 # Exit: 0 all runs are done, 1 some failed or were stopped, 2 bad usage, 129/130/143 stopped by SIGHUP/SIGINT/SIGTERM.
 set -uf
 export LC_ALL=C
@@ -32,8 +32,7 @@ jobs=1 out=logs name='' keep_failed='' dry_run='' speedrun='' config='' seeds=''
 work=$(mktemp -d) || die "no temporary folder" 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 143' TERM
+trap 'exit 130' INT; trap 'exit 143' TERM
 trap '' PIPE # a reader of the output that leaves ends no run
 separator=$(printf '\037') # between the values of a run: no value may hold it, and IFS keeps empty ones
 

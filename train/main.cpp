@@ -57,6 +57,7 @@ int run(const std::function<int()>& body) {
 int main(int argc, char** argv) {
     speedrun::open_standard_streams();
     speedrun::ignore_write_signals();
-    return run(
-        [&] { return speedrun::run_supervised([&] { return run([&] { return run_command(argc, argv); }); }); });
+    return run([&] {
+        return speedrun::run_supervised([&] { return run([&] { return run_command(argc, argv); }); });
+    });
 }

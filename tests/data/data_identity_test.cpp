@@ -85,8 +85,8 @@ TEST_F(DataIdentityTest, IsTheSameElsewhere) {
 
 TEST_F(DataIdentityTest, NamesWhatDiffers) {
     const SplitIdentity one = identify_split(prepare("a", "abcdefghijklm"));
-    EXPECT_EQ(differences(one, identify_split(prepare("a", "abcdeFghijklm"))).find(
-                  "data.train: train_000001.bin has other content: SHA-256 "),
+    EXPECT_EQ(differences(one, identify_split(prepare("a", "abcdeFghijklm")))
+                  .find("data.train: train_000001.bin has other content: SHA-256 "),
               0u);
     EXPECT_EQ(differences(one, identify_split(prepare("a", "abcdefghijkl"))),
               "data.train: train_000002.bin has 4 tokens there, 3 here\n");
@@ -97,7 +97,8 @@ TEST_F(DataIdentityTest, NamesWhatDiffers) {
     const std::string x = shard("x/x.bin", {1}), y = shard("y/y.bin", {2}), z = shard("z/x.bin", {1});
     EXPECT_EQ(differences(Files{x, y}, {y, z}),
               "data.train: shards are in another order: number 1 is x.bin there, y.bin here\n");
-    EXPECT_NE(differences(one, identify_split({x})).find("tokens of bytes (vocab_size 257"), std::string::npos);
+    EXPECT_NE(differences(one, identify_split({x})).find("tokens of bytes (vocab_size 257"),
+              std::string::npos);
     SplitIdentity before = one;
     before.separators = SeparatorPlace::before;
     EXPECT_NE(differences(one, before).find("another side"), std::string::npos);

@@ -44,7 +44,8 @@ TEST(CheckpointInfoTest, AbsurdNumbersAndNamesAreRefused) {
         {"/measured/train_ms", 1e308, "train_ms: expected"},
         {"/measured/time_to_target_ms", -1, "time_to_target_ms: expected"},
         {"/schedule/next_lr_factor", -1, "next_lr_factor: expected"},
-        {"/files/0/file", "../../outside/x", "files: expected rank-00000.safetensors, found \"../../outside/x\""},
+        {"/files/0/file", "../../outside/x",
+         "files: expected rank-00000.safetensors, found \"../../outside/x\""},
         {"/files/0/file", "rank-00001.safetensors", "files: expected rank-00000.safetensors"},
         {"/files/0/file", std::string(1'000'000, 'x'), "files: expected rank-00000.safetensors"},
         {"/files", Json::object(), "type_error"},
@@ -67,7 +68,8 @@ TEST(CheckpointInfoTest, AbsurdNumbersAndNamesAreRefused) {
 TEST(CheckpointInfoTest, ALineOfSumsIsShownCut) {
     const TempDir dir;
     const std::string path = dir.write("XXH128SUMS", std::string(10'000'000, 'a'));
-    expect_error(ExitCode::data, {path + ": line 1: ", "found '" + std::string(100, 'a') + "...'"}, [&] { read_sums(path); });
+    expect_error(ExitCode::data, {path + ": line 1: ", "found '" + std::string(100, 'a') + "...'"},
+                 [&] { read_sums(path); });
 }
 
 }  // namespace checkpoint_info_test

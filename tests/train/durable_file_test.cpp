@@ -131,8 +131,14 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
     }
 }
 
+void write_output(const std::string& path, const std::vector<std::string>& parts) {
+    OutputFile file(path);
+    for (const std::string& part : parts) file.write(part);
+    file.finish();
+}
+
 // `--out /dev/null` of root must not put a file in the place of the device.
-TEST(WriteOutputTest, DevicesAndLinksAreNotReplaced) {
+TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     namespace fs = std::filesystem;
     const TempDir dir;
     const std::string path = dir.file("out");

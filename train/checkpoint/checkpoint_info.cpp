@@ -229,7 +229,7 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"tensors", Json::array()},
                  {"files", Json::array()},
                  {"measured", json_of(info.measured)}};
-    if (!info.data.empty()) json["data"] = Json::parse(info.data);
+    if (!info.data.empty()) json["data"] = parse_json<Json>(info.data);
     for (const CheckpointTensor& tensor : info.tensors) json["tensors"].push_back(json_of(tensor));
     std::string sums;
     for (const CheckpointFile& file : info.files) {

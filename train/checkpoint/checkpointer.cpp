@@ -284,8 +284,7 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
 // One rank commits. The others learn only here, when all wait, that it is done.
 void Checkpointer::settle_commit(bool wait) {
     while (commits_) {
-        if (committing_.valid() &&
-            can_get(committing_, wait ? kPatience : std::chrono::milliseconds(0)))
+        if (committing_.valid() && can_get(committing_, wait ? kPatience : std::chrono::milliseconds(0)))
             end_commit();
         if (!wait) return;
         const double busy = committing_.valid() ? 1 : 0;

@@ -85,8 +85,9 @@ int run_eval(const EvalOptions& options) {
     const FinishedRun run = open_finished_run(options.run, options.settings, false);
     const Config& config = run.config;
     const std::vector<std::string> files = expand_globs(config.data.val);
-    const DatasetInfo info =
-        find_dataset_info(files).value_or(DatasetInfo{.name = "shards without dataset.json"});
+    DatasetInfo unlisted;
+    unlisted.name = "shards without dataset.json";
+    const DatasetInfo info = find_dataset_info(files).value_or(unlisted);
     compare_data(run, identify_split(files), options.run);
     const TokenDataset data = open_dataset(config, config.data.val, "data.val");
     const ValidationLoader loader(data, validation_options(config));

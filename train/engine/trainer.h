@@ -28,9 +28,9 @@ struct TrainerOptions {
     int64_t trace_first = -1, trace_last = -1;      // steps whose timeline is written to trace.json
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
     const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
-    std::string data;                               // identity of the shards, JSON, for checkpoints; empty: they have none
-    FileSystem* file_system = nullptr;              // that checkpoints are written to; tests bring their own
-    int64_t most_fetched = kMostNumbersFetched;     // RankFile::most_fetched; tests lower it
+    std::string data{};  // identity of the shards, JSON, for checkpoints; empty: they have none
+    FileSystem* file_system = nullptr;           // that checkpoints are written to; tests bring their own
+    int64_t most_fetched = kMostNumbersFetched;  // RankFile::most_fetched; tests lower it
     double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
 };
 

@@ -86,7 +86,7 @@ class MatrixUpdate final : public GroupUpdate {
         return member.columns.empty() ? matrices_ : staging_;
     }
     void copy_columns(const Member& member, Way way, Stream& stream) const;
-    int64_t batch_of(const Bank& bank) const;  // matrices that are transformed together
+    int64_t batch_of(const Bank& bank) const;   // matrices that are transformed together
     Tensor all_of(const Buffer& buffer) const;  // flat, in the compute type
     // One kind of state of `count` matrices of a bank, from `first` on: [count, values].
     Tensor state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const;

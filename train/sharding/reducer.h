@@ -94,7 +94,7 @@ class Reducer {
     const std::vector<CollectiveRow> collectives_;
     std::vector<const CollectiveRow*> rows_;  // by bucket
     RowExchange rows_exchange_;
-    const std::unique_ptr<ExposureMeter> meter_;
+    std::unique_ptr<ExposureMeter> meter_;
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
     std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
 };
