@@ -10,7 +10,7 @@ namespace speedrun {
 
 // A document is a separator and the text up to the next separator. SeparatorPlace says how shards are cut into them:
 //   before  a shard's tokens before its first separator belong to no document, and a document ends with its shard.
-//   after   the stream's first text is a document whose separator is not stored. A document goes on in the next shard. A
+//   after   the stream's first text is a document without a stored separator. A document goes on in the next shard. A
 //           separator that ends the stream begins none.
 // Memory: 4 bytes for each document.
 class DocumentIndex {

@@ -17,7 +17,7 @@ inline constexpr int32_t kShardMagic = 20240520;
 inline constexpr int32_t kShardVersion = 1;
 inline constexpr int64_t kShardHeaderBytes = int64_t{256} * 4;
 
-// A shard file as it was when it was opened. Every read checks that size and modification time are still those: a file that
+// A shard file as it was when it was opened. Every read checks that size and modification time are unchanged: a file that
 // changed is a data error, not wrong tokens. Reading is safe from many threads.
 //
 // The file stays open, so a run goes on where the file is deleted or replaced by a rename. Beyond half of the process's limit

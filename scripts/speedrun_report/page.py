@@ -155,8 +155,8 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
         ),
         _section(
             "Where the time went",
-            "Mean training time of a run. The optimizer is what compute waits for it; "
-            "exposed communication is what compute waits for collectives; the host's wait for data may be hidden behind computing.",
+            "Mean training time of a run. Optimizer: compute waits for a step of a bucket; "
+            "exposed communication: compute waits for collectives; the host's wait for data may be hidden behind computing.",
             _chart("where", "Training time by part, one bar per config"),
         ),
     ]

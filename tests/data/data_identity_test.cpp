@@ -104,7 +104,7 @@ TEST_F(DataIdentityTest, NamesWhatDiffers) {
     EXPECT_NE(differences(one, before).find("another side"), std::string::npos);
 }
 
-// Too large to be hashed whole: other text differs in a sample, whatever dataset.json still says.
+// A split too large to be hashed whole: other text differs in a sample although dataset.json is the old one.
 TEST_F(DataIdentityTest, SamplesNoticeAnotherText) {
     const std::string path = shard("a.bin", counting_tokens(30000));
     const SplitIdentity one = identify_split({path}, 0);

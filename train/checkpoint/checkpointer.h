@@ -107,7 +107,7 @@ class Checkpointer {
     std::mutex mutex_;
     std::condition_variable hurried_;
     bool hurry_ = false;                             // guarded by mutex_
-    std::future<CheckpointFile> writing_;            // these two last: they end before what they use
+    std::future<CheckpointFile> writing_;            // last members: destroyed before the state that they use
     std::future<std::optional<double>> committing_;  // ms since begin(); nothing: removed what failed
 };
 

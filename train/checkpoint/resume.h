@@ -39,7 +39,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
 // backward, how often it validates and saves.
 std::vector<std::string> training_differences(const Config& there, const Config& here);
 
-// Are losses of validations under one config comparable to those under the other: the same data, tokens and windows?
+// True if validation losses of the two configs are comparable: equal data, tokens and windows.
 bool validates_alike(const Config& there, const Config& here);
 
 }  // namespace speedrun

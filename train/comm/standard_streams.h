@@ -7,7 +7,7 @@ namespace speedrun {
 // text printed later would be written into them. Call it before any file is opened.
 void open_standard_streams();
 
-// Writes out what stdout buffers. False if some of it was lost, other than by a reader of a pipe that has left.
+// Flushes stdout. False if text was lost, except to a pipe without a reader.
 bool flush_standard_output();
 
 }  // namespace speedrun

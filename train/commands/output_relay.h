@@ -12,7 +12,7 @@ class OutputRelay {
   public:
     // Makes a pipe for each.
     OutputRelay();
-    // Copies what is left and ends.
+    // Copies the rest and ends.
     ~OutputRelay();
     OutputRelay(const OutputRelay&) = delete;
     OutputRelay& operator=(const OutputRelay&) = delete;

@@ -144,7 +144,7 @@ std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
-// Identifies the shards of the run, and refuses those that do not belong together.
+// Identifies the shards of the run, and refuses lists that do not belong together.
 DataIdentity check_data(const Config& config) {
     DataIdentity data;
     for (const auto& [patterns, key, split] : {std::tuple{&config.data.train, "data.train", &data.train},

@@ -25,7 +25,7 @@ void DataConfig::fields(FieldVisitor& v) {
         "dropped");
     v.field("max_document_tokens", max_document_tokens,
             "rows=documents: tokens of a document that are used, the rest is dropped; 0: "
-            "as many as a sequence has with its last target",
+            "the sequence length and one, for the last target",
             {0, 1 << 20});
     v.field("document_mask", document_mask, "attention does not cross documents");
     v.field("allow_overlap", allow_overlap,

@@ -54,8 +54,8 @@ void StepRunner::add_parts(const Slot& slot, StepResult& result) {
     result.comm_ms = parts.collectives;
 }
 
-// Backward runs from the last parameter to the first, so the last one in the table whose gradient is bad was the first to be
-// so. A parameter that is itself not finite is the cause rather than a symptom and goes before.
+// Backward runs from the last parameter to the first: the last one in the table with a bad gradient was the first to fail. A
+// parameter that is not finite is the cause rather than a symptom, and is reported instead.
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";

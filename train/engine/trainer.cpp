@@ -191,7 +191,7 @@ RunSummary Trainer::run() {
         if (diverged) clock_.stop();  // else it stands still already
         checkpointer_.finish();
         finish(summary_);
-        // Loss and norm are those of all ranks, and so is a JointError: all of them are here.
+        // All ranks are here: loss and norm are global, and a JointError is thrown on all.
         throw JointError(error.code(), error.what());
     }
     checkpointer_.finish();

@@ -29,7 +29,7 @@ struct TrainerOptions {
     const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step and end, all ranks
     const CheckpointReader* resume = nullptr;       // continue from there; needed by the constructor alone
     std::string data{};  // identity of the shards, JSON, for checkpoints; empty: they have none
-    FileSystem* file_system = nullptr;           // that checkpoints are written to; tests bring their own
+    FileSystem* file_system = nullptr;           // for checkpoints; a test passes its own
     int64_t most_fetched = kMostNumbersFetched;  // RankFile::most_fetched; tests lower it
     double began_ms = 0;  // the process's age when the run began, for its start-up time; 0: with the process
 };
@@ -64,7 +64,7 @@ class Trainer {
     void snapshot_after(int64_t steps);  // once the last of them is enqueued
     void save_last();                    // after the loop
     void warn_of_unsaved_steps();
-    // Steps after which the last checkpoint is taken: all of them, or those up to the last whole period.
+    // Steps after which the last checkpoint is taken: all of them, or the steps up to the last whole period.
     int64_t last_saved() const {
         const int64_t total = config_.schedule.total_steps();
         return total - total % runner_.period();

@@ -18,7 +18,7 @@ bool same_batches(const std::string& config, const std::string& other);
 // Batches are drawn by the seed.
 bool draws_by_seed(const std::string& config);
 
-// Runs of one seed and the same batches vary together, those of two seeds do not: the first problem, or "".
+// Returns the first problem, or "": losses on equal batches correlate, losses of two seeds do not.
 std::string batches_problem(const std::vector<RunLine>& a, const std::vector<RunLine>& b, bool one_seed);
 
 }  // namespace speedrun

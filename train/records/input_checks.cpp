@@ -114,7 +114,7 @@ std::vector<std::string> baseline_problems(const std::string& config, const std:
         const bool both = d.before != "nothing" && d.after != "nothing";
         if (!both && before != theirs.end() && after != ours.end() && before->second == after->second)
             continue;
-        // 0 by now, which stands for what it was on the CPU.
+        // memory.logits_at_once is 0 now, with the effect of its old default on the CPU.
         if (!both && (before == theirs.end() || after == ours.end() || d.key == "memory.logits_at_once"))
             continue;
         problems.push_back(fmt::format("baseline.config.{}: {}, in {} it is {}", d.key,

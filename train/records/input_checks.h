@@ -1,4 +1,4 @@
-// Whether a record's configs are those of its track, data and predecessor.
+// Checks of a record's configs against its track, data and predecessor.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ struct SeedRun {
     std::vector<RunLine> lines;
 };
 
-// A run whose first steps are those of a run of the same config with another seed; "" if none is.
+// Returns a problem if the run's first losses equal the losses of a run of the same config with another seed, or "".
 std::string seed_problem(const SeedRun& run, const std::vector<SeedRun>& others);
 
 }  // namespace speedrun

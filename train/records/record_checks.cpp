@@ -96,7 +96,7 @@ class RecordChecks {
             check_commit("baseline.program.git_sha", record_.baseline->program->git_sha);
     }
 
-    // The first problem of a run: those after it may follow from it.
+    // The first problem of a run: later ones may follow from it.
     static std::string run_problem(const RecordRun& run, const Lines& lines, const Config& config) {
         for (const std::string& problem :
              {lines_problem(lines, config, run.every, run.done()), values_problem(lines),
@@ -160,7 +160,7 @@ class RecordChecks {
         }
     }
 
-    // Runs of the baseline are those of the record before it, made again: each seed begins alike.
+    // The baseline repeats the runs of the record before it: each seed begins alike.
     void check_predecessor() {
         if (!record_.baseline || record_.baseline->record.empty()) return;
         const fs::path there = fs::path(folder_).parent_path() / record_.baseline->record;

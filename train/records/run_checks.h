@@ -1,4 +1,4 @@
-// Whether a run's metrics can be those of one run with the record's config. Each check returns the first problem, which
+// Checks that one run with the record's config can have written a run's metrics. Each check returns the first problem, which
 // names line and values, or "". Checks after lines_problem() take lines that passed it.
 #pragma once
 
@@ -21,7 +21,7 @@ std::string values_problem(const std::vector<RunLine>& lines);
 // The training clock is the sum of the step times, and stands still during validations.
 std::string times_problem(const std::vector<RunLine>& lines);
 
-// Learning rate and tokens of each step are the schedule's, tokens_per_s those of the step's time.
+// Learning rate and tokens of each step follow from the schedule, tokens_per_s from the step's time.
 std::string schedule_problem(const std::vector<RunLine>& lines, const Config& config);
 
 // Validation and the last steps of training have the same rows, windows and loss.

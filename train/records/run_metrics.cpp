@@ -25,7 +25,7 @@ void add_line(const SortedJson& line, bool gaps, RunMetrics& metrics) {
     // Steps are timed by the device and segments by the host: against each other they may differ by
     // microseconds.
     if (!(train_ms >= 0)) throw JsonError(fmt::format("train_ms is {}", train_ms));
-    std::optional<double> loss;  // of a validation; none: the run has diverged
+    std::optional<double> loss;  // none: a step, or a validation that was not finite
     if (event == "val" && !line.at(field_of(&Validation::loss).key).is_null())
         loss = value_of(line, &Validation::loss);
     metrics.train_ms = train_ms;

@@ -22,8 +22,8 @@ struct RunMetrics {
 // Reads the text of a metrics.jsonl. Throws a data error that names origin and line if a line is not one of a
 // run's, or if steps go backwards.
 RunMetrics read_metrics(const std::string& text, const std::string& origin);
-// Reads those of a run that may have been killed, or have run on a full disk: a line that is no JSON is left out, and steps may be
-// missing. The last line without a newline is not yet written and no damage.
+// Reads metrics of a run that may have been killed, or have run on a full disk: a line that is no JSON is left out, and steps
+// may be missing. The last line without a newline is not yet written and no damage.
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
 // Returns `every` for a run of `steps` steps in a record of `num_runs` runs.

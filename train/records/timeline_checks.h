@@ -19,7 +19,7 @@ double longest_validations_s(const RecordRun& run, const Config& config, int64_t
 std::vector<std::string> timeline_problems(const Record& record, const std::vector<double>& validations_s,
                                            int64_t now);
 
-// Hashes of programs and commits have their form, and two builds are two. Machine and build agree with what the runs used.
+// Hashes of programs and commits have their form, and two builds are two. Machine and build agree with the runs.
 std::vector<std::string> program_problems(const Record& record);
 
 // Seconds since 1970 of "YYYY-MM-DDTHH:MM:SSZ"; none: not such a time.
