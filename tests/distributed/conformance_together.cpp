@@ -148,7 +148,7 @@ void host_exchanges(World& world) {
         EXPECT_EQ(error.code(), ExitCode::usage);
         EXPECT_EQ(std::string(error.what()),
                   fmt::format("plan: rank {} differs from rank 0 at line 2: 'all_gather of w1' instead of "
-                              "'reduce_scatter of w2'; all ranks need the same config and binary",
+                              "'reduce_scatter of w2'; all ranks need the same config, data and binary",
                               n - 1));
     }
 }
