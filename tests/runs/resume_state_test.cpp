@@ -203,7 +203,7 @@ TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
         const char* text;
     };
     const std::vector<Change> changes = {
-        {"/step", int64_t{1} << 62, "step 4611686018427387904 is after the last step"},
+        {"/step", int64_t{1} << 62, "no run has 4611686018427387904 steps"},
         {"/step", 12, "step 12 is after the last step of its config's schedule, 10"},
         {"/step", 3, "step 3 is not a multiple of optimizers.groups[1].every 2"},
         {"/step", 6, "tokens is 1024, expected 1536 after 6 steps"},
@@ -212,10 +212,10 @@ TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
         {"/loader/next_row", 31, "loader.next_row is 31, expected 32"},
         {"/seed", 77, "seed is 77, expected 3"},
         {"/schedule/next_lr_factor", 0.25, "schedule.next_lr_factor is 0.25, expected 0.83"},
-        {"/measured/train_ms", -1e9, "measured.train_ms is -1000000000"},
-        {"/measured/train_ms", 1e308, "measured.train_ms is 1e+308"},
-        {"/measured/data_ms", -1, "measured.data_ms is -1"},
-        {"/measured/time_to_target_ms", -1, "measured.time_to_target_ms is -1"},
+        {"/measured/train_ms", -1e9, "train_ms: expected a number from 0 to 1e+13, got -1000000000"},
+        {"/measured/train_ms", 1e308, "train_ms: expected a number from 0 to 1e+13, got 1e+308"},
+        {"/measured/data_ms", -1, "data_ms: expected a number from 0 to 1e+13, got -1"},
+        {"/measured/time_to_target_ms", -1, "time_to_target_ms: expected a number from 0 to 1e+13, got -1"},
     };
     for (const auto& [pointer, value, text] : changes) {
         const Json before = info("run", 4).at(Json::json_pointer(pointer));
