@@ -13,9 +13,9 @@ namespace {
 // Builds the value from the parser's events. For each key the library's builder searches the whole ordered object, which takes
 // quadratic time. It also replaces the value of a duplicate key silently.
 template <class Json>
-class Builder {
+class JsonBuilder {
   public:
-    explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+    explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
     Json take() { return std::move(root_); }
 
     bool null() { return put(nullptr); }
@@ -114,7 +114,7 @@ Json parse_json(std::string_view text, const JsonLimits& limits) {
     // The library takes a NUL for the end of the text.
     if (const size_t at = text.find('\0'); at != std::string_view::npos)
         throw JsonError("NUL byte at offset " + std::to_string(at));
-    Builder<Json> builder(limits);
+    JsonBuilder<Json> builder(limits);
     Json::sax_parse(text, &builder);
     return builder.take();
 }

@@ -35,7 +35,7 @@ double number_of(const SortedJson& object, const char* key, double low) {
     return value;
 }
 
-std::string text_of(const SortedJson& object, const char* key) {
+std::string string_of(const SortedJson& object, const char* key) {
     constexpr size_t kLongest = 1000;
     const auto& text = object.at(key).get_ref<const std::string&>();
     if (text.size() > kLongest)
@@ -54,9 +54,9 @@ int thread_of(const SortedJson& event) {
 void add_metadata(const SortedJson& event, Trace& trace,
                   std::map<std::pair<int, int>, std::string>& streams) {
     const int rank = process_of(event), thread = thread_of(event);
-    const std::string name = text_of(event, "name");
-    if (name == "process_name") trace.ranks[rank] = text_of(event.at("args"), "name");
-    if (name == "thread_name") streams[{rank, thread}] = text_of(event.at("args"), "name");
+    const std::string name = string_of(event, "name");
+    if (name == "process_name") trace.ranks[rank] = string_of(event.at("args"), "name");
+    if (name == "thread_name") streams[{rank, thread}] = string_of(event.at("args"), "name");
     if (name == "clock") trace.clock_error_us[rank] = number_of(event.at("args"), "error_us", 0);
 }
 
@@ -65,15 +65,15 @@ TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, s
     span.rank = process_of(event);
     const auto stream = streams.find({span.rank, thread_of(event)});
     if (stream != streams.end()) span.stream = stream->second;
-    span.label = text_of(event, "name");
+    span.label = string_of(event, "name");
     span.communicates = event.value("cat", "") == "communication";
     span.begin_ms = number_of(event, "ts", -kMostMicroseconds) * 1e-3;
     span.end_ms = span.begin_ms + number_of(event, "dur", 0) * 1e-3;
     if (!event.contains("args")) return span;
     const SortedJson& args = event.at("args");
     if (args.contains("step")) span.step = count_of(args, "step", -1, INT64_MAX - 1);
-    if (args.contains("phase")) span.phase = text_of(args, "phase");
-    if (args.contains("bucket")) span.bucket = text_of(args, "bucket");
+    if (args.contains("phase")) span.phase = string_of(args, "phase");
+    if (args.contains("bucket")) span.bucket = string_of(args, "bucket");
     if (args.contains("bytes")) span.bytes = count_of(args, "bytes", 0, kMostBytesSent);
     return span;
 }
