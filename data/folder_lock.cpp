@@ -33,12 +33,15 @@ using std::chrono::steady_clock;
         writer.is_of_this_boot() ? "" : ". If that host is gone for good, remove " + path);
 }
 
-class Descriptor {
+}  // namespace
+
+// Outside of the unnamed namespace: a member of FolderLock::State.
+class LockDescriptor {
   public:
-    explicit Descriptor(int file) : file_(file) {}
-    ~Descriptor() { reset(); }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
+    explicit LockDescriptor(int file) : file_(file) {}
+    ~LockDescriptor() { reset(); }
+    LockDescriptor(const LockDescriptor&) = delete;
+    LockDescriptor& operator=(const LockDescriptor&) = delete;
     int get() const { return file_; }
     void reset(int file = -1) {
         if (file_ >= 0) close(file_);
@@ -49,12 +52,10 @@ class Descriptor {
     int file_;
 };
 
-}  // namespace
-
 struct FolderLock::State {
     std::string folder, path, text, note;
     LockTimes times;
-    Descriptor file{-1};
+    LockDescriptor file{-1};
     std::mutex mutex;
     std::condition_variable ends;
     bool ended = false;
@@ -189,7 +190,7 @@ void FolderLock::expect_held() const {
 std::string FolderLock::writer(const std::string& folder, const LockTimes& times) {
     const std::string path = folder + "/" + kFolderLock;
     const std::optional<SeenLock> seen = look_at_lock(path);
-    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const LockDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!seen || file.get() < 0) return "";
     const KernelLock kernel = try_flock(file.get(), LOCK_SH);
     const LockWriter writer = kernel == KernelLock::held ? writer_in_lock(path) : LockWriter(seen->text);
