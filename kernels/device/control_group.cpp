@@ -56,8 +56,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
-bool holds(const std::string& list, const std::string& word) {
-    const std::vector<std::string> words = split(list, ',');
+bool holds(const std::vector<std::string>& words, const std::string& word) {
     return std::find(words.begin(), words.end(), word) != words.end();
 }
 
@@ -99,7 +98,8 @@ class Hierarchies {
         const std::string group = group_of(controller);
         for (const Mount& mount : mounts_of(controller)) {
             const fs::path point = root_ + mount.point;
-            for (fs::path folder = own_folder(point, mount.root, group);; folder = folder.parent_path()) {
+            for (fs::path folder = own_folder({mount.root, point.string()}, group);;
+                 folder = folder.parent_path()) {
                 if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(folder);
                 if (folder == point || !folder.has_relative_path()) break;
             }
@@ -116,7 +116,8 @@ class Hierarchies {
             const size_t first = line.find(':'), second = line.find(':', first + 1);
             if (first == std::string::npos || second == std::string::npos) continue;
             const std::string controllers = line.substr(first + 1, second - first - 1);
-            const bool own = controller.empty() ? line.starts_with("0::") : holds(controllers, controller);
+            const bool own =
+                controller.empty() ? line.starts_with("0::") : holds(split(controllers, ','), controller);
             if (own) return line.substr(second + 1);
         }
         return "/";
@@ -133,8 +134,9 @@ class Hierarchies {
                                            tail = split(line.substr(dash + 3), ' ');
             constexpr size_t kHead = 5, kTail = 3;
             if (head.size() < kHead || tail.size() < kTail) continue;
-            const bool own =
-                controller.empty() ? tail[0] == "cgroup2" : tail[0] == "cgroup" && holds(tail[2], controller);
+            const bool own = controller.empty()
+                                 ? tail[0] == "cgroup2"
+                                 : tail[0] == "cgroup" && holds(split(tail[2], ','), controller);
             if (own) mounts.push_back({unescaped(head[3]), unescaped(head[4])});
         }
         mounts.push_back(
@@ -144,14 +146,13 @@ class Hierarchies {
 
     // In a namespace a group or a mount's root may be outside, "/..": the mount point is then the nearest group that
     // can be seen.
-    static fs::path own_folder(const fs::path& point, const std::string& mount_root,
-                               const std::string& group) {
+    static fs::path own_folder(const Mount& mount, const std::string& group) {
         std::string below = group;
-        const std::string prefix = mount_root == "/" ? "" : mount_root;
+        const std::string prefix = mount.root == "/" ? "" : mount.root;
         if (group == prefix || group.starts_with(prefix + "/")) below = group.substr(prefix.size());
         for (const fs::path& part : fs::path(below))
-            if (part == "..") return point;
-        fs::path folder = point;
+            if (part == "..") return mount.point;
+        fs::path folder = mount.point;
         std::error_code error;
         for (const std::string& part : split(below, '/')) {
             if (part.empty() || part == ".") continue;

@@ -141,14 +141,17 @@ HostMemory host_memory() {
     if (const std::optional<int64_t> kib = number_of("/proc/meminfo", "MemAvailable"))
         memory.available = *kib * kKiB;
     std::optional<AmountLimit> limit = read_control_group().memory;
-    const auto add = [&](__rlimit_resource resource, const char* use, const char* source) {
+    struct Use {
+        const char *key, *limit;
+    };
+    const auto add = [&](__rlimit_resource resource, const Use& use) {
         const std::optional<int64_t> bytes = soft_limit(resource);
         if (!bytes) return;
-        const int64_t used = number_of("/proc/self/status", use).value_or(0) * kKiB;
-        tighten(limit, {*bytes, std::max<int64_t>(0, *bytes - used), source});
+        const int64_t used = number_of("/proc/self/status", use.key).value_or(0) * kKiB;
+        tighten(limit, {*bytes, std::max<int64_t>(0, *bytes - used), use.limit});
     };
-    add(RLIMIT_AS, "VmSize", "ulimit -v");
-    add(RLIMIT_DATA, "VmData", "ulimit -d");
+    add(RLIMIT_AS, {"VmSize", "ulimit -v"});
+    add(RLIMIT_DATA, {"VmData", "ulimit -d"});
     if (!limit || (memory.available >= 0 && limit->left >= memory.available)) return memory;
     memory.available = limit->left;
     memory.limit = limit;

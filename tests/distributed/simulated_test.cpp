@@ -127,9 +127,9 @@ TEST(SimulatedWorldTest, NetworkTimeIsTimeOfCollectives) {
         stream->record(*now);
         stream->synchronize();
         constexpr double kLong = 1e6;
-        const double ms = meter.measure(*now, kLong, {0, kLong}, {0, 0}).collectives;
+        const double ms = meter.measure(*now, kLong, {{0, kLong}, {0, 0}}).collectives;
         EXPECT_GE(ms, 20);
-        EXPECT_DOUBLE_EQ(meter.measure(*now, 2 * kLong, {kLong, 2 * kLong}, {0, 0}).collectives, 0)
+        EXPECT_DOUBLE_EQ(meter.measure(*now, 2 * kLong, {{kLong, 2 * kLong}, {0, 0}}).collectives, 0)
             << "counted before";
     });
 }

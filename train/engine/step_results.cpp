@@ -48,7 +48,7 @@ void StepRunner::add_parts(const Slot& slot, StepResult& result) {
     const Slot& next = slots_[collected_ % slots_.size()];
     if (uncollected() > 0 && next.begun->complete()) idle.end = std::min(idle.end, time_of(*next.begun));
     const ExposureMeter::Parts parts =
-        reducer_.meter().measure(*slot.step_done, result.clock_ms, {last_clock_ms_, result.clock_ms}, idle);
+        reducer_.meter().measure(*slot.step_done, result.clock_ms, {{last_clock_ms_, result.clock_ms}, idle});
     result.comm_exposed_ms = parts.exposed;
     result.optimizer_ms = parts.other_waits;
     result.comm_ms = parts.collectives;

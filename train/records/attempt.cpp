@@ -269,7 +269,7 @@ AttemptFolder::Result AttemptFolder::result() const {
         made.began_utc = value_in<std::string>(environment, "/time_utc", environment_file);
         made.startup_ms = summary.value(&RunSummary::startup_ms);
         made.file = run.name() + ".jsonl.gz";
-        made.every = step_lines_kept(count_steps(text), runs.size());
+        made.every = step_lines_kept({.steps = count_steps(text), .num_runs = runs.size()});
         made.steps = metrics.steps;
         made.train_ms = metrics.train_ms;
         made.validations = metrics.validations;

@@ -121,7 +121,7 @@ class RecordChecks {
                     fmt::format("{}, its metrics are {}", run.seed, run.file));
             // An attempt's record of its baseline has half of the attempt's runs.
             const size_t num_runs = record_.runs.size() * (record_.baseline ? 1 : 2);
-            const int64_t most = step_lines_kept(run.steps, num_runs);
+            const int64_t most = step_lines_kept({.steps = run.steps, .num_runs = num_runs});
             if (run.every > most)
                 add(fmt::format("runs.{}.metrics.every", i),
                     fmt::format("{}, an attempt keeps the line of one step in {} here", run.every, most));

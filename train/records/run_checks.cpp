@@ -29,10 +29,10 @@ struct Expected {
 };
 
 // Lines of a run of `steps` steps, before thinning.
-std::vector<Expected> all_lines(int64_t steps, int64_t eval_every, bool done) {
+std::vector<Expected> all_lines(int64_t steps, const EvalConfig& eval, bool done) {
     std::vector<Expected> lines;
     for (int64_t step = 0; step < steps; ++step) {
-        if (step > 0 && eval_every > 0 && step % eval_every == 0) lines.push_back({false, step});
+        if (step > 0 && eval.every > 0 && step % eval.every == 0) lines.push_back({false, step});
         lines.push_back({true, step});
     }
     if (done) lines.push_back({false, steps});
@@ -96,7 +96,7 @@ std::string lines_problem(const std::vector<RunLine>& lines, const Config& confi
         steps = 0;
         for (const RunLine& line : lines) steps = std::max(steps, line.is_step ? line.step + 1 : line.step);
     }
-    const std::vector<Expected> expected = thinned(all_lines(steps, config.eval.every, done), every);
+    const std::vector<Expected> expected = thinned(all_lines(steps, config.eval, done), every);
     for (size_t i = 0; i < std::max(lines.size(), expected.size()); ++i) {
         if (i >= lines.size())
             return fmt::format("ends after line {}, expected {}", i,

@@ -69,12 +69,12 @@ RunMetrics read_unfinished_metrics(const std::string& text, const std::string& o
     return read_lines(end == std::string::npos ? "" : text.substr(0, end + 1), origin, true);
 }
 
-int64_t step_lines_kept(int64_t steps, size_t num_runs) {
+int64_t step_lines_kept(const StepLines& lines) {
     // In all metrics files of a record, which is to stay below 500 kB. A line takes 71 bytes compressed (1,000 steps of the
     // KJV baseline), most of them digits of losses and times.
     constexpr int64_t kMostStepLines = 5000;
-    const int64_t most = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(num_runs));
-    return std::max<int64_t>(1, (steps + most - 1) / most);
+    const int64_t most = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(lines.num_runs));
+    return std::max<int64_t>(1, (lines.steps + most - 1) / most);
 }
 
 std::string thin_metrics(const std::string& text, int64_t every) {

@@ -26,8 +26,12 @@ RunMetrics read_metrics(const std::string& text, const std::string& origin);
 // may be missing. The last line without a newline is not yet written and no damage.
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
-// Returns `every` for a run of `steps` steps in a record of `num_runs` runs.
-int64_t step_lines_kept(int64_t steps, size_t num_runs);
+struct StepLines {
+    int64_t steps = 0;    // of a run
+    size_t num_runs = 1;  // in its record
+};
+// Returns n: the record keeps every n-th line of a step.
+int64_t step_lines_kept(const StepLines& lines);
 // The lines of every `every`-th step, of the first and the last, and all that are not of a step; unchanged.
 std::string thin_metrics(const std::string& text, int64_t every);
 

@@ -33,7 +33,8 @@ void ExposureMeter::clear() {
     known_.clear();
 }
 
-ExposureMeter::Parts ExposureMeter::measure(const Event& now, double now_ms, Interval step, Interval idle) {
+ExposureMeter::Parts ExposureMeter::measure(const Event& now, double now_ms, const Window& window) {
+    const Interval step = window.step, idle = window.idle;
     const auto time_of = [&](const Event& event) { return now_ms + event.elapsed_ms_since(now); };
     std::vector<Known> open;
     for (Span& span : pending_) {

@@ -37,9 +37,13 @@ class ExposureMeter {
 
     // Drops all spans. All streams must be synchronized.
     void clear();
-    // Returns the parts of a step whose work has run. now: a completed event at now_ms. idle: an interval in which compute is
-    // known to be idle. A span that ends after the step counts for the next step from there.
-    Parts measure(const Event& now, double now_ms, Interval step, Interval idle);
+    struct Window {
+        Interval step;
+        Interval idle;  // compute is known to be idle
+    };
+    // Returns the parts of a step after its work has run. now: a completed event at now_ms. A span that ends after the step
+    // counts for the next step from there.
+    Parts measure(const Event& now, double now_ms, const Window& window);
 
   private:
     struct Span {

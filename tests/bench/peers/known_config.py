@@ -10,7 +10,7 @@ KNOWN = {
               "activation", "position", "rotary_base", "qk_norm", "tied_head", "biases", "logit_softcap",
               "attention_scale", "window", "zero_init_projections", "norm_embedding", "mix_first_embedding",
               "value_embeddings", "ngram_rows", "init_scale", "init_from"},
-    "data": {"train", "val", "val_tokens", "vocabulary", "max_document_tokens", "document_mask"},
+    "data": {"train", "val", "val_tokens", "vocabulary", "max_document_tokens", "document_mask", "allow_overlap"},
     "batch": {"sequence_length", "microbatch_tokens", "tokens_per_step"},
     "optimizers": {"clip", "clip_norm", "groups"},
     "schedule": {"steps", "warmup_steps", "decay", "cooldown_fraction", "final_lr_fraction"},
