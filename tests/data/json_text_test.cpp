@@ -5,6 +5,8 @@
 
 #include <chrono>
 
+#include "tests/sanitized.h"
+
 namespace speedrun {
 namespace json_text_test {
 
@@ -96,10 +98,11 @@ TEST(JsonTextTest, BytesAndKeysHaveLimits) {
 
 // The library's builder takes minutes for this object, whose keys it compares one by one.
 TEST(JsonTextTest, ManyKeysTakeLinearTime) {
-    const std::string text = object_of(400'000);
+    const int keys = testing::kSanitized ? 40'000 : 400'000;
+    const std::string text = object_of(keys);
     const auto began = std::chrono::steady_clock::now();
-    EXPECT_EQ(parse_json<Ordered>(text, {.keys = 1'000'000}).size(), 400'000u);
-    EXPECT_EQ(parse_json<Sorted>(text, {.keys = 1'000'000}).size(), 400'000u);
+    EXPECT_EQ(std::ssize(parse_json<Ordered>(text, {.keys = 1'000'000})), keys);
+    EXPECT_EQ(std::ssize(parse_json<Sorted>(text, {.keys = 1'000'000})), keys);
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
 }
 

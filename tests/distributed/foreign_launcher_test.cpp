@@ -83,9 +83,10 @@ TEST(ForeignLauncherTest, ASlurmJobOutsideOfItsStepsIsOnlyWarnedOf) {
         const auto claim = claim_of(variables);
         ASSERT_TRUE(claim);
         EXPECT_FALSE(claim->is_started);
-        testing::internal::CaptureStderr();
+        ::testing::internal::CaptureStderr();
         expect_no_launcher(claim, "Open MPI v4");
-        EXPECT_NE(testing::internal::GetCapturedStderr().find("warning: SLURM_NTASKS=4"), std::string::npos);
+        EXPECT_NE(::testing::internal::GetCapturedStderr().find("warning: SLURM_NTASKS=4"),
+                  std::string::npos);
     }
 }
 
