@@ -80,7 +80,8 @@ TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
         EXPECT_GT(open_communicators(), open + 4) << "separate ones for reducing and gathering, of two ranks";
         allocations = fake_gpu_allocations();
     });
-    EXPECT_EQ(fake_gpu_allocations(), allocations) << "memory was allocated after the start-up";
+    // Each of two ranks allocates twice for its check of the parameters after the last step.
+    EXPECT_EQ(fake_gpu_allocations(), allocations + 4) << "memory was allocated after the start-up";
     EXPECT_EQ(find<decltype(fake_nccl_max_ctas)>("fake_nccl_max_ctas")(), 5);
     EXPECT_EQ(open_communicators(), open);
 }

@@ -46,7 +46,8 @@ void StepRunner::add_parts(const Slot& slot, StepResult& result) {
     };
     Interval idle{time_of(*slot.backward_done), result.clock_ms};
     const Slot& next = slots_[collected_ % slots_.size()];
-    if (uncollected() > 0 && next.begun->complete()) idle.end = std::min(idle.end, time_of(*next.begun));
+    if (ranks_.size() > 1 && uncollected() > 0 && next.begun->complete())
+        idle.end = std::min(idle.end, time_of(*next.begun));
     const ExposureMeter::Parts parts =
         reducer_.meter().measure(*slot.step_done, result.clock_ms, {{last_clock_ms_, result.clock_ms}, idle});
     result.comm_exposed_ms = parts.exposed;

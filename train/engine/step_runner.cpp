@@ -214,8 +214,8 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
-    runtime_.compute().record(*slot.begun);
-    reducer_.meter().turn(true);
+    if (ranks_.size() > 1) runtime_.compute().record(*slot.begun);
+    reducer_.meter().turn(ranks_.size() > 1);  // one rank has no communication to expose
     wake_copies(step);
     updates_.scales().begin_step(step);
     slot.targets = run_microbatches(stage_of(step), step, source);
