@@ -280,8 +280,7 @@ TEST(ConfigValidationTest, Parallel) {
                  {"parallel.strategy: expected ddp | zero1 | zero2 | zero3, got \"zero4\""});
     EXPECT_EQ(parse(R"("parallel": {"reshard_after_forward": false})").parallel.reshard_after_forward,
               Reshard::no);
-    expect_parts(error_of("", {"optimizers.groups.0.every=0"}),
-                 {"every: 0 is outside"});
+    expect_parts(error_of("", {"optimizers.groups.0.every=0"}), {"every: 0 is outside"});
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
 }
 

@@ -210,8 +210,7 @@ TEST_F(PrefixesOfDataTest, WhatHasNoneIsRefused) {
     EXPECT_EQ(loader_options(config({"model.loss.prefix_weight=0"})).prefixes, nullptr);
     write_dataset("gpt2", 260, "");
     refused(config(), ExitCode::usage, "came without its tokenizer's vocabulary: give data.vocabulary");
-    refused(config({"data.vocabulary=" + dir_.file("missing")}), ExitCode::data,
-            "missing: cannot be read");
+    refused(config({"data.vocabulary=" + dir_.file("missing")}), ExitCode::data, "missing: cannot be read");
     write_dataset("gpt2", 261, vocabulary());
     refused(config(), ExitCode::data, "260 tokens, the dataset small");
     refused(config({"data.train=[]"}), ExitCode::usage, "data.train names none");

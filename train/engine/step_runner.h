@@ -205,7 +205,7 @@ class StepRunner final : public RunState {
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;
     int64_t enqueued_ = 0, collected_ = 0;
-    int64_t steps_ = -1;  // trained into the masters; -1: unknown, they were set by a caller
+    int64_t steps_ = -1;                 // trained into the masters; -1: unknown, they were set by a caller
     std::array<Snapshot, 2> snapshots_;  // the last two, by steps enqueued
     int64_t last_snapshot_ = -1;         // steps enqueued before it
     double last_clock_ms_ = 0;

@@ -27,8 +27,8 @@ RunMetrics read_metrics(const std::string& text, const std::string& origin);
 RunMetrics read_unfinished_metrics(const std::string& text, const std::string& origin);
 
 struct StepLines {
-    int64_t steps = 0;    // of a run
-    size_t num_runs = 1;  // in its record
+    int64_t steps = 0;    // one run
+    size_t num_runs = 1;  // one record
 };
 // Returns n: the record keeps every n-th line of a step.
 int64_t step_lines_kept(const StepLines& lines);
