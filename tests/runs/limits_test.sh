@@ -45,6 +45,7 @@ J
     case $code in
     0) ;;
     1 | 2) grep -q 'error: ' out || fail "ulimit -v $kib: no message" ;;
+    127) grep -q 'error while loading shared libraries' out || fail "ulimit -v $kib: no message" ;;  # the system's loader
     *) fail "ulimit -v $kib: exit $code" ;;
     esac
 done

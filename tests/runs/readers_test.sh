@@ -72,6 +72,7 @@ expect 3 "no operation in bf16 has passed there; line 1 is damaged" within plan 
 # A window of the trace that the run does not reach.
 expect 0 "warning: --trace 30:40: the run begins with step 0 and ends before step 20, no trace.json" "$speedrun" train tiny.json --name late --trace 30:40
 [ ! -e logs/late/trace.json ] || fail "late has a trace"
+# timeout sends TERM twice at once: that is one request.
 expect 143 "warning: --trace 900000:900001: the run ended after" sh -c "timeout --preserve-status -s TERM 2 '$speedrun' train tiny.json --name stopped --set schedule.steps=1000000 --trace 900000:900001"
 
 # A damaged line of metrics.jsonl is left out.
@@ -106,9 +107,11 @@ gradients() { within gradients tiny.json --weights logs/linked_to_disk/checkpoin
 ln -s target.safetensors link.safetensors
 expect 0 "link.safetensors: 20 targets" gradients link.safetensors
 [ -L link.safetensors ] && [ -s target.safetensors ] || fail "the link was replaced"
-if mknod null c 1 3 2>/dev/null && : >null; then
+if mknod null c 1 3 2>/dev/null && (: >null) 2>/dev/null; then
     expect 0 "null: 20 targets" gradients null
     [ -c null ] || fail "the device was replaced"
+else
+    echo "skipped: no device file can be made in $PWD"
 fi
 expect 0 "written: link.json" sh -c "ln -s target.json link.json; timeout 60 '$speedrun' plan tiny.json --gpu h100 --timeline --trace link.json"
 [ -L link.json ] && [ -s target.json ] || fail "the link was replaced by the plan's trace"

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <ctime>
 
 #include "kernels/device/error.h"
 
@@ -12,7 +14,21 @@ namespace speedrun {
 namespace {
 
 constexpr std::array kWriteSignals{SIGPIPE, SIGXFSZ};
-std::atomic<bool> interrupted{false}, terminated{false};
+std::atomic<std::int64_t> interrupted{0},
+    terminated{0};  // time of the first, in ns of CLOCK_MONOTONIC; 0: none yet
+
+std::int64_t monotonic_ns() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+bool is_late_repeat(std::atomic<std::int64_t>& first) {
+    const std::int64_t now = monotonic_ns();
+    std::int64_t before = 0;
+    if (first.compare_exchange_strong(before, now)) return false;
+    return now - before > std::chrono::nanoseconds(kRepeatedSignal).count();
+}
 
 }  // namespace
 
@@ -42,8 +58,8 @@ void handle_stop_signals(void (*handler)(int)) {
 }
 
 bool insists(int signal) {
-    if (signal == SIGINT) return interrupted.exchange(true);
-    return signal == SIGTERM && terminated.exchange(true);
+    if (signal == SIGINT) return is_late_repeat(interrupted);
+    return signal == SIGTERM && is_late_repeat(terminated);
 }
 
 bool is_stop_code(int exit_code) {

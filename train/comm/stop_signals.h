@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <string>
 
@@ -18,8 +19,11 @@ void restore_write_signals();
 // Installs the handler for kStopSignals, without SIGHUP if the parent ignores it (nohup). SIGINT is handled even if ignored: a
 // shell without job control ignores it in every background command.
 void handle_stop_signals(void (*handler)(int));
-// True for the second SIGINT or SIGTERM of its kind: the sender wants the end without a checkpoint. Other signals repeat for one
-// cause: a closed terminal sends HUP twice, an exceeded CPU limit XCPU every second. Async-signal-safe; call it once for each.
+// A request to stop can arrive twice: timeout(1) signals its child and then the child's group, mpirun forwards a terminal's INT.
+inline constexpr std::chrono::milliseconds kRepeatedSignal{500};
+// True for a SIGINT or SIGTERM that arrives more than kRepeatedSignal after the first of its kind: the sender wants the end without
+// a checkpoint. False for other signals: a closed terminal sends HUP twice, an exceeded CPU limit XCPU every second.
+// Async-signal-safe. Call it once for each signal.
 bool insists(int signal);
 
 // True for the exit code of a program that one of kStopSignals ended.
