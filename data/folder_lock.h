@@ -10,7 +10,7 @@ namespace speedrun {
 
 inline constexpr const char* kFolderLock = ".lock";
 
-// For file systems whose flock does not reach other hosts. The writer renews the time of the lock file; a lock that a process
+// For file systems on which flock does not reach other hosts. The writer renews the time of the lock file; a lock that a process
 // on another host, or before a reboot, has left is stale when it was not renewed for `stale`.
 struct LockTimes {
     std::chrono::milliseconds renewal{5000};

@@ -42,7 +42,7 @@ class Prefetcher {
 
     // Waits for the batches of all steps up to this one. Returns false if one of them could not be made: next() will throw.
     // For the thread that calls next(), between steps. Throws an internal error if `depth` is below the number of batches of
-    // those steps.
+    // these steps.
     bool made_through(int64_t step);
     // The exception that next() will throw; null: none yet.
     std::exception_ptr error() const;

@@ -56,7 +56,7 @@ class Run:
     def status(self) -> str:
         if not self.summary:
             return "unfinished"
-        # Older builds end a run as done whose last loss is not a number.
+        # Older builds end a run as done although its last loss is not a number.
         if self.summary["status"] == "done" and self.validations and self.val_loss is None:
             return "diverged"
         return self.summary["status"]

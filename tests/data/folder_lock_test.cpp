@@ -126,7 +126,7 @@ TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
     }
 }
 
-// A file system whose locks do not reach other hosts: the file is not locked here, but renewed.
+// A file system without locks between hosts: the file is not locked here, but renewed.
 TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
     std::string other;
     {

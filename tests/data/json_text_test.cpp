@@ -94,7 +94,7 @@ TEST(JsonTextTest, BytesAndKeysHaveLimits) {
     EXPECT_EQ(refusal<Ordered>("[1,2,3]", {.bytes = 7}), "accepted");
 }
 
-// The library's builder takes minutes for this object, whose keys it compares one by one.
+// The library's builder takes minutes for this object: it compares the keys one by one.
 TEST(JsonTextTest, ManyKeysTakeLinearTime) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     const int keys = 40'000;

@@ -137,7 +137,7 @@ std::vector<Trial> trials() {
 // Waits that nothing here can show to be needed, by function: how many. That of finish_steps guards the
 // coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
 // guard the host's copy of them, which would have to take as long as the whole next step. The wait of copy for a
-// checkpoint's read of a resting matrix is hidden by those of the buckets that are copied after it.
+// checkpoint's read of a resting matrix is hidden by the reads of the buckets that are copied after it.
 const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::copy", 1},
                                            {"speedrun::UpdatePipeline::finish_steps", 1},
                                            {"speedrun::StepStatistics::take_loss", 1},

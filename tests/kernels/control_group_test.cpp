@@ -118,7 +118,7 @@ TEST_F(ControlGroupTest, AMountOfTheOwnGroup) {
     version_1("/docker/abc/inner", "/docker/abc");
     put("sys/fs/cgroup/memory/inner/memory.limit_in_bytes", std::to_string(30 * kMiB) + "\n");
     EXPECT_EQ(read().memory->limit, 30 * kMiB);
-    version_1("/docker/other", "/docker/abc");  // not below what is shown
+    version_1("/docker/other", "/docker/abc");  // not below the mounted folder
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
@@ -160,7 +160,7 @@ TEST_F(ControlGroupTest, BothVersionsBesideEachOther) {
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
-// A container whose files are put there by other means, such as lxcfs or a bind mount.
+// A container with files made by other means, such as lxcfs or a bind mount.
 TEST_F(ControlGroupTest, TheUsualPlaceWithoutAMount) {
     put("sys/fs/cgroup/cpu.max", "100000 100000\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(60 * kMiB) + "\n");

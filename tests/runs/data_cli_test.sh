@@ -71,7 +71,7 @@ lines = (folder / "XXH128SUMS").read_text().splitlines()
 P
 expect 0 "warning: .*does not say what is in the shards" "$speedrun" train tiny.json --name old --resume auto --set checkpoint.every=10
 
-# eval says where a run's validation data are not those it had.
+# eval warns if a run's validation data have changed.
 expect 0 "validation loss" "$speedrun" eval logs/whole
 grep -q warning out && fail "eval warns of the data of the run"
 prepare --out tiny --val-every 5 --force >out
@@ -137,7 +137,7 @@ wait $pid
 got=$?
 [ $got -eq 130 ] || fail "a deleted shard ended the run with $got instead of the signal's 130"
 
-# Two ranks, the second with files of its own. If those change, both end with 3 and one checkpoint.
+# Two ranks, the second with files of its own. If its files change, both end with 3 and one checkpoint.
 ranks() {
     rm -rf tiny other logs/ranks; cp -r moved tiny; mkdir other; cp -r "${second:-moved}" other/tiny
     set -- train "$work/tiny.json" --out "$work/logs" --name ranks --quiet --set batch.microbatch_tokens=64 "$@"

@@ -16,7 +16,7 @@ for set in $group.beta1=1 $group.beta2=1 $group.epsilon=0 $group.epsilon=1e-300 
     [ ! -e logs/refused ] || fail "$set: a folder is left"
 done
 
-# A run whose loss grows without bounds ends as diverged, whichever step is the last.
+# A run with an unbounded loss ends as diverged, whichever step is the last.
 for steps in 1 2 3 4 5 6 7 8; do
     "$speedrun" train tiny.json --name "wild$steps" --quiet --set schedule.steps=$steps --set $group.lr=1000 --set $group.weight_decay=1000 >out 2>&1
     code=$?

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A process that a launcher of several started, but whose MPI does not see the others, does not train.
+# A process that a launcher of several started, but with an MPI that does not see the others, does not train.
 # Usage: foreign_launcher_test.sh SPEEDRUN [MPIEXEC]
 set -u
 speedrun=$1 mpiexec=${2:-}

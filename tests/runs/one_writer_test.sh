@@ -95,7 +95,7 @@ start d
 rm logs/d/.lock
 without=$pid
 
-# Two equal attempts: the second does not rename the first one's run. Nor does an attempt whose run another process writes.
+# Two equal attempts: the second does not rename the first one's run. Nor does an attempt with a run that another process writes.
 sed 's/"record": {/&"track": "toy", /' tiny.json >toy.json
 mkdir -p records/toy
 cat >records/toy/track.json <<J

@@ -64,7 +64,7 @@ class ResumeFixture : public RunFixture {
         int64_t most_fetched = kMostNumbersFetched;
         double timeout_s = WorldOptions{}.timeout_s;
     };
-    // A run, as the command line does it; what it says could not be saved.
+    // A run, as the command line does it. Returns the problem of a save that failed.
     std::string train(const Config& c, int num_ranks, const std::string& name, const std::string& resume = "",
                       FileSystem* disk = nullptr, int disk_rank = 0) {
         return train(c, num_ranks, name, resume, How{.disk = disk, .disk_rank = disk_rank});

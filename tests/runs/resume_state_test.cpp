@@ -93,7 +93,7 @@ TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
     EXPECT_GE(summary("run")["step_ms"]["p50"].get<double>(), 1e6) << "six steps of ten";
 }
 
-// A run that has made its last step says after a resume what it said before.
+// A run that has made its last step prints the same result after a resume.
 TEST_F(ResumeStateTest, SumsAreThoseOfTheWholeRun) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);

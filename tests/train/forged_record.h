@@ -91,12 +91,12 @@ class ForgedRecord {
                 run.train_ms = metrics.train_ms;
                 run.validations = metrics.validations;
             } catch (const std::exception&) {
-                continue;  // verify says what is wrong with the lines
+                continue;  // verify reports the damaged lines
             }
         }
         try {
             count_parameters(forged.record, track, "forged");
-        } catch (const Error&) {  // verify says what is wrong with the config
+        } catch (const Error&) {  // verify reports the config's error
         }
         evaluate(forged.record, track);
         write_text_file(folder() + "/record.json", record_to_json(forged.record));

@@ -1,4 +1,4 @@
-// Forged runs in a record whose hashes and figures are made to fit: verify names each forgery.
+// Forged runs in a record with hashes and figures made to fit: verify names each forgery.
 #include <gtest/gtest.h>
 
 #include <cmath>

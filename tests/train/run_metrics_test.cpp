@@ -1,4 +1,4 @@
-// Metrics of a run whose disk was full, or whose process was killed: damaged lines are left out and counted.
+// Metrics of a run with a full disk or a killed process: damaged lines are left out and counted.
 #include "train/records/run_metrics.h"
 
 #include <gtest/gtest.h>

@@ -22,7 +22,7 @@ struct LauncherClaim {
 // one process.
 //   sizes  OMPI_COMM_WORLD_SIZE, PMI_SIZE, MV2_COMM_WORLD_SIZE, MPI_LOCALNRANKS, JSM_NAMESPACE_SIZE;
 //          WORLD_SIZE (torchrun) with RANK or LOCAL_RANK; SLURM_STEP_NUM_TASKS; in a Slurm step without it SLURM_NTASKS
-//   ranks  above 0: those of the above, PMIX_RANK, PALS_RANKID, ALPS_APP_PE, SLURM_PROCID
+//   ranks  above 0: the same launchers' RANK variables, PMIX_RANK, PALS_RANKID, ALPS_APP_PE, SLURM_PROCID
 std::optional<LauncherClaim> find_claim(const ReadVariable& read);
 
 // Usage error with the way to start ranks if the environment claims more processes than the one that is here; a warning on

@@ -13,7 +13,7 @@ namespace speedrun {
 std::unique_ptr<World> make_world(const WorldOptions& options = {});
 
 // For commands that train. A world of one rank although a launcher started more processes is a usage error, as
-// expect_no_launcher() says it. `alone`: a world of one rank, whatever started this process.
+// expect_no_launcher() says it. `alone`: a world of one rank under any launcher.
 std::unique_ptr<World> make_training_world(const WorldOptions& options, bool alone);
 
 // Runs `body` as this rank and leaves the world: its result, once all ranks are through. An error that leaves

@@ -20,7 +20,7 @@ struct TrainOptions {
     std::string resume;  // "auto", a checkpoint, a run's folder; empty: start afresh
     std::string trace;   // "FIRST:LAST" or empty
     bool quiet = false;
-    bool alone = false;  // one rank, whatever launcher started this process
+    bool alone = false;  // one rank, under any launcher
     // Settings of runs that are not the only one of their process.
     bool print_result = true;
     double began_ms = 0;  // as in TrainerOptions

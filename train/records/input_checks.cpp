@@ -47,7 +47,7 @@ void check_patterns(const std::string& key, const std::vector<std::string>& patt
     }
 }
 
-// Steps whose losses identify a run. Builds and processors differ by rounding, which grows with the steps.
+// Steps with losses that identify a run. Builds and processors differ by rounding, which grows with the steps.
 constexpr size_t kFirstSteps = 4;
 
 // Largest relative difference of loss and gradient norm in the first steps.

@@ -129,7 +129,7 @@ class RecordChecks {
         add_all(timeline_problems(record_, validations_s, std::time(nullptr)));
     }
 
-    // One by one, and all of a side, whose mean varies less.
+    // One by one, and all of a side: its mean varies less.
     void check_last_losses() {
         for (const auto& [side, config] : configs_) {
             std::vector<const Lines*> all;

@@ -53,7 +53,7 @@ double steps_of(const std::map<std::string, std::string>& keys) {
     return number("schedule.steps", -1) + number("schedule.final_steps", 0);
 }
 
-// Replaces the run's figures by those of its metrics. Returns the lines, none if they cannot be read.
+// Replaces the run's figures by the figures of its metrics. Returns the lines, none if they cannot be read.
 std::vector<RunLine> read_run(const fs::path& folder, const Record& record, RecordRun& run,
                               std::vector<std::string>& problems) {
     const std::string path = (folder / run.file).string();

@@ -15,7 +15,7 @@ struct RecordCheck {
 
 // Computes everything in FOLDER/record.json again from the metrics files (losses, times, statistics, verdict,
 // hashes, changed keys) and compares; and the tables of its README. Checks that the runs can have happened
-// (record_checks.h). Never throws for what is wrong with the record.
+// (record_checks.h). Never throws for a fault of the record.
 RecordCheck verify_record(const std::string& folder);
 
 }  // namespace speedrun
