@@ -44,6 +44,10 @@ for value in '\000\000\300\177' '\000\000\200\177'; do # little-endian f32: NaN,
         # shellcheck disable=SC2086
         expect 4 "logs/bad: the run has diverged: first bad parameter: .*(1 of [0-9]* values are not finite)" "$speedrun" $command
     done
+    head -c 80 /dev/zero >row
+    expect 4 "$weights: loss .*nan.* not finite; row.safetensors is not written" \
+        "$speedrun" gradients tiny.json --weights $weights --tokens row --length 20 --separator 256 --out row.safetensors
+    [ ! -e row.safetensors ] || fail "gradients of bad weights are written"
 done
 expect 0 'validation loss' "$speedrun" eval logs/good
 expect 2 'temperature nan' "$speedrun" sample logs/good --temperature nan

@@ -108,7 +108,7 @@ class Checkpointer {
     std::condition_variable hurried_;
     bool hurry_ = false;                             // guarded by mutex_
     std::future<CheckpointFile> writing_;            // last members: destroyed before the state that they use
-    std::future<std::optional<double>> committing_;  // ms since begin(); nullopt: the checkpoint failed and was removed
+    std::future<std::optional<double>> committing_;  // ms since begin(); nullopt: it failed and was removed
 };
 
 }  // namespace speedrun

@@ -1,4 +1,7 @@
 // gradients: loss and raw gradients of one row, for people who port a recipe.
+#include <fmt/format.h>
+
+#include <cmath>
 #include <cstdio>
 
 #include "kernels/device/error.h"
@@ -35,6 +38,13 @@ int run_gradients(const GradientsOptions& options) {
     const TokenRow row{.tokens = read_token_row(options.tokens, options.length),
                        .separator = separator_for(options, config)};
     const RowGradients result = row_gradients(config, stage, options.weights, row);
+    if (!std::isfinite(result.loss_sum) || !std::isfinite(result.gradient_norm)) {
+        throw Error(
+            ExitCode::diverged,
+            fmt::format(
+                "{}: loss {}, norm of the gradients {}: the weights or their activations are not finite; {} is not written",
+                options.weights, result.loss_sum, result.gradient_norm, options.out));
+    }
     write_safetensors(options.out, result.tensors);
     std::printf("%s: %lld targets, loss %.6f nats mean, %.4f sum; gradients of %.9g x the sum, norm %.6g\n",
                 options.out.c_str(), static_cast<long long>(result.targets), result.loss_mean(),
