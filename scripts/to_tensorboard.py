@@ -2,13 +2,11 @@
 """The metrics of runs as TensorBoard events. Packages: scripts/requirements.txt."""
 
 import argparse
-import datetime
-import math
-import re
 import sys
 from pathlib import Path
 
 from speedrun_report.runs import DataError, Run, UsageError
+from speedrun_report.scalars import events_of, names_of
 from speedrun_report.tracks import collect
 
 DESCRIPTION = """\
@@ -21,39 +19,6 @@ A damaged run is named in a warning and left out.
 Exit codes: 0 written; 2 bad usage; 3 no run could be read.
 
   scripts/to_tensorboard.py logs/* --out tensorboard && tensorboard --logdir tensorboard"""
-
-
-def scalars_of(line: dict) -> dict[str, float]:
-    """Tag and value of all numbers of a line of metrics.jsonl."""
-    prefix = "train" if line["event"] == "step" else "val"
-    scalars = {}
-    for key, value in line.items():
-        if key in ("event", "step"):
-            continue
-        for inner, number in value.items() if isinstance(value, dict) else [("", value)]:
-            tag = f"{prefix}/{key}/{inner}" if inner else f"{prefix}/{key}"
-            if number is None and key == "loss":
-                scalars[tag] = math.nan
-            elif isinstance(number, (int, float)) and not isinstance(number, bool):
-                scalars[tag] = float(number)
-    return scalars
-
-
-def start_of(run: Run) -> float:
-    """Seconds since 1970 at which training began; 0 if the run does not say when."""
-    try:
-        began = datetime.datetime.fromisoformat(run.environment["time_utc"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return 0.0
-    return began + (run.summary or {}).get("startup_ms", 0.0) / 1e3
-
-
-def events_of(run: Run) -> list[tuple[float, int, dict[str, float]]]:
-    """Wall time in seconds, step and scalars, in the order of training."""
-    start = start_of(run)
-    # The validation of step n comes after the line of step n - 1 and before that of step n.
-    lines = sorted(run.steps + run.validations, key=lambda line: (line["step"], line["event"] == "step"))
-    return [(start + line["train_ms"] / 1e3, line["step"], scalars_of(line)) for line in lines]
 
 
 def write_run(run: Run, folder: Path) -> None:
@@ -70,16 +35,11 @@ def write_run(run: Run, folder: Path) -> None:
         writer.close()
 
 
-def folder_of(run: Run, out: Path) -> Path:
-    parts = [run.name] if run.place is None else [run.place.folder, f"{run.place.side}-seed{run.seed}"]
-    return out.joinpath(*(re.sub(r"[^\w.+=-]", "_", part) for part in parts))
-
-
 def convert(arguments: argparse.Namespace) -> None:
     collection = collect(arguments.folders)
     folders: dict[Path, Run] = {}
     for run in collection.runs:
-        folder = folder_of(run, arguments.out)
+        folder = arguments.out.joinpath(*names_of(run))
         if folder in folders:
             raise UsageError(f"{run.path} and {folders[folder].path} would both go to {folder}: convert them apart")
         if folder.exists():  # TensorBoard would show both, one line over the other

@@ -28,13 +28,13 @@ CONFIG = {
 }
 
 
-def require(*modules: str) -> None:
+def require(*modules: str, requirements: str = "scripts/requirements.txt") -> None:
     """Ends the test as skipped where a package is missing."""
     for module in modules:
         try:
             __import__(module)
         except ImportError:
-            print(f"skipped: {sys.executable} has no {module} (scripts/requirements.txt; REPORT_PYTHON names another Python)")
+            print(f"skipped: {sys.executable} has no {module} ({requirements}; REPORT_PYTHON names another Python)")
             sys.exit(77)
 
 

@@ -39,7 +39,7 @@ elsewhere() {
     scripts/ablation.py*) echo "tests/runs/ablation_test.sh: hours of runs" ;;
     scripts/overlap_ab.sh*) echo "tests/runs/overlap_ab_test.sh: dozens of runs" ;;
     scripts/gpu_check.sh*) echo "tests/bench/bench_test.sh: many programs" ;;
-    scripts/report.py* | scripts/to_tensorboard.py*) echo "tests/report: they need packages of PyPI" ;;
+    scripts/report.py* | scripts/to_tensorboard.py* | scripts/to_wandb.py*) echo "tests/report: they need packages of PyPI" ;;
     scripts/cost_table.sh*) echo "tests/bench/cost_table_test.sh: dozens of runs" ;;
     ops_benchmark* | build/release/ops_benchmark*) echo "tests/bench: each benchmark once" ;;
     scripts/compare_peers.sh*) echo "tests/bench/peers_test.sh: it needs PyTorch" ;;

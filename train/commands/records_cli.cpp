@@ -93,6 +93,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
     verify_->footer(
         "Exit codes: 0 every figure is that of the runs; 3 not: each such figure is named, with both "
         "values.");
+
+    export_ = add_record_export(*records_, export_options_);
 }
 
 bool RecordsCli::chosen() const {
@@ -103,6 +105,7 @@ int RecordsCli::run() const {
     if (attempt_->parsed()) return run_record_attempt(attempt_options_);
     if (list_->parsed()) return run_record_list(list_options_);
     if (compare_->parsed()) return run_record_compare(compare_options_);
+    if (export_->parsed()) return run_record_export(export_options_);
     return run_record_verify(verify_options_);
 }
 

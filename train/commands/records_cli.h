@@ -2,6 +2,7 @@
 #pragma once
 
 #include "train/commands/commands.h"
+#include "train/commands/records_export.h"
 
 namespace CLI {
 class App;
@@ -24,6 +25,8 @@ class RecordsCli {
     RecordListOptions list_options_;
     RecordCompareOptions compare_options_;
     RecordVerifyOptions verify_options_;
+    CLI::App* export_;
+    RecordExportOptions export_options_;
 };
 
 }  // namespace speedrun

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""The metrics of runs as offline runs of Weights & Biases. Packages: scripts/requirements_wandb.txt."""
+
+import argparse
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from speedrun_report.runs import DataError, Run, UsageError
+from speedrun_report.scalars import events_of, names_of
+from speedrun_report.tracks import collect
+
+DESCRIPTION = """\
+Writes every number of metrics.jsonl under the keys that to_tensorboard.py uses: train/KEY of steps, val/KEY of validations, by step.
+config.json becomes the run's config, summary.json its summary under "speedrun". _timestamp is the run's start plus start-up plus
+training time. Nothing is sent: `wandb sync DIR/wandb/offline-run-*` uploads when you want. A run's id follows from its folder's name
+and its metrics, so that a second upload of it makes no second run. A loss that was not finite becomes NaN."""
+
+EPILOG = """\
+A damaged run is named in a warning and left out.
+Exit codes: 0 written; 2 bad usage; 3 no run could be read.
+
+  scripts/to_wandb.py logs/* --project kjv && wandb sync wandb_runs/wandb/offline-run-*"""
+
+
+def id_of(run: Run) -> str:
+    digest = hashlib.sha256("/".join(names_of(run)).encode())
+    for _, step, scalars in events_of(run):
+        digest.update(repr((step, sorted(scalars.items()))).encode())
+    return digest.hexdigest()[:16]
+
+
+def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> None:
+    # Only what the run's folder says: nothing of the machine, the program or the repository that converts it.
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        host=str(run.environment.get("host", "")),
+        disable_git=True,
+        disable_code=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+    names = names_of(run)
+    logged = wandb.init(
+        project=arguments.project,
+        name="/".join(names),
+        group=names[0] if len(names) > 1 else None,
+        id=identity,
+        mode="offline",
+        dir=str(arguments.out),
+        config=run.config,
+        settings=settings,
+    )
+    for wall_time, step, scalars in events_of(run):
+        logged.log(scalars | {"_timestamp": wall_time}, step=step)
+    if run.summary:
+        logged.summary.update({"speedrun": run.summary})
+    logged.finish()
+
+
+def package():
+    """wandb, made to report nothing of itself."""
+    os.environ.update({"WANDB_ERROR_REPORTING": "false", "WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    try:
+        import wandb
+    except ImportError as error:
+        raise UsageError(f"{error}: install the packages of scripts/requirements_wandb.txt") from None
+    return wandb
+
+
+def convert(arguments: argparse.Namespace) -> None:
+    collection = collect(arguments.folders)
+    runs: dict[str, Run] = {}
+    for run in collection.runs:
+        identity = id_of(run)
+        if identity in runs:
+            raise UsageError(f"{run.path} and {runs[identity].path} are the same run: convert one of them")
+        for there in arguments.out.glob(f"wandb/offline-run-*-{identity}"):
+            raise UsageError(f"{run.path} is in {there} already: remove that, or name another --out")
+        runs[identity] = run
+    wandb = package()
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)  # without it, wandb writes to the system's temporary folder
+        for identity, run in runs.items():
+            write_run(wandb, run, identity, arguments)
+    except OSError as error:
+        raise UsageError(f"{error.filename or arguments.out}: cannot be written: {error.strerror or error}") from None
+    except wandb.Error as error:
+        raise UsageError(f"{arguments.out}: wandb: {str(error).splitlines()[0]}") from None
+    for problem in collection.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    print(f"{len(runs)} runs in {arguments.out}/wandb; wandb sync {arguments.out}/wandb/offline-run-*")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
+    )
+    parser.add_argument("--project", default="speedrun", help="that the runs are uploaded to (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("wandb_runs"), metavar="DIR", help="gets wandb/offline-run-* (default: %(default)s)"
+    )
+    try:
+        convert(parser.parse_args())
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
