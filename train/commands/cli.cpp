@@ -5,6 +5,7 @@
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/commands/findings.h"
+#include "train/commands/multiple_choice.h"
 #include "train/commands/option_values.h"
 #include "train/commands/records_cli.h"
 #include "train/config/choices.h"
@@ -222,6 +223,8 @@ int run_command_line(int argc, char** argv) {
     eval_command->add_option("run", eval.run, "run folder, a checkpoint in it, or a config (.json)")
         ->required();
     add_settings(eval_command, eval.settings);
+    MultipleChoiceOptions choice;
+    add_multiple_choice(*eval_command, choice);
 
     SampleOptions sample;
     CLI::App* sample_command =
@@ -370,7 +373,7 @@ int run_command_line(int argc, char** argv) {
     if (*plan_command) return run_plan(plan);
     if (*bench_command) return run_bench(bench);
     if (*launch_command) return run_launch(launch);
-    if (*eval_command) return run_eval(eval);
+    if (*eval_command) return choice.file.empty() ? run_eval(eval) : run_multiple_choice(eval, choice);
     if (*sample_command) return run_sample(sample);
     if (*gradients_command) return run_gradients(gradients);
     if (*prepare_command) return run_prepare(prepare);

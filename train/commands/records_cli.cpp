@@ -95,6 +95,7 @@ RecordsCli::RecordsCli(CLI::App& app) {
         "values.");
 
     export_ = add_record_export(*records_, export_options_);
+    trial_ = add_record_trial(*records_, trial_options_);
 }
 
 bool RecordsCli::chosen() const {
@@ -106,6 +107,7 @@ int RecordsCli::run() const {
     if (list_->parsed()) return run_record_list(list_options_);
     if (compare_->parsed()) return run_record_compare(compare_options_);
     if (export_->parsed()) return run_record_export(export_options_);
+    if (trial_->parsed()) return run_record_trial(trial_options_);
     return run_record_verify(verify_options_);
 }
 

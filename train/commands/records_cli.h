@@ -3,6 +3,7 @@
 
 #include "train/commands/commands.h"
 #include "train/commands/records_export.h"
+#include "train/commands/records_trial.h"
 
 namespace CLI {
 class App;
@@ -25,7 +26,8 @@ class RecordsCli {
     RecordListOptions list_options_;
     RecordCompareOptions compare_options_;
     RecordVerifyOptions verify_options_;
-    CLI::App* export_;
+    CLI::App *export_, *trial_;
+    RecordTrialOptions trial_options_;
     RecordExportOptions export_options_;
 };
 

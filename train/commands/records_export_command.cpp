@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExportFooter =
-    "--mlperf writes OUT/candidate/result_N.txt and OUT/baseline/result_N.txt, one for each run: lines :::MLLOG\n"
-    "of MLPerf's rules for training 6.1.0, open division. What is taken from where:\n"
+    "--mlperf writes OUT/candidate/result_N.txt and OUT/baseline/result_N.txt, one for each run. Their lines\n"
+    ":::MLLOG follow MLPerf's rules for training 6.1.0, open division. Sources of the values:\n"
     "  time_ms         init_start: began_utc (whole seconds); run_start: startup_ms later; everything else:\n"
     "                  train_ms after run_start. So run_stop - run_start is the run's training time.\n"
     "  evaluations     step, loss and train_ms of `validations`. A record has no durations of validations:\n"
@@ -50,7 +50,7 @@ Files mlperf_files(const Record& record, const RecordExportOptions& options) {
                             .validation_tokens = read_track(folder.parent_path().string()).validation_tokens,
                             .folder = options.record};
     Files files;
-    std::map<std::string, int> made;  // of each side
+    std::map<std::string, int> made;  // runs by side
     for (const RecordRun& run : record.runs) {
         const std::string name = fmt::format("{}/result_{}.txt", run.side, made[run.side]++);
         files.emplace_back(name, mlperf_log(record, run, metrics_of(options.record, run), facts));

@@ -4,12 +4,10 @@
 #include <cstdio>
 #include <numeric>
 
-#include "data/dataset.h"
-#include "data/shard_patterns.h"
-#include "data/tokenizer.h"
 #include "kernels/device/philox.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
+#include "train/commands/run_tokenizer.h"
 
 namespace speedrun {
 
@@ -82,20 +80,7 @@ int run_sample(const SampleOptions& options) {
     if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
         throw_usage("--temperature {}: expected 0 or more", options.temperature);
     const FinishedRun run = open_finished_run(options.run, options.settings, true);
-    const std::vector<std::string> files = expand_globs(run.config.data.val);
-    const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
-    const auto tokenizer = make_tokenizer(
-        info.tokenizer, options.vocabulary.empty() ? find_vocabulary(info) : options.vocabulary);
-    if (files.empty()) {  // an imported model
-        if (tokenizer->vocab_size() > run.config.model.vocab_size) {
-            throw_data("{}: vocabulary of {} tokens, but model.vocab_size is {}", options.vocabulary,
-                       tokenizer->vocab_size(), run.config.model.vocab_size);
-        }
-    } else if (tokenizer->vocab_size() != info.vocab_size || tokenizer->separator() != info.separator) {
-        throw_data("{}: vocabulary of {} tokens with separator {}, but the data has {} with separator {}",
-                   options.vocabulary, tokenizer->vocab_size(), tokenizer->separator(), info.vocab_size,
-                   info.separator);
-    }
+    const auto tokenizer = tokenizer_of(run.config, options.vocabulary);
     std::vector<int32_t> context = {tokenizer->separator()};
     for (uint16_t token : tokenizer->encode(options.prompt)) context.push_back(token);
 

@@ -9,13 +9,13 @@ namespace speedrun {
 
 // The rules that the log follows: training, open division.
 inline constexpr const char* kMlperfRules = "6.1.0";
-// Of the benchmarks that these rules list: a language model trained from random weights.
+// The benchmark of these rules that trains a language model from random weights.
 inline constexpr const char* kMlperfBenchmark = "llama31_8b";
 
 struct MlperfFacts {
     std::string organisation;
     int64_t validation_tokens = 0;  // scored by each validation
-    std::string folder;             // of the record
+    std::string folder;             // where the record is
 };
 
 // The log of one run of the record, lines `:::MLLOG {...}` in the order of their times. `metrics` is the text of its metrics file.

@@ -1,0 +1,183 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "data/json_text.h"
+#include "data/ngrams.h"
+#include "kernels/device/error.h"
+#include "train/commands/finished_run.h"
+#include "train/commands/multiple_choice.h"
+#include "train/commands/run_tokenizer.h"
+
+namespace speedrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Tokens of a row; the last `scored` are an ending's.
+struct ChoiceRow {
+    std::vector<int32_t> tokens;
+    int64_t scored = 0;
+};
+
+// Computes losses of rows, one microbatch of validation at a time.
+class ChoiceScorer {
+  public:
+    explicit ChoiceScorer(const FinishedRun& run)
+        : run_(run),
+          model_(run.runner->validation_model()),
+          loss_sum_(run.runtime->device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {}
+
+    int64_t length() const { return model_.shape().batch.sequence_length; }
+
+    std::vector<EndingScore> scores(const std::vector<ChoiceRow>& rows) {
+        std::vector<EndingScore> result;
+        const auto at_once = static_cast<size_t>(model_.tokens() / length());
+        for (size_t first = 0; first < rows.size(); first += at_once) {
+            const size_t count = std::min(at_once, rows.size() - first);
+            const std::vector<float> losses = losses_of({rows.data() + first, count});
+            for (size_t r = 0; r < count; ++r)
+                result.push_back(score_of(losses, static_cast<int64_t>(r), rows[first + r]));
+        }
+        return result;
+    }
+
+  private:
+    std::vector<float> losses_of(std::span<const ChoiceRow> rows) {
+        Batch batch;
+        batch.tokens.assign(static_cast<size_t>(model_.tokens()), 0);
+        batch.targets.assign(batch.tokens.size(), -1);
+        for (size_t r = 0; r < rows.size(); ++r) {
+            const std::vector<int32_t>& tokens = rows[r].tokens;
+            const auto begin = static_cast<std::ptrdiff_t>(r) * length();
+            std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + begin);
+            std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + begin);
+        }
+        for (int64_t t = 0; t < model_.tokens(); ++t) {
+            batch.positions.push_back(static_cast<int32_t>(t % length()));
+            // A text has one separator, before it.
+            batch.first_key.push_back(static_cast<int32_t>(t - t % length()));
+        }
+        hash_ngrams(batch, run_.config.model.ngram_table());
+        Stream& stream = run_.runtime->compute();
+        model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+            run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
+            stream.synchronize();  // before the values go
+        });
+        model_.forward(false);
+        model_.loss(loss_sum_.tensor(DType::f32, {1}), false);
+        const Tensor losses = model_.losses();
+        std::vector<float> values(static_cast<size_t>(losses.numel()));
+        run_.runtime->device().copy(values.data(), losses.data, losses.bytes(), stream);
+        stream.synchronize();
+        return values;
+    }
+
+    EndingScore score_of(const std::vector<float>& losses, int64_t row, const ChoiceRow& of) const {
+        EndingScore score{.sum = 0, .tokens = of.scored};
+        const int64_t end = row * length() + static_cast<int64_t>(of.tokens.size()) - 1;
+        for (int64_t t = end - of.scored; t < end; ++t) score.sum -= losses[static_cast<size_t>(t)];
+        if (!std::isfinite(score.sum))
+            throw Error(ExitCode::diverged, "the model's losses are not finite: the run has diverged");
+        return score;
+    }
+
+    const FinishedRun& run_;
+    Transformer& model_;
+    Buffer loss_sum_;
+};
+
+std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, const std::string& text) {
+    const std::vector<uint16_t> tokens = tokenizer.encode(text);
+    return {tokens.begin(), tokens.end()};
+}
+
+// Separator, context, ending; without its first tokens where it has more than a row and the last one's target.
+ChoiceRow row_of(const std::vector<int32_t>& context, const std::vector<int32_t>& ending, int64_t length) {
+    ChoiceRow row{.tokens = context, .scored = static_cast<int64_t>(ending.size())};
+    row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());
+    const auto most = static_cast<size_t>(length) + 1;
+    if (row.tokens.size() > most)
+        row.tokens.erase(row.tokens.begin(), row.tokens.end() - static_cast<std::ptrdiff_t>(most));
+    return row;
+}
+
+}  // namespace
+
+void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
+    CLI::Option* file =
+        eval.add_option(
+                "--multiple-choice", options.file,
+                "instead: how often the right ending of a text is the most likely one, over the lines "
+                "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX} of this file")
+            ->type_name("FILE.jsonl");
+    eval.add_option("--vocab", options.vocabulary,
+                    "with it: tiktoken file or tokenizer.json, where the run's data has no vocabulary")
+        ->needs(file);
+    eval.add_flag("--json", options.json, "with it: one JSON object, with the scores of every ending")
+        ->needs(file);
+    eval.footer(
+        "--multiple-choice: the score of an ending is (1/n) sum over its n tokens of log p(token | separator,\n"
+        "context, the ending's tokens before it), in nats and in the config's precision; the accuracy is the\n"
+        "share of items whose label has the highest score (of equal ones the first). Beside it the accuracy by\n"
+        "the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
+        "A text that is longer than a row is cut from the left. HellaSwag: scripts/hellaswag_to_jsonl.py.\n"
+        "Exit codes: 0 done; 2 bad usage; 3 a bad line, named with its number; 4 the run has diverged.");
+}
+
+int run_multiple_choice(const EvalOptions& eval, const MultipleChoiceOptions& options) {
+    const std::vector<ChoiceItem> items = read_choice_items(options.file);
+    const FinishedRun run = open_finished_run(eval.run, eval.settings, false);
+    const auto tokenizer = tokenizer_of(run.config, options.vocabulary);
+    ChoiceScorer scorer(run);
+    std::vector<ChoiceRow> rows;
+    int64_t num_cut = 0;
+    for (const ChoiceItem& item : items) {
+        std::vector<int32_t> context = {tokenizer->separator()};
+        for (const int32_t token : tokens_of(*tokenizer, item.context)) context.push_back(token);
+        for (const std::string& text : item.endings) {
+            const std::vector<int32_t> ending = tokens_of(*tokenizer, text);
+            if (static_cast<int64_t>(ending.size()) > scorer.length())
+                throw_data("{}: an ending of {} tokens, a row of this model has {}: \"{}...\"", options.file,
+                           ending.size(), scorer.length(), text.substr(0, 40));
+            rows.push_back(row_of(context, ending, scorer.length()));
+            num_cut += rows.back().tokens.size() < context.size() + ending.size() ? 1 : 0;
+        }
+    }
+    if (num_cut > 0)
+        std::fprintf(
+            stderr,
+            "warning: %lld of %zu texts are longer than a row of %lld tokens and are cut from the left\n",
+            static_cast<long long>(num_cut), rows.size(), static_cast<long long>(scorer.length()));
+    const std::vector<EndingScore> scores = scorer.scores(rows);
+    ChoiceResult result;
+    Json all = Json::array();
+    auto next = scores.begin();
+    for (const ChoiceItem& item : items) {
+        const auto end = next + static_cast<std::ptrdiff_t>(item.endings.size());
+        const std::vector<EndingScore> own(next, end);
+        next = end;
+        result.add(own, item.label);
+        Json of_item = Json::array();
+        for (const EndingScore& score : own)
+            of_item.push_back({{"sum", score.sum}, {"tokens", score.tokens}});
+        all.push_back(of_item);
+    }
+    if (options.json) {
+        const Json json = {{"accuracy", result.accuracy()},
+                           {"accuracy_unnormalised", result.accuracy_by_sum()},
+                           {"items", result.items},
+                           {"texts_cut", num_cut},
+                           {"scores", all}};
+        std::printf("%s\n", json.dump().c_str());
+        return 0;
+    }
+    std::printf("accuracy %.4f (%lld of %lld items), without normalisation %.4f\n", result.accuracy(),
+                static_cast<long long>(result.right), static_cast<long long>(result.items),
+                result.accuracy_by_sum());
+    return 0;
+}
+
+}  // namespace speedrun
