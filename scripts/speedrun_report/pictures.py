@@ -121,7 +121,7 @@ def write_pictures(
     written = []
     with plt.rc_context(STYLE):
         for axis in ("time", "tokens"):
-            columns = min(len(panels), MOST_COLUMNS)
+            columns = 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
             rows = -(-len(panels) // columns)
             size = (8, 4.5) if len(panels) == 1 else (6 * columns, 4.5 * rows)
             figure, all_axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)

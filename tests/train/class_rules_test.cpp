@@ -19,7 +19,7 @@ TEST(ClassRulesTest, WhatDoesNotFitIsRefusedByName) {
     };
     refused(R"([{"name": "a", "budget_s": 0}])", "class a: budget_s: 0, a number above 0");
     refused(R"([{"name": "a", "budget_s": "60"}])", "class a: budget_s: \"60\", a number above 0");
-    refused(R"([{"name": "a", "budget_tokens": 2.5}])", "whole number");
+    refused(R"([{"name": "a", "budget_tokens": 0}])", "class a: budget_tokens: 0, at least 1");
     refused(R"([{"name": "a", "target_loss": -1}])", "class a: target_loss: -1, a number above 0");
     refused(R"([{"name": "a", "budget_s": 1, "target_loss": 1}])", "class a: a budget has no target");
     refused(R"([{"name": "a", "ended": ""}])", "class a: ended: \"\", a reason in words");
@@ -201,8 +201,8 @@ TEST_F(BudgetTest, TheLowerLossIsTheRecord) {
     const Record record = read(fast);
     EXPECT_TRUE(record.is_record) << figures_markdown(record);
     EXPECT_EQ(record.classes, std::vector<std::string>{"budget"});
-    EXPECT_EQ(rule(record, "loss").why.substr(0, 72),
-              "1.1420, in turns with slow of 1.1520; Welch's t-test that it is lower: p");
+    EXPECT_EQ(rule(record, "loss").why.substr(0, 75),
+              "1.1420, alternating with slow of 1.1520; Welch's t-test that it is lower: p");
     EXPECT_NE(record_readme(record).find("Mean loss of slow - this: 0.0100"), std::string::npos);
     EXPECT_EQ(record_readme(record).find("t-test that the mean loss is below 0"), std::string::npos);
     EXPECT_EQ(leader("budget", record), fast);

@@ -1,4 +1,4 @@
-// Models that are transformers from their weights alone, and those that are not.
+// Models that are transformers from their weights alone, and others.
 #include "train/records/dense_rule.h"
 
 #include <gtest/gtest.h>
@@ -26,11 +26,12 @@ bool says(const std::string& problem, const std::string& part) {
 
 TEST(DenseRuleTest, ShippedConfigsOfTheFirstRecordsMeetIt) {
     const std::filesystem::path configs = std::filesystem::path(SPEEDRUN_SOURCE_ROOT) / "configs";
-    for (const char* name : {"kjv_baseline", "kjv_muon", "kjv_modern", "kjv_small_batch", "kjv_newest"}) {
+    for (const char* name : {"kjv_baseline", "kjv_muon", "kjv_modern", "kjv_small_batch"}) {
         const Config config = read_config((configs / (std::string(name) + ".json")).string(), {});
         EXPECT_EQ(dense_problem(config.model, config.longest_sequence()), "") << name;
     }
-    for (const char* name : {"kjv", "kjv_ngrams", "kjv_small_table", "kjv_two_layers", "kjv_narrow"}) {
+    for (const char* name :
+         {"kjv", "kjv_ngrams", "kjv_small_table", "kjv_two_layers", "kjv_narrow", "kjv_newest"}) {
         const Config config = read_config((configs / (std::string(name) + ".json")).string(), {});
         const std::string problem = dense_problem(config.model, config.longest_sequence());
         EXPECT_TRUE(says(problem, "one row per token of the vocabulary or per position")) << name << problem;
@@ -52,7 +53,7 @@ TEST(DenseRuleTest, NamesTheKeyOfATableThatIsRefused) {
                      "model.init_from: 'hf'"));
 }
 
-// What keys of the future could add to a graph.
+// Graphs as keys of the future could make them.
 class DenseGraphTest : public testing::Test {
   protected:
     DenseGraphTest() {

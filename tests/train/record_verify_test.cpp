@@ -151,7 +151,7 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         std::string::npos);
 }
 
-// What is wrong is one line, without what follows from it.
+// A fault is one line, without the figures that follow from it.
 TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
