@@ -60,28 +60,32 @@ def binary_of(arguments: argparse.Namespace) -> Path | None:
     return built if built.is_file() else None
 
 
-def classes_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
-    """Of each record's folder the classes of its track, which the program computes; nothing without one, or of anything but tracks.
-    A class whose records were made on several classes of hardware is one for each of these: seconds compare within one alone."""
+def boards_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
+    """The boards of open classes with a target, in the track's order, and the folders of the records on each. A class with records of
+    several classes of hardware has one board for each of these. Nothing without the program, or of anything but tracks."""
     if binary is None or not all((folder / "track.json").exists() for folder in folders):
         return {}
-    records = []
+    boards: dict[str, list[str]] = {}
     for folder in folders:
         done = subprocess.run([binary, "records", "list", folder, "--json"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(f"warning: no classes of {folder}: {done.stderr.strip()}", file=sys.stderr)
             return {}
-        records += json.loads(done.stdout)
-    hardware: dict[str, set[str]] = {}
-    for record in records:
-        for name in record.get("classes", []):
-            hardware.setdefault(name, set()).add(record["hardware_class"])
-    return {
-        record["folder"]: [
-            f"{name}, {record['hardware_class']}" if len(hardware[name]) > 1 else name for name in record.get("classes", [])
-        ]
-        for record in records
-    }
+        records = json.loads(done.stdout)
+        for name in drawn_classes(folder):
+            of_class = [record for record in records if name in record.get("classes", [])]
+            hardware = list(dict.fromkeys(record["hardware_class"] for record in of_class))
+            for level in hardware:
+                board = f"{name}, {level}" if len(hardware) > 1 else name
+                boards[board] = [record["folder"] for record in of_class if record["hardware_class"] == level]
+    return boards
+
+
+def drawn_classes(track: Path) -> list[str]:
+    """Names of the classes that are open and race to a target, in the track's order."""
+    classes = json.loads((track / "track.json").read_text()).get("classes", [{"name": "open"}])
+    left_out = ("ended", "budget_s", "budget_tokens")
+    return [c["name"] for c in classes if not any(key in c for key in left_out)]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -96,14 +100,14 @@ def run(arguments: argparse.Namespace) -> None:
             from speedrun_report.pictures import write_pictures
     except ImportError as error:
         raise UsageError(f"{error}: install the packages of {ROOT / 'scripts' / 'requirements.txt'}") from None
-    classes = classes_of(arguments.folders, binary) if pictured else {}
+    boards = boards_of(arguments.folders, binary) if pictured else {}
     title = arguments.title or (f"{collection.track['name']} track" if collection.track else "speedrun report")
     try:
         groups = write_page(collection, title, arguments.out, binary)
         written = [arguments.out]
         for kind, folder in (("png", arguments.png), ("svg", arguments.svg)):
             if folder is not None:
-                written += write_pictures(groups, title, folder, [kind], classes)
+                written += write_pictures(groups, title, folder, [kind], boards)
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from None
     for problem in collection.problems:

@@ -5,7 +5,7 @@
 # Usage: systems_record.sh [--new NEW] OLD CONFIG [OPTION...]
 #   OLD, NEW   a commit, or a program (NEW: default HEAD)
 #   CONFIG     a config, or a record's folder for its config: to lead its board, that of the leading record
-#   OPTION     of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class transformer
+#   OPTION     of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class open
 # Interrupted, the same command continues. Exit: that of the attempt; 1 if a build fails, 2 bad usage.
 set -eu
 # Paths given are those of where it is called; programs and worktrees lie below the repository.

@@ -101,27 +101,27 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
     axes.legend(edgecolor="none", framealpha=0.9, fontsize=10, loc="upper right")
 
 
-def _panels(groups: list[Group], classes: dict[str, list[str]]) -> list[tuple[str, list[Group]]]:
-    """One for each class of a track, with the records that are of it; one without a name if no track has several."""
-    names = sorted({name for of_record in classes.values() for name in of_record})
-    panels = [(name, [g for g in groups if name in classes.get(g.runs[0].place.folder, [])]) for name in names]
+def _panels(groups: list[Group], boards: dict[str, list[str]]) -> list[tuple[str, list[Group]]]:
+    """One for each board, in order, with the records that are on it; one without a name if there are not several."""
+    panels = [(name, [g for g in groups if g.runs[0].place.folder in folders]) for name, folders in boards.items()]
+    panels = [(name, members) for name, members in panels if members]
     return panels if len(panels) > 1 else [("", groups)]
 
 
 def write_pictures(
-    groups: list[Group], title: str, folder: Path, formats: list[str], classes: dict[str, list[str]]
+    groups: list[Group], title: str, folder: Path, formats: list[str], boards: dict[str, list[str]]
 ) -> list[Path]:
-    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records. classes: of each record's
-    folder, if all runs are of records."""
+    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records. boards: names, in order, and the
+    folders of the records on each, if all runs are of records."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = [group for group in groups if not group.is_baseline] or groups
-    panels = _panels(shown, classes)
+    panels = _panels(shown, boards)
     num_runs = sum(len(group.runs) for _, members in panels for group in members)
     most_points = max(2, min(MOST_POINTS, MOST_POINTS_OF_ALL // num_runs))
     written = []
     with plt.rc_context(STYLE):
         for axis in ("time", "tokens"):
-            columns = min(len(panels), MOST_COLUMNS)
+            columns = 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
             rows = -(-len(panels) // columns)
             size = (8, 4.5) if len(panels) == 1 else (6 * columns, 4.5 * rows)
             figure, all_axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)

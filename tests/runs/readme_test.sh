@@ -113,7 +113,7 @@ is_pattern() {
 fill_in() {
     printf '%s\n' "$1" | sed -E 's/ \[[^]]*\](\.\.\.)?//g; s/\.\.\.( |$)/\1/g' | awk -v number="$2" '{
         for (i = 1; i <= NF; i++) {
-            if ($i == "CONFIG") $i = "configs/kjv.json"
+            if ($i == "CONFIG") $i = ($(i - 1) == "attempt") ? "configs/kjv_small_batch.json" : "configs/kjv.json"
             if ($i ~ /^RUN(_FOLDER)?$/) $i = "logs/example"
             if ($i == "HF_FOLDER") $i = ($0 ~ / export /) ? "made/hf" number : "hf"
             if ($i == "DIR") $i = ($(i - 1) == "--verify") ? "data/kjv" : "made/folder" number

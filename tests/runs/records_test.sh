@@ -16,7 +16,10 @@ tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
 mkdir -p records/toy
 cat >records/toy/track.json <<J
 {"name": "toy", "target_loss": 50, "hardware_class": "any",
- "classes": [{"name": "open"}, {"name": "small", "max_parameters": 40000}, {"name": "gpu", "gpus": 1}], "dataset": $(cat tiny/dataset.json),
+ "classes": [{"name": "open"}, {"name": "small", "max_parameters": 40000}, {"name": "gpu", "gpus": 1},
+             {"name": "dense", "dense": true}, {"name": "few", "dense": true, "budget_tokens": 2560}, {"name": "quick", "budget_s": 600},
+             {"name": "low", "target_loss": 40},
+             {"name": "old", "ended": "Tables led it.", "ended_on": "2020-01-01"}], "dataset": $(cat tiny/dataset.json),
  "validation": {"tokens": $((tokens - 1))},
  "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
 J
@@ -40,10 +43,15 @@ expect 2 "runs of a track start from random weights" attempt --runs 2 --set mode
 expect 2 "need --against" attempt --runs 2 --systems-only
 expect 2 "both sides are called 'tiny'" attempt --runs 2 --against tiny.json
 expect 2 "num_heads 3" attempt --runs 2 --name fast --against tiny.json --against-set model.num_heads=3
-expect 2 "no class large: track toy has open, small, gpu" attempt --runs 2 --class large
+expect 2 "no class large: track toy has open, small, gpu, dense, few, quick, low, old" attempt --runs 2 --class large
 expect 2 "tiny breaks a rule of class small of track toy: [0-9]* parameters, at most 40000" attempt --runs 2 --class small --set model.model_dim=64
 expect 2 "slow breaks a rule of class small" attempt --runs 2 --class small --against tiny.json --against-set model.model_dim=64 --baseline-name slow
 expect 2 "tiny breaks a rule of class gpu of track toy: made with 0 GPUs, 1 wanted" attempt --runs 2 --class gpu --set device=cpu
+expect 2 "tiny breaks a rule of class dense of track toy: model.max_ngram: 3, a table of hashed n-grams; a dense class allows" attempt --runs 2 --class dense --set model.max_ngram=3
+expect 2 "breaks a rule of class few of track toy: schedule.steps x batch.tokens_per_step: 5120 tokens, at most 2560" attempt --runs 2 --class few
+expect 2 "class old of track toy ended on 2020-01-01: Tables led it.; open are open, small, gpu, dense, few, quick, low" attempt --runs 2 --class old
+expect 2 "target_loss is 50, the target of class low of track toy is 40" attempt --runs 2 --class low
+expect 2 "systems-only leaves the losses alone, and class quick compares them" attempt --runs 2 --class quick --name fast --against tiny.json --systems-only
 expect 2 "simulated network" attempt --runs 2 --set parallel.simulate_latency_us=5
 expect 0 "no records" "$speedrun" records verify
 [ ! -e logs ] || fail "a refused attempt left a folder"
@@ -81,7 +89,12 @@ expect 0 "^fast " "$speedrun" records list
 printed "^open (any model, any hardware), [0-9]* cores, "
 printed "^small (at most 40000 parameters), [0-9]* cores, "
 printed "^gpu (1 GPU): no record yet"
-[ "$(grep -c '^fast ' out)" -eq 2 ] || fail "fast is not on two boards"
+printed "^old (any model, any hardware): no record$"
+printed "^History: the class ended on 2020-01-01. Tables led it."
+printed "^few (a transformer from its weights alone, at most 2560 tokens, the lowest loss leads), [0-9]* cores, "
+printed "^low (any model, any hardware; target 40 nats per token): no record yet"
+[ "$(grep -c '^fast ' out)" -eq 5 ] || fail "fast is not on the boards of open, small, dense, few, quick"
+[ "$(grep -c '^slow ' out)" -eq 4 ] || fail "slow is not on the boards of open, small, dense, quick"
 expect 0 "^| \[fast\](records/toy/" "$speedrun" records list toy --markdown
 printed '^\*\*small\*\* (at most'
 expect 0 '"hardware_class": "[0-9]* cores, ' "$speedrun" records list --json
@@ -97,6 +110,31 @@ cmp -s kept/record.json "$fast/record.json" && sed -i 's/\("speedup": [0-9.]*\)[
 expect 3 "sha256: record.json was changed" "$speedrun" records verify
 expect 3 "changed since it was written" "$speedrun" records list
 cp kept/record.json "$fast/record.json"
+
+sed -i 's/"what": "A quarter/"what": "A third/' "$fast/record.json"
+expect 3 "sha256: record.json was changed" "$speedrun" records verify
+[ "$(wc -l <out)" -eq 2 ] || fail "an edited text is not one line, beside that of the other record: $(cat out)"
+cp kept/record.json "$fast/record.json"
+mv "$fast/candidate-seed6.jsonl.gz" kept
+expect 3 "candidate-seed6.jsonl.gz: missing" "$speedrun" records verify "$fast"
+[ "$(wc -l <out)" -eq 1 ] || fail "missing metrics are not one line: $(cat out)"
+mv kept/candidate-seed6.jsonl.gz "$fast"
+sed -i 's/"class": "open"/"class": "huge"/' "$fast/record.json"
+expect 3 "class: track toy has no class huge; it has open, small" "$speedrun" records verify "$fast"
+[ "$(wc -l <out)" -eq 1 ] || fail "an unknown class is not one line: $(cat out)"
+cp kept/record.json "$fast/record.json"
+
+# A budget of tokens: the lower loss is the record.
+few="--runs 3 --class few --against $fast --set batch.tokens_per_step=128 --set batch.microbatch_tokens=128 --set schedule.steps=20"
+# shellcheck disable=SC2086
+expect 0 "^lower: .* s, loss .*, [0-9.]* below fast" attempt $few --name lower
+printed "loss  met .*, in turns with fast of .* that it is lower"
+printed "data  met      the track's shards, all [0-9]* validation tokens$"
+lower=$(echo records/toy/*_lower)
+has "$lower/record.json" '"target_loss": 0.0'
+expect 0 "figures are those of its runs; of class few, quick" "$speedrun" records verify "$lower"
+# The same config on both sides is no lower loss.
+expect 0 "loss  NOT MET .*, in turns with fast of .* that it is lower" attempt --runs 3 --class few --against "$fast" --name again --set schedule.steps=10 --set eval.every=5
 
 # A record as the baseline; one run diverges on one side: kept, listed, and the attempt goes on.
 wild="--set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000"

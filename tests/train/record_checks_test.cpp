@@ -150,7 +150,7 @@ const std::vector<Case> cases = {
      [](Forgery& f) { f.set("/data/val_tokens", 1000); }},
     {"FewerTokensOfTheBaselineAreScored", "baseline.config.data.val_tokens: 1000",
      [](Forgery& f) { f.set("/data/val_tokens", 1000, false, true); }},
-    {"AnotherTarget", "config.record.target_loss: 1.3, the track's is 1.15",
+    {"AnotherTarget", "config.record.target_loss: 1.3, the record's is 1.15",
      [](Forgery& f) { f.set("/record/target_loss", 1.3); }},
     {"AnotherTrack", "config.record.track: 'other', the record is of kjv",
      [](Forgery& f) { f.set("/record/track", "other"); }},

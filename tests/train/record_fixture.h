@@ -14,6 +14,7 @@
 #include "tests/train/metrics_text.h"
 #include "train/records/attempt.h"
 #include "train/records/record_text.h"
+#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -79,7 +80,7 @@ class RecordTest : public testing::Test {
             const nlohmann::json made =
                 nlohmann::json::parse(candidate ? terms_.config : terms_.baseline->config);
             const double later = terms_.name == "fast" ? 0 : 0.0001 * static_cast<double>(terms_.name.size());
-            write_run(run, whole_metrics_of({.loss = 1.14 + wobble,
+            write_run(run, whole_metrics_of({.loss = 1.14 + wobble + (candidate ? 0 : baseline_above_),
                                              .step_ms = (candidate ? 10 : 15) + wobble + later,
                                              .lr = made.at("optimizers").at("groups").at(0).at("lr"),
                                              .seed = run.seed,
@@ -107,8 +108,18 @@ class RecordTest : public testing::Test {
         throw std::runtime_error(name);
     }
 
+    // Gives the track these classes, and other members of the object.
+    void set_classes(const std::string& classes, const nlohmann::json& members = nlohmann::json::object()) {
+        const std::string path = dir_.file("records/toy/track.json");
+        nlohmann::json json = nlohmann::json::parse(read_text_file(path));
+        json["classes"] = nlohmann::json::parse(classes);
+        json.update(members);
+        write_text_file(path, json.dump());
+    }
+
     const TempDir dir_;
     AttemptTerms terms_;
+    double baseline_above_ = 0;  // its losses are those of the candidate and so much
 };
 
 }  // namespace speedrun

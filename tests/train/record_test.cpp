@@ -220,19 +220,21 @@ TEST_F(RecordTest, TheDataMustBeTheTracks) {
     t.shards[0].sha256 = sha256_file(train);
     t.shards[1].sha256 = sha256_file(val);
     TrackClaim claim{{train}, {val}, 0, 1.15};
-    EXPECT_EQ(expect_data_of_track(t, claim).size(), 2u);
+    EXPECT_EQ(expect_data_of_track(t, t.classes.front(), claim).size(), 2u);
     claim.val_tokens = 10;
-    EXPECT_NO_THROW(expect_data_of_track(t, claim));
+    EXPECT_NO_THROW(expect_data_of_track(t, t.classes.front(), claim));
     claim.val_tokens = 9;
     expect_error(ExitCode::usage, {"data.val_tokens", "9 validation tokens", "10"},
-                 [&] { expect_data_of_track(t, claim); });
+                 [&] { expect_data_of_track(t, t.classes.front(), claim); });
     claim = {{val}, {val}, 0, 1.15};
     expect_error(ExitCode::data, {val, "no training shard of track toy"},
-                 [&] { expect_data_of_track(t, claim); });
+                 [&] { expect_data_of_track(t, t.classes.front(), claim); });
     claim = {{train}, {train}, 0, 1.15};
-    expect_error(ExitCode::data, {train, "validation shard 0"}, [&] { expect_data_of_track(t, claim); });
+    expect_error(ExitCode::data, {train, "validation shard 0"},
+                 [&] { expect_data_of_track(t, t.classes.front(), claim); });
     claim = {{train}, {val}, 0, 1.2};
-    expect_error(ExitCode::usage, {"target_loss is 1.2", "1.15"}, [&] { expect_data_of_track(t, claim); });
+    expect_error(ExitCode::usage, {"target_loss is 1.2", "1.15"},
+                 [&] { expect_data_of_track(t, t.classes.front(), claim); });
     expect_error(ExitCode::usage, {"no such track", "has toy"},
                  [&] { read_track(dir_.file("records/nowhere")); });
 }

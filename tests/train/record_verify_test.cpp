@@ -131,7 +131,8 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         << problems();
     EXPECT_NE(problems().find("statistics.candidate.loss.mean"), std::string::npos);
     fs::remove(file);
-    EXPECT_NE(problems().find("candidate-seed2.jsonl.gz: cannot open"), std::string::npos);
+    EXPECT_EQ(problems(),
+              "candidate-seed2.jsonl.gz: missing; it holds the metrics of the candidate, seed 2\n");
     write_text_file(file, whole);
     EXPECT_EQ(problems(), "");
     write_text_file(folder + "/more.jsonl.gz", whole);
@@ -148,6 +149,36 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
     EXPECT_NE(
         verify_record(dir_.file("records/toy/2026-01-01_fast")).problems.front().find("the folder should be"),
         std::string::npos);
+}
+
+// A fault is one line, without the figures that follow from it.
+TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
+    const std::string folder = write(make_result()), path = folder + "/record.json";
+    const std::string whole = read_text_file(path);
+    const auto problems = [&](const std::string& pointer, const Json& value, bool hash_fits) {
+        Json json = Json::parse(whole);
+        json[Json::json_pointer(pointer)] = value;
+        if (hash_fits) rehash(json);
+        write_text_file(path, json.dump(2) + "\n");
+        return verify_record(folder).problems;
+    };
+    using Lines = std::vector<std::string>;
+    EXPECT_EQ(problems("/class", "huge", true), Lines{"class: track toy has no class huge; it has open"});
+    EXPECT_EQ(problems("/class", "huge", false), Lines{"class: track toy has no class huge; it has open"});
+    const std::string hash(64, 'a'), figure = Json::parse(whole)["runs"][0]["metrics"]["sha256"];
+    EXPECT_EQ(problems("/sha256", hash, false),
+              Lines{"sha256: record.json was changed since it was written"});
+    EXPECT_EQ(problems("/what", "Luck.", false),
+              Lines{"sha256: record.json was changed since it was written"});
+    EXPECT_EQ(
+        problems("/runs/0/metrics/sha256", hash, false),
+        Lines{"runs.0.metrics.sha256: record.json says \"" + hash + "\", computed again \"" + figure + "\""});
+    // A figure that the metrics determine, and one that nothing determines.
+    Json json = Json::parse(whole);
+    json["what"] = "Luck.";
+    json["runs"][0]["metrics"]["sha256"] = hash;
+    write_text_file(path, json.dump(2) + "\n");
+    EXPECT_EQ(verify_record(folder).problems.size(), 2u);
 }
 
 }  // namespace

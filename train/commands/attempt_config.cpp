@@ -11,6 +11,7 @@
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
+#include "train/records/dense_rule.h"
 #include "train/records/record_folder.h"
 #include "train/records/text_files.h"
 #include "train/runlog/build_info.h"
@@ -56,14 +57,16 @@ void check_text(const std::string& text) {
     }
 }
 
-std::vector<ShardInfo> check_side(const Track& track, const Config& config, const std::string& name) {
+std::vector<ShardInfo> check_side(const Attempt& a, const Config& config, const std::string& name) {
+    const Track& track = a.track;
     if (config.record.track != track.name)
         throw_usage("{}: record.track is '{}', the attempt's is '{}'", name, config.record.track, track.name);
     if (!config.model.init_from.empty())
         throw_usage("{}: model.init_from is '{}'; runs of a track start from random weights", name,
                     config.model.init_from);
-    return expect_data_of_track(track, {expand_globs(config.data.train), expand_globs(config.data.val),
-                                        config.data.val_tokens, config.record.target_loss});
+    return expect_data_of_track(track, a.track_class,
+                                {expand_globs(config.data.train), expand_globs(config.data.val),
+                                 config.data.val_tokens, config.record.target_loss});
 }
 
 std::string machine_text(const World& world) {
@@ -125,16 +128,23 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
         throw_usage("{}: record.track is empty: name the track it is an attempt at", options.config);
     a.track = read_track((fs::path(options.out) / track).string());
     a.track_class = a.track.class_named(options.track_class);
+    if (a.systems_only && a.track_class.by_loss())
+        throw_usage(
+            "systems-only leaves the losses alone, and class {} compares them: take a class of a target",
+            a.track_class.name);
     if (!first_rank) return a;  // the files need hashing once
-    a.data = check_side(a.track, a.candidate.config, a.candidate.name);
-    if (a.baseline) check_side(a.track, a.baseline->config, a.baseline->name);
+    a.data = check_side(a, a.candidate.config, a.candidate.name);
+    if (a.baseline) check_side(a, a.baseline->config, a.baseline->name);
     return a;
 }
 
 void expect_of_class(const Attempt& a, const AttemptSide& side, const HardwareClass& hardware) {
     const Config& config = side.config;
-    const int64_t parameters = parameters_of(config.model, config.longest_sequence()).whole_numel();
-    const std::string problem = a.track_class.problem({parameters, hardware});
+    ClassFacts facts{.parameters = parameters_of(config.model, config.longest_sequence()).whole_numel(),
+                     .hardware = hardware};
+    if (a.track_class.dense) facts.not_dense = dense_problem(config.model, config.longest_sequence());
+    facts.tokens = config.tokens_before(config.schedule.total_steps());
+    const std::string problem = a.track_class.problem(facts);
     if (!problem.empty())
         throw_usage("{} breaks a rule of class {} of track {}: {}", side.name, a.track_class.name,
                     a.track.name, problem);

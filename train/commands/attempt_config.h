@@ -45,7 +45,7 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
 // first_rank: hashes the data.
 Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
 
-// Usage error if the class of the attempt rules out this config on this hardware.
+// Usage error if the class of the attempt rules out this config on this hardware. How long a run takes shows when it is made.
 void expect_of_class(const Attempt& attempt, const AttemptSide& side, const HardwareClass& hardware);
 
 AttemptTerms terms_of(const Attempt& attempt, const World& world);

@@ -115,7 +115,11 @@ void print_verdict(const Record& record, const std::string& folder) {
     const RecordStatistics& s = record.statistics;
     std::printf("%s: %s s, loss %s", record.name.c_str(), seconds_text(s.candidate.train_ms).c_str(),
                 loss_text(s.candidate.loss).c_str());
-    if (s.speedup) std::printf(", %.3f times as fast as %s", *s.speedup, record.baseline->name.c_str());
+    if (record.by_loss && s.speedup)
+        std::printf(", %.4f below %s", s.baseline->loss.mean - s.candidate.loss.mean,
+                    record.baseline->name.c_str());
+    else if (s.speedup)
+        std::printf(", %.3f times as fast as %s", *s.speedup, record.baseline->name.c_str());
     std::printf("\n");
     for (const RuleResult& rule : record.rules)
         std::printf("  %-5s %-8s %s\n", rule.rule.c_str(), rule.met ? "met" : "NOT MET", rule.why.c_str());
@@ -128,10 +132,10 @@ void write_results(const AttemptFolder& folder, const Attempt& attempt, const Re
     AttemptFolder::Result result = folder.result();
     result.record.what = options.what;
     result.record.data = attempt.data;
-    result.record.target_loss = attempt.track.target_loss;
+    result.record.target_loss = attempt.track_class.target_loss.value_or(0);
     result.record.record_before =
         leading_record((fs::path(options.out) / attempt.track.name).string(),
-                       {attempt.track_class.name, hardware_class_of(result.record.hardware)});
+                       board_of(attempt.track_class, hardware_class_of(result.record.hardware)));
     if (!options.baseline_name.empty()) {
         AttemptFolder::Result baseline = record_of_baseline(result, options.baseline_name);
         baseline.record.what = options.baseline_what;
@@ -161,8 +165,8 @@ HardwareClass hardware_of_runs(World& world, const Config& config) {
 void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options,
                     const HardwareClass& hardware) {
     const std::string& name = attempt.track_class.name;
-    const std::string leader =
-        leading_record((fs::path(options.out) / attempt.track.name).string(), {name, hardware});
+    const std::string leader = leading_record((fs::path(options.out) / attempt.track.name).string(),
+                                              board_of(attempt.track_class, hardware));
     if (leader.empty() || (attempt.baseline && attempt.baseline->record == leader)) return;
     std::fprintf(
         stderr,

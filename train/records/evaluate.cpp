@@ -66,6 +66,17 @@ std::optional<TestResult> margin_test(const Record& record, double margin) {
     return worst;
 }
 
+const TrackClass* class_of(const Record& record, const Track& track) {
+    return track.find_class(track.class_of_record(record.race));
+}
+
+// The record's own if its class has or had it on that day, else that of the class today. 0: the class has none.
+double target_of(const Record& record, const Track& track) {
+    const TrackClass* c = class_of(record, track);
+    if (!c) return track.target_loss;
+    return c->had_target(record.target_loss, record.date) ? record.target_loss : c->target_loss.value_or(0);
+}
+
 RuleResult data_rule(const Record& record, const Track& track) {
     std::string problem = data_problem(track, record.data);
     const auto keys = flat_keys(record.config);
@@ -73,13 +84,15 @@ RuleResult data_rule(const Record& record, const Track& track) {
     const std::string scored = found == keys.end() ? "0" : found->second;
     if (problem.empty() && scored != "0" && scored != std::to_string(track.validation_tokens))
         problem = fmt::format("{} validation tokens are scored, not {}", scored, track.validation_tokens);
-    if (problem.empty() && record.target_loss != track.target_loss)
-        problem = fmt::format("target {}, the track's is {}", record.target_loss, track.target_loss);
+    const double target = target_of(record, track);
+    if (problem.empty() && record.target_loss != target)
+        problem = fmt::format("target {}, the track's is {}", record.target_loss, target);
     const auto from = keys.find("model.init_from");
     if (problem.empty() && from != keys.end() && from->second != "\"\"")
         problem = fmt::format("starts from the weights in {}", from->second);
-    const std::string fine = fmt::format("the track's shards, all {} validation tokens, target {}",
-                                         track.validation_tokens, track.target_loss);
+    const std::string fine =
+        fmt::format("the track's shards, all {} validation tokens", track.validation_tokens) +
+        (target > 0 ? fmt::format(", target {}", target) : "");
     return {"data", problem.empty(), problem.empty() ? fine : problem};
 }
 
@@ -93,9 +106,9 @@ RuleResult runs_rule(const Record& record, const Track& track) {
 RuleResult loss_rule(const Record& record, const Track& track) {
     const RecordStatistics& s = record.statistics;
     if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
-    const bool below = s.candidate.loss.mean <= track.target_loss;
-    const std::string mean =
-        fmt::format("mean loss {:.4f}, target {}", s.candidate.loss.mean, track.target_loss);
+    const double target = target_of(record, track);
+    const bool below = s.candidate.loss.mean <= target;
+    const std::string mean = fmt::format("mean loss {:.4f}, target {}", s.candidate.loss.mean, target);
     if (!record.systems_only) {
         const double p = s.loss_test ? s.loss_test->p : 1;
         return {"loss", below && p < track.rules.max_loss_p,
@@ -109,13 +122,21 @@ RuleResult loss_rule(const Record& record, const Track& track) {
                         mean, track.rules.loss_margin, p, track.rules.max_margin_p)};
 }
 
-RuleResult time_rule(const Record& record, const Track& track) {
+// Whether the runs of a record can be compared with those of the record before it; an unmet or met rule where nothing is left
+// to compare.
+std::optional<RuleResult> chain_rule(const Record& record, const std::string& rule) {
     const std::string& before = record.record_before;
     if (!before.empty() && (!record.baseline || record.baseline->record != before))
-        return {"time", false, fmt::format("not measured in turns with the record before it, {}", before)};
-    if (!record.baseline) return {"time", true, "the first record of its class on such hardware"};
+        return RuleResult{rule, false,
+                          fmt::format("not measured in turns with the record before it, {}", before)};
+    if (!record.baseline) return RuleResult{rule, true, "the first record of its class on such hardware"};
+    if (!record.statistics.speedup) return RuleResult{rule, false, "no run of each side came to its end"};
+    return std::nullopt;
+}
+
+RuleResult time_rule(const Record& record, const Track& track) {
+    if (const auto chain = chain_rule(record, "time")) return *chain;
     const RecordStatistics& s = record.statistics;
-    if (!s.speedup) return {"time", false, "no run of each side came to its end"};
     const double p = s.time_test ? s.time_test->p : 1;
     return {
         "time", p < track.rules.max_time_p,
@@ -124,6 +145,21 @@ RuleResult time_rule(const Record& record, const Track& track) {
             "{} wanted",
             s.candidate.train_ms.mean * 1e-3, record.baseline->name, s.baseline->train_ms.mean * 1e-3, p,
             track.rules.max_time_p)};
+}
+
+// In place of the rules `loss` and `time`, in a class by loss.
+RuleResult gain_rule(const Record& record, const Track& track) {
+    const RecordStatistics& s = record.statistics;
+    if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
+    if (record.systems_only)
+        return {"loss", false, "systems-only leaves the losses alone, and this class compares them"};
+    if (const auto chain = chain_rule(record, "loss")) return *chain;
+    const double p = s.gain_test ? s.gain_test->p : 1;
+    return {"loss", p < track.rules.max_time_p,
+            fmt::format("{:.4f}, in turns with {} of {:.4f}; Welch's t-test that it is lower: p = {:.2g}, "
+                        "less than {} wanted",
+                        s.candidate.loss.mean, record.baseline->name, s.baseline->loss.mean, p,
+                        track.rules.max_time_p)};
 }
 
 std::string build_text(const std::string& git_sha, bool dirty) {
@@ -147,17 +183,27 @@ RuleResult build_rule(const Record& record) {
     return result;
 }
 
+ClassFacts class_facts(const Record& record) {
+    ClassFacts facts{.parameters = record.parameters, .hardware = record.hardware_class};
+    facts.not_dense = record.not_dense;
+    facts.tokens = record.tokens;
+    facts.date = record.date;
+    for (const RecordRun* run : record.done_runs(kCandidate))
+        facts.longest_run_ms = std::max(facts.longest_run_ms, run->train_ms);
+    return facts;
+}
+
 // Whether a record is of the class that it was made for; it may be of others too.
 RuleResult class_rule(const Record& record, const Track& track) {
-    for (const TrackClass& c : track.classes) {
-        if (c.name != record.race) continue;
-        const std::string problem = c.problem({record.parameters, record.hardware_class});
-        const std::string counted =
-            record.parameters ? fmt::format("; {} parameters", *record.parameters) : "";
-        return {"class", problem.empty(),
-                c.name + ": " + (problem.empty() ? c.rules_text() + counted : problem)};
-    }
-    return {"class", false, fmt::format("track {} has no class {}", track.name, record.race)};
+    const TrackClass* c = track.find_class(record.race);
+    if (!c)
+        return {
+            "class", false,
+            fmt::format("track {} has no class {}; it has {}", track.name, record.race, track.class_names())};
+    const std::string problem = c->problem(class_facts(record));
+    const std::string counted = record.parameters ? fmt::format("; {} parameters", *record.parameters) : "";
+    return {"class", problem.empty(),
+            c->name + ": " + (problem.empty() ? c->rules_text() + counted : problem)};
 }
 
 }  // namespace
@@ -184,10 +230,13 @@ void evaluate(Record& record, const Track& track) {
     const auto ours = record.done_runs(kCandidate), theirs = record.done_runs(kBaseline);
     RecordStatistics s;
     s.candidate = side_statistics(record, kCandidate);
-    s.loss_test = test_mean_below(losses_of(ours), track.target_loss);
+    const TrackClass* own = class_of(record, track);
+    record.by_loss = own && own->by_loss();
+    if (!record.by_loss) s.loss_test = test_mean_below(losses_of(ours), target_of(record, track));
     if (record.baseline) {
         s.baseline = side_statistics(record, kBaseline);
         s.time_test = test_mean_less(times_of(ours), times_of(theirs));
+        if (record.by_loss) s.gain_test = test_mean_less(losses_of(ours), losses_of(theirs));
         if (!ours.empty() && !theirs.empty())
             s.speedup = s.baseline->train_ms.mean / s.candidate.train_ms.mean;
         if (record.systems_only) s.margin_test = margin_test(record, track.rules.loss_margin);
@@ -195,11 +244,16 @@ void evaluate(Record& record, const Track& track) {
     record.statistics = s;
     record.hardware_class = hardware_class_of(record.hardware);
     record.classes.clear();
+    ClassFacts facts = class_facts(record);
+    facts.target_loss = record.target_loss;
     for (const TrackClass& c : track.classes) {
-        if (c.problem({record.parameters, record.hardware_class}).empty()) record.classes.push_back(c.name);
+        if (c.problem(facts).empty()) record.classes.push_back(c.name);
     }
-    record.rules = {data_rule(record, track), build_rule(record), runs_rule(record, track),
-                    loss_rule(record, track), time_rule(record, track)};
+    record.rules = {data_rule(record, track), build_rule(record), runs_rule(record, track)};
+    if (record.by_loss)
+        record.rules.push_back(gain_rule(record, track));
+    else
+        record.rules.insert(record.rules.end(), {loss_rule(record, track), time_rule(record, track)});
     if (!record.race.empty()) record.rules.push_back(class_rule(record, track));
     record.is_record =
         std::all_of(record.rules.begin(), record.rules.end(), [](const RuleResult& r) { return r.met; });

@@ -72,9 +72,10 @@ std::vector<std::string> config_problems(const std::string& name, const Config& 
     if (config.record.track != track.name)
         problems.push_back(
             fmt::format("{}.record.track: '{}', the record is of {}", name, config.record.track, track.name));
-    if (config.record.target_loss != track.target_loss)
-        problems.push_back(fmt::format("{}.record.target_loss: {}, the track's is {}", name,
-                                       config.record.target_loss, track.target_loss));
+    // That the record's own target is one of its class, the rule `data` says.
+    if (!record.by_loss && config.record.target_loss != record.target_loss)
+        problems.push_back(fmt::format("{}.record.target_loss: {}, the record's is {}", name,
+                                       config.record.target_loss, record.target_loss));
     if (config.data.val_tokens != 0 && config.data.val_tokens != track.validation_tokens)
         problems.push_back(fmt::format("{}.data.val_tokens: {}, the track scores {}", name,
                                        config.data.val_tokens, track.validation_tokens));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "data/json_text.h"
@@ -16,8 +17,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Both sides of the factor were run in turns on this record's machine, whatever hardware the baseline's own record is of.
-std::string predecessor_text(const Record& r) {
-    if (!r.statistics.speedup) return "-";
+std::string predecessor_text(const Record& r, const Board& board) {
+    if (!r.statistics.speedup || r.by_loss != board.by_loss) return "-";
+    if (r.by_loss)
+        return fmt::format("{:.4f} below {}",
+                           r.statistics.baseline->loss.mean - r.statistics.candidate.loss.mean,
+                           r.baseline->name);
     return fmt::format("{:.3f}x {}", *r.statistics.speedup, r.baseline->name);
 }
 
@@ -34,6 +39,19 @@ std::string rules_met_text(const Record& r, const std::string& track_class) {
     return r.race.empty() || r.race == track_class ? "yes" : "yes, made for " + r.race;
 }
 
+// From process start to each run's end.
+Moments wall_ms(const Record& r) {
+    std::vector<double> times;
+    for (const RecordRun* run : r.done_runs(kCandidate)) {
+        if (run->wall_s) times.push_back(*run->wall_s * 1e3);
+    }
+    return moments_of(times);
+}
+
+bool has_wall_times(const Record& r) {
+    return wall_ms(r).count > 0;
+}
+
 Json row_json(const Record& r) {
     const RecordStatistics& s = r.statistics;
     const auto p = [](const std::optional<TestResult>& test) { return test ? Json(test->p) : Json(nullptr); };
@@ -47,9 +65,12 @@ Json row_json(const Record& r) {
             {"is_record", r.is_record},
             {"unmet_rules", unmet_rules(r)},
             {"runs", s.candidate.loss.count},
+            {"target_loss", r.by_loss ? Json(nullptr) : Json(r.target_loss)},
+            {"tokens", r.tokens ? Json(*r.tokens) : Json(nullptr)},
+            {"wall_s", has_wall_times(r) ? Json(wall_ms(r).mean * 1e-3) : Json(nullptr)},
             {"train_ms", {{"mean", s.candidate.train_ms.mean}, {"std", s.candidate.train_ms.std}}},
             {"loss", {{"mean", s.candidate.loss.mean}, {"std", s.candidate.loss.std}}},
-            {"loss_p", p(s.loss_test)},
+            {"loss_p", p(r.by_loss ? s.gain_test : s.loss_test)},
             {"baseline", r.baseline ? Json(r.baseline->name) : Json(nullptr)},
             {"speedup", s.speedup ? Json(*s.speedup) : Json(nullptr)},
             {"time_p", p(s.time_test)},
@@ -58,16 +79,36 @@ Json row_json(const Record& r) {
             {"git_sha", r.git_sha + (r.dirty ? "-dirty" : "")}};
 }
 
-std::vector<std::string> row_cells(const Record& r, const std::string& track_class) {
-    return {r.name,
-            seconds_text(r.statistics.candidate.train_ms),
-            loss_text(r.statistics.candidate.loss),
-            p_text(r.statistics.loss_test),
-            predecessor_text(r),
-            r.date,
-            hardware_text(r),
-            r.git_sha.substr(0, 9) + (r.dirty ? "-dirty" : ""),
-            rules_met_text(r, track_class)};
+struct Column {
+    std::string head;
+    std::function<std::string(const Record&)> cell;
+};
+
+std::vector<Column> columns_of(const BoardOfRecords& board) {
+    const Board& of = board.board;
+    const auto moments = [](const Record& r) { return r.statistics.candidate; };
+    const Column seconds{"training s", [=](const Record&r) { return seconds_text(moments(r).train_ms); }},
+        wall{"wall s", [](const Record&r) { return seconds_text(wall_ms(r)); }},
+        loss{"loss", [=](const Record&r) { return loss_text(moments(r).loss); }},
+        tokens{"tokens", [](const Record&r) { return r.tokens ? fmt::format("{}", *r.tokens) : "-"; }},
+        p{"p", [=](const Record&r) {
+              if (!of.by_loss) return p_text(r.statistics.loss_test);
+              return r.by_loss ? p_text(r.statistics.gain_test) : "-";
+          }};
+    std::vector<Column> columns = {{"record", [](const Record& r) { return r.name; }}};
+    if (of.by_loss) columns.push_back(loss);
+    columns.push_back(seconds);
+    if (std::any_of(board.records.begin(), board.records.end(), has_wall_times)) columns.push_back(wall);
+    columns.push_back(of.by_loss ? tokens : loss);
+    const std::vector<Column> rest = {
+        p,
+        {"against its predecessor", [=](const Record& r) { return predecessor_text(r, of); }},
+        {"date", [](const Record& r) { return r.date; }},
+        {"hardware", hardware_text},
+        {"commit", [](const Record& r) { return r.git_sha.substr(0, 9) + (r.dirty ? "-dirty" : ""); }},
+        {"rules met", [=](const Record& r) { return rules_met_text(r, of.track_class); }}};
+    columns.insert(columns.end(), rest.begin(), rest.end());
+    return columns;
 }
 
 // Characters, not bytes: ± has two.
@@ -76,9 +117,10 @@ size_t width_of(const std::string& text) {
         std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
 }
 
-void sort_by_time(std::vector<Record>& records) {
-    const auto key = [](const Record& r) {
-        const double mean = r.statistics.candidate.train_ms.mean;
+void sort_by_result(std::vector<Record>& records, bool by_loss) {
+    const auto key = [=](const Record& r) {
+        const SideStatistics& ours = r.statistics.candidate;
+        const double mean = by_loss ? ours.loss.mean : ours.train_ms.mean;
         return std::pair(!r.is_record, std::isnan(mean) ? 1e300 : mean);
     };
     std::stable_sort(records.begin(), records.end(),
@@ -98,26 +140,56 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     return text;
 }
 
+// A class as one target of it, today's or a past one, has boards: without hardware and records.
+BoardOfRecords board_for(const TrackClass& c, const PastTarget* past) {
+    BoardOfRecords board{board_of(c, {}), c.rules_text(), "", {}};
+    if (past) board.board.target_loss = past->target_loss;
+    if (c.own_target || past)
+        board.rules += fmt::format("; target {} nats per token", *board.board.target_loss);
+    if (past) board.history = fmt::format("History: this target ended on {}. {}", past->until, past->reason);
+    if (!c.ended.empty())
+        board.history = fmt::format("History: the class ended on {}. {}", c.ended_on, c.ended);
+    return board;
+}
+
+// The boards of a class and target, one for each class of hardware.
+std::vector<BoardOfRecords> boards_for(const BoardOfRecords& form, const std::vector<Record>& records,
+                                       const Track& track) {
+    std::vector<BoardOfRecords> boards;
+    for (const Record& record : records) {
+        Board here = form.board;
+        here.hardware = record.hardware_class;
+        const bool of_none = record.classes.empty() &&
+                             track.class_of_record(record.race) == here.track_class && form.history.empty();
+        if (!here.has(record) && !of_none) continue;
+        const auto same = std::find_if(boards.begin(), boards.end(), [&](const BoardOfRecords& b) {
+            return b.board.hardware == record.hardware_class;
+        });
+        if (same != boards.end()) {
+            same->records.push_back(record);
+            continue;
+        }
+        boards.push_back(form);
+        boards.back().board = here;
+        boards.back().records = {record};
+    }
+    return boards;
+}
+
 }  // namespace
 
 std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track) {
     std::vector<BoardOfRecords> boards;
     for (const TrackClass& c : track.classes) {
-        const size_t first = boards.size();
-        for (const Record& record : records) {
-            const std::string made_for = record.race.empty() ? track.classes.front().name : record.race;
-            if (!record.is_of(c.name) && !(record.classes.empty() && made_for == c.name)) continue;
-            const auto same = std::find_if(
-                boards.begin() + static_cast<std::ptrdiff_t>(first), boards.end(),
-                [&](const BoardOfRecords& b) { return b.board.hardware == record.hardware_class; });
-            if (same != boards.end())
-                same->records.push_back(record);
-            else
-                boards.push_back({{c.name, record.hardware_class}, c.rules_text(), {record}});
+        std::vector<BoardOfRecords> of_class = boards_for(board_for(c, nullptr), records, track);
+        if (of_class.empty()) of_class = {board_for(c, nullptr)};
+        boards.insert(boards.end(), of_class.begin(), of_class.end());
+        for (const PastTarget& past : c.history) {
+            of_class = boards_for(board_for(c, &past), records, track);
+            boards.insert(boards.end(), of_class.begin(), of_class.end());
         }
-        if (boards.size() == first) boards.push_back({{c.name, {}}, c.rules_text(), {}});
     }
-    for (BoardOfRecords& board : boards) sort_by_time(board.records);
+    for (BoardOfRecords& board : boards) sort_by_result(board.records, board.board.by_loss);
     return boards;
 }
 
@@ -125,16 +197,21 @@ std::string board_text(const BoardOfRecords& board, TableStyle style) {
     const bool markdown = style == TableStyle::markdown;
     const std::string mark = markdown ? "**" : "", name = board.board.track_class;
     const std::string title = fmt::format("{0}{1}{0} ({2})", mark, name, board.rules);
-    if (board.records.empty()) return title + ": no record yet\n";
-    const std::string head_line =
-        fmt::format("{}, {}\n{}", title, board.board.hardware.text(), markdown ? "\n" : "");
-    const std::vector<std::string> head = {
-        "record", "training s", "loss",   "p",        "against its predecessor",
-        "date",   "hardware",   "commit", "rules met"};
-    std::vector<std::vector<std::string>> rows = {head};
-    for (const Record& record : board.records) rows.push_back(row_cells(record, name));
-    if (!markdown) return head_line + table_text(rows);
-    std::string text = head_line + table_head(head);
+    const std::string history = board.history.empty() ? "" : board.history + "\n" + (markdown ? "\n" : "");
+    if (board.records.empty())
+        return title + ": no record" + (board.history.empty() ? " yet" : "") + "\n" +
+               (history.empty() || !markdown ? "" : "\n") + history;
+    std::string text =
+        fmt::format("{}, {}\n{}", title, board.board.hardware.text(), markdown ? "\n" : "") + history;
+    const std::vector<Column> columns = columns_of(board);
+    std::vector<std::vector<std::string>> rows(board.records.size() + 1);
+    for (const Column& column : columns) {
+        rows[0].push_back(column.head);
+        for (size_t i = 0; i < board.records.size(); ++i)
+            rows[i + 1].push_back(column.cell(board.records[i]));
+    }
+    if (!markdown) return text + table_text(rows);
+    text += table_head(rows[0]);
     for (size_t i = 1; i < rows.size(); ++i) {
         const Record& record = board.records[i - 1];
         rows[i][0] = fmt::format("[{}](records/{}/{})", record.name, record.track, record.folder_name());

@@ -1,4 +1,4 @@
-// The boards of a track: one for each class and, within it, each class of hardware.
+// The boards of a track: one for each class and, within it, each target that it has or had and each class of hardware.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace speedrun {
 struct BoardOfRecords {
     Board board;
     std::string rules;            // of the class, in words
-    std::vector<Record> records;  // that meet all rules first, then by mean time
+    std::string history;          // why it ended, a sentence; empty: it goes on
+    std::vector<Record> records;  // that meet all rules first, then by mean time, or loss
 };
 // A class without a record has a board of no hardware. What is of no class stands on the board that it was made for.
 std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track);

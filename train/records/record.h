@@ -32,6 +32,7 @@ struct RecordRun {
     int64_t steps = 0;
     double train_ms = 0;
     std::vector<Validation> validations;
+    std::optional<double> wall_s = {};  // from process start to the run's end; none: older builds
 
     bool done() const { return status == "done"; }
     double loss() const { return validations.back().loss; }  // of a run that is done
@@ -53,6 +54,7 @@ struct RecordStatistics {
     std::optional<SideStatistics> baseline;
     std::optional<TestResult> loss_test;  // the mean loss is below the target
     std::optional<TestResult> time_test;  // the mean time is below the baseline's
+    std::optional<TestResult> gain_test;  // of a class by loss: the mean loss is below the baseline's
     std::optional<TestResult>
         margin_test;                // systems-only: losses are the baseline's, at the worst validation
     std::optional<double> speedup;  // baseline's mean time / candidate's
@@ -84,8 +86,8 @@ struct Record {
     bool systems_only = false;
     std::string race;           // the class that it was made for; empty: made before tracks had classes
     std::string record_before;  // folder of the race's leading record when the attempt ended; empty: none
-    double target_loss = 0;
-    std::string git_sha;  // without "-dirty"
+    double target_loss = 0;     // 0: of a class by loss
+    std::string git_sha;        // without "-dirty"
     bool dirty = false;
     std::string binary_sha256;
     std::string hardware, build;  // JSON objects, of environment.json
@@ -95,11 +97,13 @@ struct Record {
     std::vector<RecordRun> runs;  // in order
     std::vector<InterruptedRun> interrupted;
 
-    // By count_parameters(), where a class of the track limits them.
-    std::optional<int64_t> parameters;
+    // By count_parameters(), where a class of the track has rules about them.
+    std::optional<int64_t> parameters, tokens;  // tokens: that a run trains on
+    std::optional<std::string> not_dense;       // dense_problem() of the model
 
     // By evaluate().
     HardwareClass hardware_class;
+    bool by_loss = false;                // so was the class that it was made for (TrackClass::by_loss)
     std::vector<std::string> classes;    // of the track, whose rules it meets, in the track's order
     std::vector<KeyDifference> changes;  // baseline's config -> this one, seed left out
     RecordStatistics statistics;

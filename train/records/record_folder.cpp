@@ -7,6 +7,7 @@
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
+#include "train/records/dense_rule.h"
 #include "train/records/text_files.h"
 
 namespace speedrun {
@@ -14,9 +15,12 @@ namespace speedrun {
 namespace fs = std::filesystem;
 
 void count_parameters(Record& record, const Track& track, const std::string& origin) {
-    if (!track.limits_parameters()) return;
+    if (!track.reads_configs()) return;
     const Config config = parse_config(record.config, origin + ": config", {});
-    record.parameters = parameters_of(config.model, config.longest_sequence()).whole_numel();
+    if (track.limits_parameters())
+        record.parameters = parameters_of(config.model, config.longest_sequence()).whole_numel();
+    record.not_dense = dense_problem(config.model, config.longest_sequence());
+    record.tokens = config.tokens_before(config.schedule.total_steps());
 }
 
 Record read_record(const std::string& folder) {
@@ -45,20 +49,32 @@ std::vector<std::string> record_folders(const std::string& track_folder) {
     return folders;
 }
 
+Board board_of(const TrackClass& track_class, const HardwareClass& hardware) {
+    return {.track_class = track_class.name,
+            .hardware = hardware,
+            .target_loss = track_class.target_loss,
+            .by_loss = track_class.by_loss()};
+}
+
 std::string leading_record(const std::string& track_folder, const Board& board) {
     std::vector<Record> records;
     std::set<std::string> beaten;
     for (const std::string& folder : record_folders(track_folder)) {
         Record record = read_record(folder);
         if (!record.is_record || !board.has(record)) continue;
-        if (record.baseline) beaten.insert(record.baseline->record);
+        // A faster run is no lower loss.
+        if (record.baseline && record.by_loss == board.by_loss) beaten.insert(record.baseline->record);
         records.push_back(std::move(record));
     }
     std::erase_if(records, [&](const Record& record) { return beaten.count(record.folder_name()) > 0; });
-    const auto mean = [](const Record& record) { return record.statistics.candidate.train_ms.mean; };
-    const auto fastest = std::min_element(
-        records.begin(), records.end(), [&](const Record& a, const Record& b) { return mean(a) < mean(b); });
-    return fastest == records.end() ? "" : fastest->folder_name();
+    const auto result = [&](const Record& record) {
+        const SideStatistics& ours = record.statistics.candidate;
+        return board.by_loss ? ours.loss.mean : ours.train_ms.mean;
+    };
+    const auto best = std::min_element(records.begin(), records.end(), [&](const Record& a, const Record& b) {
+        return result(a) < result(b);
+    });
+    return best == records.end() ? "" : best->folder_name();
 }
 
 }  // namespace speedrun

@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// Counts those of the model that the record's config describes, tables of any kind among them, if a class of the track limits
-// them. Throws a usage error that names `origin` if this build cannot read the config.
+// Counts those of the model that the record's config describes, tables of any kind among them, its tokens, and looks at its
+// tables, if a class of the track has rules about any of these. Throws a usage error that names `origin` if this build cannot read the config.
 void count_parameters(Record& record, const Track& track, const std::string& origin);
 
 // FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as record_from_json and has_its_hash,
@@ -19,17 +19,22 @@ bool is_record_folder(const std::string& folder);
 // The folders of records in records/<track>, by name, so by date.
 std::vector<std::string> record_folders(const std::string& track_folder);
 
-// Those that are compared with each other: of one class, on one class of hardware.
+// Those that are compared with each other: of one class and target, on one class of hardware.
 struct Board {
     std::string track_class;
     HardwareClass hardware;
+    std::optional<double> target_loss = {};  // none: any
+    bool by_loss = false;                    // the result is the loss, not the time
 
     bool has(const Record& record) const {
-        return record.is_of(track_class) && record.hardware_class == hardware;
+        return record.is_of(track_class) && record.hardware_class == hardware &&
+               (!target_loss || record.target_loss == *target_loss);
     }
 };
+// The board of the class's target of today.
+Board board_of(const TrackClass& track_class, const HardwareClass& hardware);
 // Name of the folder in the track whose record is on the board, meets all rules and was beaten by no other such: records form a
-// chain, each measured against the one before it. The fastest if there are several; "" if there is none.
+// chain, each measured against the one before it. The fastest, or of the lowest loss, if there are several; "" if there is none.
 std::string leading_record(const std::string& track_folder, const Board& board);
 
 }  // namespace speedrun

@@ -31,28 +31,32 @@ Json to_json(const SideStatistics& s) {
 }
 
 Json to_json(const RecordStatistics& s) {
-    return {{"candidate", to_json(s.candidate)},
-            {"baseline", s.baseline ? to_json(*s.baseline) : Json(nullptr)},
-            {"loss_below_target", to_json(s.loss_test)},
-            {"time_below_baseline", to_json(s.time_test)},
-            {"loss_within_margin", to_json(s.margin_test)},
-            {"speedup", s.speedup ? Json(*s.speedup) : Json(nullptr)}};
+    Json json = {{"candidate", to_json(s.candidate)},
+                 {"baseline", s.baseline ? to_json(*s.baseline) : Json(nullptr)},
+                 {"loss_below_target", to_json(s.loss_test)},
+                 {"time_below_baseline", to_json(s.time_test)},
+                 {"loss_within_margin", to_json(s.margin_test)},
+                 {"speedup", s.speedup ? Json(*s.speedup) : Json(nullptr)}};
+    if (s.gain_test) json["loss_below_baseline"] = to_json(s.gain_test);
+    return json;
 }
 
 Json to_json(const RecordRun& run) {
     Json validations = Json::array();
     for (const Validation& v : run.validations) validations.push_back(metrics_to_json<Json>(v));
-    return {{"side", run.side},
-            {"order", run.order},
-            {"seed", run.seed},
-            {"status", run.status},
-            {"loss", run.done() ? Json(run.loss()) : Json(nullptr)},
-            {"train_ms", run.train_ms},
-            {"startup_ms", run.startup_ms},
-            {"steps", run.steps},
-            {"began_utc", run.began_utc},
-            {"metrics", {{"file", run.file}, {"sha256", run.sha256}, {"every", run.every}}},
-            {"validations", validations}};
+    Json json = {{"side", run.side},
+                 {"order", run.order},
+                 {"seed", run.seed},
+                 {"status", run.status},
+                 {"loss", run.done() ? Json(run.loss()) : Json(nullptr)},
+                 {"train_ms", run.train_ms},
+                 {"startup_ms", run.startup_ms},
+                 {"steps", run.steps},
+                 {"began_utc", run.began_utc},
+                 {"metrics", {{"file", run.file}, {"sha256", run.sha256}, {"every", run.every}}},
+                 {"validations", validations}};
+    if (run.wall_s) json["wall_s"] = *run.wall_s;
+    return json;
 }
 
 RecordRun run_from(const Json& json) {
@@ -68,6 +72,7 @@ RecordRun run_from(const Json& json) {
     run.file = json.at("metrics").at("file").get<std::string>();
     run.sha256 = json.at("metrics").at("sha256").get<std::string>();
     run.every = whole_number(json.at("metrics").at("every"));
+    if (json.contains("wall_s")) run.wall_s = json.at("wall_s").get<double>();
     for (const Json& v : json.at("validations"))
         run.validations.push_back({.step = value_of(v, &Validation::step),
                                    .loss = value_of(v, &Validation::loss),

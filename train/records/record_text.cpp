@@ -81,9 +81,16 @@ std::string figures_markdown(const Record& record) {
                        table_head({"", "runs", "diverged", "training s", "loss, nats per token"}) +
                        side_line(record.name.c_str(), s.candidate);
     if (s.baseline) text += side_line(record.baseline->name.c_str(), *s.baseline);
-    text += fmt::format(
-        "\nMean ± sample standard deviation. One-sided t-test that the mean loss is below {}: p = {}.\n",
-        record.target_loss, p_text(s.loss_test));
+    text += "\nMean ± sample standard deviation.";
+    if (!record.by_loss)
+        text += fmt::format(" One-sided t-test that the mean loss is below {}: p = {}.", record.target_loss,
+                            p_text(s.loss_test));
+    text += "\n";
+    if (s.gain_test)
+        text += fmt::format(
+            "Mean loss of {} - this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "
+            "this is lower: p = {}.\n",
+            record.baseline->name, s.baseline->loss.mean - s.candidate.loss.mean, p_text(s.gain_test));
     if (s.speedup)
         text += fmt::format(
             "Mean time of {} / this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "

@@ -51,18 +51,41 @@ std::string expected_of(const Track& track, const std::string& file) {
 
 }  // namespace
 
+const TrackClass* Track::find_class(const std::string& class_name) const {
+    const auto found = std::find_if(classes.begin(), classes.end(),
+                                    [&](const TrackClass& c) { return c.name == class_name; });
+    return found == classes.end() ? nullptr : &*found;
+}
+
 const TrackClass& Track::class_named(const std::string& class_name) const {
-    if (class_name.empty()) return classes.front();
+    const TrackClass* found = class_name.empty() ? &classes.front() : find_class(class_name);
+    if (!found) throw_usage("no class {}: track {} has {}", class_name, name, class_names());
+    if (!found->ended.empty())
+        throw_usage("class {} of track {} ended on {}: {}; open are {}", found->name, name, found->ended_on,
+                    found->ended, class_names(true));
+    return *found;
+}
+
+const std::string& Track::class_of_record(const std::string& class_name) const {
+    if (!class_name.empty()) return class_name;
+    return unclassed.empty() ? classes.front().name : unclassed;
+}
+
+std::string Track::class_names(bool open_alone) const {
     std::string names;
     for (const TrackClass& c : classes) {
-        if (c.name == class_name) return c;
-        names += (names.empty() ? "" : ", ") + c.name;
+        if (!open_alone || c.ended.empty()) names += (names.empty() ? "" : ", ") + c.name;
     }
-    throw_usage("no class {}: track {} has {}", class_name, name, names);
+    return names.empty() ? "none" : names;
 }
 
 bool Track::limits_parameters() const {
     return std::any_of(classes.begin(), classes.end(), [](const TrackClass& c) { return c.max_parameters; });
+}
+
+bool Track::reads_configs() const {
+    return std::any_of(classes.begin(), classes.end(),
+                       [](const TrackClass& c) { return c.max_parameters || c.dense || c.by_loss(); });
 }
 
 Track parse_track(const std::string& text, const std::string& origin) {
@@ -90,6 +113,12 @@ Track parse_track(const std::string& text, const std::string& origin) {
         track.rules.loss_margin = rules.at("systems_only").at("loss_margin");
         track.rules.max_margin_p = rules.at("systems_only").at("max_p");
         if (json.contains("classes")) track.classes = parse_classes(json.at("classes"));
+        for (TrackClass& c : track.classes) {
+            if (!c.by_loss() && !c.own_target) c.target_loss = track.target_loss;
+        }
+        track.unclassed = json.value("unclassed", "");
+        if (!track.unclassed.empty() && !track.find_class(track.unclassed))
+            throw_data("unclassed: no class {}: the track has {}", track.unclassed, track.class_names());
         return track;
     } catch (const SortedJson::exception& error) {
         throw_data("{}: {}", origin, error.what());
@@ -141,10 +170,13 @@ std::string data_problem(const Track& track, const std::vector<ShardInfo>& shard
     return "";
 }
 
-std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim& claim) {
-    if (claim.target_loss != track.target_loss) {
-        throw_usage("record.target_loss is {}, the target of track {} is {}", claim.target_loss, track.name,
-                    track.target_loss);
+std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClass& track_class,
+                                            const TrackClaim& claim) {
+    if (track_class.target_loss && claim.target_loss != *track_class.target_loss) {
+        throw_usage("record.target_loss is {}, the target of {} is {}", claim.target_loss,
+                    track_class.own_target ? fmt::format("class {} of track {}", track_class.name, track.name)
+                                           : "track " + track.name,
+                    *track_class.target_loss);
     }
     if (const std::string missing = missing_lock(track); !missing.empty()) throw_data("{}", missing);
     std::vector<ShardInfo> shards;

@@ -31,10 +31,17 @@ struct Track {
     std::string hardware_class;
     // One at least; attempts that name none race in the first.
     std::vector<TrackClass> classes = {{.name = "open", .max_parameters = {}, .gpus = {}, .gpu = {}}};
+    std::string unclassed;  // the class of records that name none; empty: the first
 
-    // Usage error that lists the classes there are; empty: the first.
+    const TrackClass* find_class(const std::string& class_name) const;  // null: there is none
+    // The class of an attempt. Usage error that lists the classes there are, or are open, where this is none of them; empty:
+    // the first.
     const TrackClass& class_named(const std::string& class_name) const;
+    // The class that a record with this `class` was made for; "": with none.
+    const std::string& class_of_record(const std::string& class_name) const;
+    std::string class_names(bool open_alone = false) const;
     bool limits_parameters() const;
+    bool reads_configs() const;  // a class has rules about the model or the batches
 };
 
 // The text of a track.json. Throws a data error that names origin and key.
@@ -50,8 +57,10 @@ struct TrackClaim {
     double target_loss = 0;
 };
 // The shards of these files, by their hashes. Throws a data error that names the first file that is not the
-// track's, and a usage error if the validation is not over all of its tokens or the target is another.
-std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClaim& claim);
+// track's, and a usage error if the validation is not over all of its tokens or the target is not that of the class. A class of
+// a budget has none, and record.target_loss counts for nothing.
+std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClass& track_class,
+                                            const TrackClaim& claim);
 
 // Compares the hashes that a record lists with the track's: what is wrong, or "".
 std::string data_problem(const Track& track, const std::vector<ShardInfo>& shards);

@@ -1,0 +1,117 @@
+#include "train/records/dense_rule.h"
+
+#include <fmt/core.h>
+
+#include <set>
+
+#include "train/model/nodes/embedding.h"
+
+namespace speedrun {
+
+namespace {
+
+constexpr const char* kAllowed =
+    "a dense class allows tables with one row per token of the vocabulary or per position";
+
+// What a dense model reads of a microbatch.
+struct BatchValues {
+    std::set<ValueId> tokens;     // choose rows of tables
+    std::set<ValueId> positions;  // likewise, and the keys that attention sees
+    std::set<ValueId> of_loss;
+};
+
+BatchValues batch_values(const ModelGraph& model) {
+    BatchValues values{.tokens = {model.tokens},
+                       .positions = {model.positions, model.first_key},
+                       .of_loss = {model.targets, model.loss_weights}};
+    if (model.own_tokens) values.tokens.insert(model.own_tokens->own);
+    if (model.paired) values.positions.insert({model.paired->positions, model.paired->first_key});
+    for (const KeyPlaces& keys : model.key_places) values.positions.insert({keys.place, keys.first_key});
+    return values;
+}
+
+// Constants are a one and the angles of positions.
+bool is_known_constant(const Value& value) {
+    if (!value.integers.empty()) return false;
+    if (value.numel() == 1) return true;
+    return value.extents.size() == 2 && value.extents[0].dimension == Dimension::positions &&
+           value.extents[1].dimension == Dimension::half_head;
+}
+
+std::string input_problem(const ModelGraph& model, const BatchValues& known) {
+    for (size_t i = 0; i < model.graph.values().size(); ++i) {
+        const Value& value = model.graph.values()[i];
+        const auto id = static_cast<ValueId>(i);
+        const bool is_known =
+            known.tokens.count(id) + known.positions.count(id) + known.of_loss.count(id) > 0;
+        if (value.holder == Holder::batch && !is_known)
+            return fmt::format("model: it reads '{}', which is neither tokens nor positions; {}", value.name,
+                               kAllowed);
+        if (value.holder == Holder::constant && !is_known_constant(value))
+            return fmt::format("model: the constant '{}' is no weight; {}", value.name, kAllowed);
+    }
+    return "";
+}
+
+// Rows of a table that tokens or positions look up.
+std::string table_problem(const Parameter& table, int64_t padded_vocab_size) {
+    const Dimension rows = table.dimensions.front();
+    const int64_t count = table.whole_shape().front();
+    if (rows == Dimension::positions) return "";
+    if (count == padded_vocab_size) return "";
+    return fmt::format("model: {} has {} rows, the vocabulary has {}; {}", table.name, count,
+                       padded_vocab_size, kAllowed);
+}
+
+std::string node_problem(const ModelGraph& model, const Node& node, const BatchValues& known,
+                         int64_t padded_vocab_size) {
+    const bool looks_up = dynamic_cast<const Embedding*>(&node) != nullptr;
+    for (const Node::Read& read : node.reads()) {
+        const Value& value = model.graph[read.value];
+        if (value.element != Element::ids || known.positions.count(read.value) > 0) continue;
+        const bool fits = known.tokens.count(read.value) > 0 ? looks_up : &node == model.head;
+        if (!fits)
+            return fmt::format("model: '{}' reads '{}'; {}", node.describe(model.graph), value.name,
+                               kAllowed);
+    }
+    for (const Node::Write& write : node.writes()) {
+        if (model.graph[write.value].element == Element::ids)
+            return fmt::format("model: '{}' computes ids of rows; {}", node.describe(model.graph), kAllowed);
+    }
+    if (!looks_up) return "";
+    for (const Node::Use& use : node.uses()) {
+        std::string problem = table_problem(model.table[use.parameter], padded_vocab_size);
+        if (!problem.empty()) return problem;
+    }
+    return "";
+}
+
+}  // namespace
+
+std::string dense_problem(const ModelGraph& model, int64_t padded_vocab_size) {
+    const BatchValues known = batch_values(model);
+    std::string problem = input_problem(model, known);
+    for (const auto& node : model.graph.nodes()) {
+        if (!problem.empty()) break;
+        problem = node_problem(model, *node, known, padded_vocab_size);
+    }
+    return problem;
+}
+
+std::string dense_problem(const ModelConfig& config, int64_t longest_sequence) {
+    if (!config.init_from.empty())
+        return fmt::format("model.init_from: '{}'; a dense class starts from random weights",
+                           config.init_from);
+    for (const auto& [name, table] : config.spelled_out().tables) {
+        if (table.rows == TableRows::tokens || table.rows == TableRows::positions) continue;
+        if (config.preset != Family::none)
+            return fmt::format("model.max_ngram: {}, a table of hashed n-grams; {}", config.max_ngram,
+                               kAllowed);
+        return fmt::format("model.tables.{}.rows: '{}'; {}", name, word_of(table.rows), kAllowed);
+    }
+    const BatchShape batch{.tokens = longest_sequence, .sequence_length = longest_sequence};
+    return dense_problem(build_model(config.in_stage(0), batch, {.logit_rows = batch.tokens}),
+                         config.padded_vocab_size());
+}
+
+}  // namespace speedrun

@@ -1,0 +1,19 @@
+// The rule `dense` of a class: a transformer from its weights alone. Matrices of layers, and tables with one row per token of the
+// vocabulary or per position; no rows of n-grams or hashes, no counts, no index of the training data, no pretrained weights.
+#pragma once
+
+#include <string>
+
+#include "train/model/build_model.h"
+
+namespace speedrun {
+
+// Returns the key of the config that breaks the rule, its value and what is allowed, or "".
+std::string dense_problem(const ModelConfig& config, int64_t longest_sequence);
+
+// The same of a model that is built, whatever keys made it: each input of the batch and each constant has to be one of those
+// listed here, and a table that tokens look up has one row per token or per position. So a new kind of table is refused until
+// it is listed.
+std::string dense_problem(const ModelGraph& model, int64_t padded_vocab_size);
+
+}  // namespace speedrun
