@@ -162,6 +162,21 @@ TEST(KneserNeyTest, RowSeesNothingBeforeItsStart) {
     EXPECT_EQ(counts.loss_sum({}), 0);
 }
 
+// "0 1" is followed by 2 at the start of the text alone, where no token is before it. So nothing was counted for it, but its n-gram is there.
+TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
+    const Tokens text = {0, 1, 2, 3, 4, 3, 2, 5, 0, 1},
+                 row = {4, 3, 2, 5, 0, 1, 2, 3, 4, 3, 2, 5, 0, 1, 2, 3};
+    for (int order = 1; order <= 6; ++order) {
+        const KneserNey counts({text}, order, kVocabulary);
+        const Plain plain({text}, order, kVocabulary);
+        double expected = 0;
+        for (size_t i = 1; i < row.size(); ++i)
+            expected -=
+                std::log(plain.probability({row.begin(), row.begin() + static_cast<long>(i)}, row[i]));
+        EXPECT_NEAR(counts.loss_sum(row), expected, 1e-10) << "order " << order;
+    }
+}
+
 // The rows of measure_counts are those that the engine validates.
 TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
     const std::vector<Tokens> all = texts();

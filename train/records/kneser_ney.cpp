@@ -186,10 +186,7 @@ double KneserNey::step(std::array<uint32_t, kMostContextTokens + 2>& contexts, u
         const uint32_t context = contexts[k];
         contexts[k] = longer;
         longer = kNone;
-        if (context == kNone) {
-            std::fill(contexts.begin() + static_cast<std::ptrdiff_t>(k) + 1, contexts.end(), kNone);
-            break;
-        }
+        if (context == kNone) break;  // so are all longer ones: an n-gram was counted with all of its parts
         const Level& level = levels_[k];
         longer = find(level, context, token);
         if (level.rest[context] < 0) continue;
