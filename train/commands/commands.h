@@ -160,6 +160,16 @@ struct RecordListOptions {
 };
 int run_record_list(const RecordListOptions& options);
 
+struct RecordCountsOptions {
+    std::string track = "records/kjv";  // its folder, or its name
+    int order = 5;
+    std::vector<int> orders;  // in place of order
+    int64_t row_length = 256;
+    std::string data;  // folder of the shards; empty: the one that the track's data is prepared in
+    std::string out;   // file of the reference
+};
+int run_record_counts(const RecordCountsOptions& options);
+
 struct RecordCompareOptions {
     std::string a, b;  // records' folders; or run folders, comma-separated patterns
     bool json = false;

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "train/records/kneser_ney.h"
+
 namespace speedrun {
 
 namespace {
@@ -20,6 +22,12 @@ constexpr const char* kAttemptFooter =
     "track's;\n"
     "            5 a rank was lost; 130/143/138 stopped by a signal. A run that diverges is kept and counts "
     "as failed.";
+
+constexpr const char* kCountsFooter =
+    "One thread. Reading and hashing the shards is not timed.\n"
+    "Example, for the boards of this machine's class of hardware:\n"
+    "  speedrun records counts records/kjv --out records/kjv/references/counts_avx512_bf16.json\n"
+    "Exit codes: 0 done; 2 bad usage; 3 shards are missing or not the track's.";
 
 void add_settings(CLI::App* command, const char* name, std::vector<std::string>& settings, const char* of) {
     command
@@ -87,7 +95,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
     compare_->add_option("b", compare_options_.b, "the same, to compare with")->required();
     compare_->add_flag("--json", compare_options_.json, "as JSON");
 
-    verify_ = records_->add_subcommand("verify", "compute every figure again from the runs' metrics");
+    verify_ = records_->add_subcommand(
+        "verify", "compute every figure again from the runs' metrics, and the losses of references");
     verify_->add_option("folders", verify_options_.folders, "records, tracks; default: all in records/");
     verify_->add_flag("--json", verify_options_.json, "as JSON");
     verify_->footer(
@@ -96,6 +105,28 @@ RecordsCli::RecordsCli(CLI::App& app) {
 
     export_ = add_record_export(*records_, export_options_);
     trial_ = add_record_trial(*records_, trial_options_);
+    counts_ = records_->add_subcommand(
+        "counts",
+        "the loss and time of counted contexts (interpolated modified Kneser-Ney), without training");
+    counts_->add_option("track", counts_options_.track, "track whose shards are counted and scored")
+        ->capture_default_str();
+    auto* order = counts_->add_option("--order", counts_options_.order, "tokens of context")
+                      ->check(CLI::Range(1, kMostContextTokens))
+                      ->capture_default_str();
+    counts_->add_option("--orders", counts_options_.orders, "or several, each with a line of its own: 4,5,6")
+        ->delimiter(',')
+        ->check(CLI::Range(1, kMostContextTokens))
+        ->excludes(order);
+    counts_
+        ->add_option("--row-length", counts_options_.row_length,
+                     "tokens of a scored row, which sees nothing before its own start")
+        ->check(CLI::Range(1, 1 << 30))
+        ->capture_default_str();
+    counts_->add_option("--data", counts_options_.data,
+                        "folder of the shards; default: where the track's data is prepared");
+    counts_->add_option("--out", counts_options_.out,
+                        "write a reference, which boards show: the median time of 5 repetitions");
+    counts_->footer(kCountsFooter);
 }
 
 bool RecordsCli::chosen() const {
@@ -105,6 +136,7 @@ bool RecordsCli::chosen() const {
 int RecordsCli::run() const {
     if (attempt_->parsed()) return run_record_attempt(attempt_options_);
     if (list_->parsed()) return run_record_list(list_options_);
+    if (counts_->parsed()) return run_record_counts(counts_options_);
     if (compare_->parsed()) return run_record_compare(compare_options_);
     if (export_->parsed()) return run_record_export(export_options_);
     if (trial_->parsed()) return run_record_trial(trial_options_);

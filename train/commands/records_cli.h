@@ -21,7 +21,7 @@ class RecordsCli {
     int run() const;
 
   private:
-    CLI::App *records_, *attempt_, *list_, *compare_, *verify_;
+    CLI::App *records_, *attempt_, *list_, *compare_, *verify_, *counts_;
     RecordAttemptOptions attempt_options_;
     RecordListOptions list_options_;
     RecordCompareOptions compare_options_;
@@ -29,6 +29,7 @@ class RecordsCli {
     CLI::App *export_, *trial_;
     RecordTrialOptions trial_options_;
     RecordExportOptions export_options_;
+    RecordCountsOptions counts_options_;
 };
 
 }  // namespace speedrun

@@ -45,26 +45,40 @@ std::vector<std::string> records_of(const std::string& folder) {
     return records;
 }
 
+// Returns the checks of the references of these tracks. Folders of records have none.
+std::vector<ReferenceCheck> references_in(const std::vector<std::string>& folders) {
+    std::vector<ReferenceCheck> checks;
+    for (const std::string& folder : folders.empty() ? std::vector<std::string>{"records"} : folders) {
+        if (is_record_folder(folder)) continue;
+        for (const std::string& track : tracks_of(folder))
+            for (ReferenceCheck& check : verify_references(track)) checks.push_back(std::move(check));
+    }
+    return checks;
+}
+
 }  // namespace
 
 int run_record_list(const RecordListOptions& options) {
     if (options.json && options.markdown) throw_usage("--json or --markdown, not both");
     const bool named = !fs::exists(options.folder) && is_track_folder(fs::path("records") / options.folder);
     std::vector<Record> all;
+    std::vector<CountsReference> all_references;
     for (const std::string& track : tracks_of(named ? "records/" + options.folder : options.folder)) {
         std::vector<Record> records;
         for (const std::string& folder : record_folders(track)) records.push_back(read_record(folder));
         all.insert(all.end(), records.begin(), records.end());
-        if (options.json) continue;
         const Track read = read_track(track);
+        const std::vector<CountsReference> references = read_references(track, read);
+        all_references.insert(all_references.end(), references.begin(), references.end());
+        if (options.json) continue;
         if (!options.markdown)
             std::printf("track %s, target %g nats per token\n", read.name.c_str(), read.target_loss);
         for (const BoardOfRecords& board : boards_of(records, read))
-            std::printf(
-                "\n%s",
-                board_text(board, options.markdown ? TableStyle::markdown : TableStyle::text).c_str());
+            std::printf("\n%s", board_text(board, options.markdown ? TableStyle::markdown : TableStyle::text,
+                                           references)
+                                    .c_str());
     }
-    if (options.json) std::printf("%s", records_json(all).c_str());
+    if (options.json) std::printf("%s", records_json(all, all_references).c_str());
     return 0;
 }
 
@@ -83,6 +97,17 @@ int run_record_verify(const RecordVerifyOptions& options) {
     }
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     bool good = true;
+    for (const ReferenceCheck& check : references_in(options.folders)) {
+        good = good && check.problems.empty();
+        json.push_back(
+            {{"reference", check.path}, {"recomputed", check.recomputed}, {"problems", check.problems}});
+        if (options.json) continue;
+        if (check.problems.empty())
+            std::printf("%s: %s\n", check.path.c_str(),
+                        check.recomputed ? "its loss is that of the track's shards"
+                                         : "has its form; the track's shards are not here");
+        for (const std::string& problem : check.problems) std::printf("%s\n", problem.c_str());
+    }
     for (const std::string& folder : folders) {
         const RecordCheck check = verify_record(folder);
         good = good && check.problems.empty();

@@ -9,6 +9,7 @@
 
 #include "data/json_text.h"
 #include "train/records/record_text.h"
+#include "train/records/reference_rows.h"
 
 namespace speedrun {
 
@@ -193,14 +194,17 @@ std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const 
     return boards;
 }
 
-std::string board_text(const BoardOfRecords& board, TableStyle style) {
+std::string board_text(const BoardOfRecords& board, TableStyle style,
+                       const std::vector<CountsReference>& references) {
     const bool markdown = style == TableStyle::markdown;
     const std::string mark = markdown ? "**" : "", name = board.board.track_class;
     const std::string title = fmt::format("{0}{1}{0} ({2})", mark, name, board.rules);
     const std::string history = board.history.empty() ? "" : board.history + "\n" + (markdown ? "\n" : "");
-    if (board.records.empty())
+    const std::string note = reference_note(board.board.hardware, references, markdown);
+    if (board.records.empty()) {
         return title + ": no record" + (board.history.empty() ? " yet" : "") + "\n" +
-               (history.empty() || !markdown ? "" : "\n") + history;
+               (history.empty() || !markdown ? "" : "\n") + history + note;
+    }
     std::string text =
         fmt::format("{}, {}\n{}", title, board.board.hardware.text(), markdown ? "\n" : "") + history;
     const std::vector<Column> columns = columns_of(board);
@@ -210,19 +214,24 @@ std::string board_text(const BoardOfRecords& board, TableStyle style) {
         for (size_t i = 0; i < board.records.size(); ++i)
             rows[i + 1].push_back(column.cell(board.records[i]));
     }
-    if (!markdown) return text + table_text(rows);
+    for (const CountsReference& reference : references_of(board.board.hardware, references))
+        rows.push_back(reference_cells(reference, rows[0]));
+    if (!markdown) return text + table_text(rows) + note;
     text += table_head(rows[0]);
     for (size_t i = 1; i < rows.size(); ++i) {
-        const Record& record = board.records[i - 1];
-        rows[i][0] = fmt::format("[{}](records/{}/{})", record.name, record.track, record.folder_name());
+        if (i <= board.records.size()) {
+            const Record& record = board.records[i - 1];
+            rows[i][0] = fmt::format("[{}](records/{}/{})", record.name, record.track, record.folder_name());
+        }
         text += table_row(rows[i]);
     }
-    return text;
+    return text + note;
 }
 
-std::string records_json(const std::vector<Record>& records) {
+std::string records_json(const std::vector<Record>& records, const std::vector<CountsReference>& references) {
     Json rows = Json::array();
     for (const Record& record : records) rows.push_back(row_json(record));
+    for (const CountsReference& r : references) rows.push_back(parse_json<Json>(reference_row_json(r)));
     return rows.dump(2) + "\n";
 }
 

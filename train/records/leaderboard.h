@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "train/records/counts_reference.h"
 #include "train/records/record_folder.h"
 
 namespace speedrun {
@@ -18,9 +19,12 @@ struct BoardOfRecords {
 std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track);
 
 enum class TableStyle { text, markdown };
-std::string board_text(const BoardOfRecords& board, TableStyle style);
+// With a row of the reference, and below the table its meaning (reference_rows.h).
+std::string board_text(const BoardOfRecords& board, TableStyle style,
+                       const std::vector<CountsReference>& references = {});
 
-// All records of these tracks, each once, as a JSON array.
-std::string records_json(const std::vector<Record>& records);
+// Returns all records of these tracks, each once, and then their references, as a JSON array.
+std::string records_json(const std::vector<Record>& records,
+                         const std::vector<CountsReference>& references = {});
 
 }  // namespace speedrun
