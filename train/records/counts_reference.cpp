@@ -167,7 +167,9 @@ TrackTokens read_track_tokens(const Track& track, const std::string& folder) {
         }
     }
     TrackTokens result;
-    result.shards = expect_data_of_track(track, {train, val, track.validation_tokens, track.target_loss});
+    const TrackClass& any = track.classes.front();  // the data are the same in every class
+    result.shards = expect_data_of_track(
+        track, any, {train, val, track.validation_tokens, any.target_loss.value_or(track.target_loss)});
     const DatasetInfo info = find_dataset_info(train).value_or(DatasetInfo{});
     result.vocab_size = info.vocab_size;
     const TokenDataset counted(train, info.vocab_size, info.separator),
