@@ -100,7 +100,7 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
               std::string::npos)
         << boards();
     expect_error(ExitCode::usage,
-                 {"class old of track toy ended on 2999-12-31: Tables led it.", "open are open"},
+                 {"class old of track toy ended on 2999-12-31: Tables led it.", "Open classes: open"},
                  [&] { track().class_named("old"); });
     EXPECT_EQ(track().class_named("open").name, "open");
     // A record that is younger than the end.

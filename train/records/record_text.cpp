@@ -88,7 +88,7 @@ std::string figures_markdown(const Record& record) {
     text += "\n";
     if (s.gain_test)
         text += fmt::format(
-            "Mean loss of {} - this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "
+            "Mean loss of {} - this: {:.4f}, in alternating runs on one machine. Welch's one-sided t-test that "
             "this is lower: p = {}.\n",
             record.baseline->name, s.baseline->loss.mean - s.candidate.loss.mean, p_text(s.gain_test));
     if (s.speedup)
