@@ -244,7 +244,10 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
     budget(R"("budget_s": 0.2)");
     // It is faster by a third, and its loss the same, or higher.
     EXPECT_EQ(unmet(result_of("same", 0)), "loss ");
-    EXPECT_EQ(unmet(result_of("higher", -0.01)), "loss ");
+    result = result_of("higher", -0.01);
+    EXPECT_EQ(unmet(result), "loss ");
+    evaluate(result.record, track());
+    EXPECT_EQ(gain_text(result.record), "0.0100 above slow");
 }
 
 // A record for a target is on the board of a budget that it keeps to, and leads that by its loss alone.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "data/json_text.h"
 
 namespace speedrun {
@@ -62,6 +64,11 @@ std::string loss_text(const Moments& loss) {
 
 std::string p_text(const std::optional<TestResult>& test) {
     return test ? fmt::format("{:.2g}", test->p) : "-";
+}
+
+std::string gain_text(const Record& record) {
+    const double gain = record.statistics.baseline->loss.mean - record.statistics.candidate.loss.mean;
+    return fmt::format("{:.4f} {} {}", std::abs(gain), gain < 0 ? "above" : "below", record.baseline->name);
 }
 
 std::string hardware_text(const Record& record) {
