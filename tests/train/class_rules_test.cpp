@@ -100,7 +100,7 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
               std::string::npos)
         << boards();
     expect_error(ExitCode::usage,
-                 {"class old of track toy ended on 2999-12-31: Tables led it.", "open are open"},
+                 {"class old of track toy ended on 2999-12-31: Tables led it.", "Open classes: open"},
                  [&] { track().class_named("old"); });
     EXPECT_EQ(track().class_named("open").name, "open");
     // A record that is younger than the end.
@@ -244,7 +244,10 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
     budget(R"("budget_s": 0.2)");
     // It is faster by a third, and its loss the same, or higher.
     EXPECT_EQ(unmet(result_of("same", 0)), "loss ");
-    EXPECT_EQ(unmet(result_of("higher", -0.01)), "loss ");
+    result = result_of("higher", -0.01);
+    EXPECT_EQ(unmet(result), "loss ");
+    evaluate(result.record, track());
+    EXPECT_EQ(gain_text(result.record), "0.0100 above slow");
 }
 
 // A record for a target is on the board of a budget that it keeps to, and leads that by its loss alone.

@@ -116,8 +116,7 @@ void print_verdict(const Record& record, const std::string& folder) {
     std::printf("%s: %s s, loss %s", record.name.c_str(), seconds_text(s.candidate.train_ms).c_str(),
                 loss_text(s.candidate.loss).c_str());
     if (record.by_loss && s.speedup)
-        std::printf(", %.4f below %s", s.baseline->loss.mean - s.candidate.loss.mean,
-                    record.baseline->name.c_str());
+        std::printf(", %s", gain_text(record).c_str());
     else if (s.speedup)
         std::printf(", %.3f times as fast as %s", *s.speedup, record.baseline->name.c_str());
     std::printf("\n");

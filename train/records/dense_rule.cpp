@@ -13,10 +13,10 @@ namespace {
 constexpr const char* kAllowed =
     "a dense class allows tables with one row per token of the vocabulary or per position";
 
-// What a dense model reads of a microbatch.
+// Inputs of a dense model from a microbatch.
 struct BatchValues {
     std::set<ValueId> tokens;     // choose rows of tables
-    std::set<ValueId> positions;  // likewise, and the keys that attention sees
+    std::set<ValueId> positions;  // choose rows of tables, and the keys that attention sees
     std::set<ValueId> of_loss;
 };
 

@@ -11,9 +11,9 @@ namespace speedrun {
 // Returns the key of the config that breaks the rule, its value and what is allowed, or "".
 std::string dense_problem(const ModelConfig& config, int64_t longest_sequence);
 
-// The same of a model that is built, whatever keys made it: each input of the batch and each constant has to be one of those
-// listed here, and a table that tokens look up has one row per token or per position. So a new kind of table is refused until
-// it is listed.
+// Returns the problem of a built model, independent of its config's keys, or "". Each input of the batch and each constant has to
+// be listed in this function. A table that tokens look up has one row per token or per position. A new kind of table is refused
+// until it is listed.
 std::string dense_problem(const ModelGraph& model, int64_t padded_vocab_size);
 
 }  // namespace speedrun

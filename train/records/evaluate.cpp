@@ -66,13 +66,13 @@ std::optional<TestResult> margin_test(const Record& record, double margin) {
     return worst;
 }
 
-const TrackClass* class_of(const Record& record, const Track& track) {
+const TrackClass* race_of(const Record& record, const Track& track) {
     return track.find_class(track.class_of_record(record.race));
 }
 
 // The record's own if its class has or had it on that day, else that of the class today. 0: the class has none.
-double target_of(const Record& record, const Track& track) {
-    const TrackClass* c = class_of(record, track);
+double record_target(const Record& record, const Track& track) {
+    const TrackClass* c = race_of(record, track);
     if (!c) return track.target_loss;
     return c->had_target(record.target_loss, record.date) ? record.target_loss : c->target_loss.value_or(0);
 }
@@ -84,7 +84,7 @@ RuleResult data_rule(const Record& record, const Track& track) {
     const std::string scored = found == keys.end() ? "0" : found->second;
     if (problem.empty() && scored != "0" && scored != std::to_string(track.validation_tokens))
         problem = fmt::format("{} validation tokens are scored, not {}", scored, track.validation_tokens);
-    const double target = target_of(record, track);
+    const double target = record_target(record, track);
     if (problem.empty() && record.target_loss != target)
         problem = fmt::format("target {}, the track's is {}", record.target_loss, target);
     const auto from = keys.find("model.init_from");
@@ -106,7 +106,7 @@ RuleResult runs_rule(const Record& record, const Track& track) {
 RuleResult loss_rule(const Record& record, const Track& track) {
     const RecordStatistics& s = record.statistics;
     if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
-    const double target = target_of(record, track);
+    const double target = record_target(record, track);
     const bool below = s.candidate.loss.mean <= target;
     const std::string mean = fmt::format("mean loss {:.4f}, target {}", s.candidate.loss.mean, target);
     if (!record.systems_only) {
@@ -156,7 +156,7 @@ RuleResult gain_rule(const Record& record, const Track& track) {
     if (const auto chain = chain_rule(record, "loss")) return *chain;
     const double p = s.gain_test ? s.gain_test->p : 1;
     return {"loss", p < track.rules.max_time_p,
-            fmt::format("{:.4f}, in turns with {} of {:.4f}; Welch's t-test that it is lower: p = {:.2g}, "
+            fmt::format("{:.4f}, alternating with {} of {:.4f}; Welch's t-test that it is lower: p = {:.2g}, "
                         "less than {} wanted",
                         s.candidate.loss.mean, record.baseline->name, s.baseline->loss.mean, p,
                         track.rules.max_time_p)};
@@ -230,9 +230,9 @@ void evaluate(Record& record, const Track& track) {
     const auto ours = record.done_runs(kCandidate), theirs = record.done_runs(kBaseline);
     RecordStatistics s;
     s.candidate = side_statistics(record, kCandidate);
-    const TrackClass* own = class_of(record, track);
+    const TrackClass* own = race_of(record, track);
     record.by_loss = own && own->by_loss();
-    if (!record.by_loss) s.loss_test = test_mean_below(losses_of(ours), target_of(record, track));
+    if (!record.by_loss) s.loss_test = test_mean_below(losses_of(ours), record_target(record, track));
     if (record.baseline) {
         s.baseline = side_statistics(record, kBaseline);
         s.time_test = test_mean_less(times_of(ours), times_of(theirs));

@@ -72,7 +72,7 @@ std::vector<std::string> config_problems(const std::string& name, const Config& 
     if (config.record.track != track.name)
         problems.push_back(
             fmt::format("{}.record.track: '{}', the record is of {}", name, config.record.track, track.name));
-    // That the record's own target is one of its class, the rule `data` says.
+    // The rule `data` checks that the record's own target is one of its class.
     if (!record.by_loss && config.record.target_loss != record.target_loss)
         problems.push_back(fmt::format("{}.record.target_loss: {}, the record's is {}", name,
                                        config.record.target_loss, record.target_loss));

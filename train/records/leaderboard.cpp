@@ -20,10 +20,7 @@ using Json = nlohmann::ordered_json;
 // Both sides of the factor were run in turns on this record's machine, whatever hardware the baseline's own record is of.
 std::string predecessor_text(const Record& r, const Board& board) {
     if (!r.statistics.speedup || r.by_loss != board.by_loss) return "-";
-    if (r.by_loss)
-        return fmt::format("{:.4f} below {}",
-                           r.statistics.baseline->loss.mean - r.statistics.candidate.loss.mean,
-                           r.baseline->name);
+    if (r.by_loss) return gain_text(r);
     return fmt::format("{:.3f}x {}", *r.statistics.speedup, r.baseline->name);
 }
 

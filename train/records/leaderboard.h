@@ -12,8 +12,8 @@ namespace speedrun {
 struct BoardOfRecords {
     Board board;
     std::string rules;            // of the class, in words
-    std::string history;          // why it ended, a sentence; empty: it goes on
-    std::vector<Record> records;  // that meet all rules first, then by mean time, or loss
+    std::string history;          // sentence that says why it ended; empty: it goes on
+    std::vector<Record> records;  // records that meet all rules first, then by mean time, or loss
 };
 // A class without a record has a board of no hardware. What is of no class stands on the board that it was made for.
 std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track);

@@ -54,7 +54,7 @@ struct RecordStatistics {
     std::optional<SideStatistics> baseline;
     std::optional<TestResult> loss_test;  // the mean loss is below the target
     std::optional<TestResult> time_test;  // the mean time is below the baseline's
-    std::optional<TestResult> gain_test;  // of a class by loss: the mean loss is below the baseline's
+    std::optional<TestResult> gain_test;  // class by loss: the mean loss is below the baseline's
     std::optional<TestResult>
         margin_test;                // systems-only: losses are the baseline's, at the worst validation
     std::optional<double> speedup;  // baseline's mean time / candidate's
@@ -97,8 +97,8 @@ struct Record {
     std::vector<RecordRun> runs;  // in order
     std::vector<InterruptedRun> interrupted;
 
-    // By count_parameters(), where a class of the track has rules about them.
-    std::optional<int64_t> parameters, tokens;  // tokens: that a run trains on
+    // Filled by count_parameters(), if a class of the track has rules about them.
+    std::optional<int64_t> parameters, tokens;  // tokens: of a run's training
     std::optional<std::string> not_dense;       // dense_problem() of the model
 
     // By evaluate().

@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// Counts those of the model that the record's config describes, tables of any kind among them, its tokens, and looks at its
-// tables, if a class of the track has rules about any of these. Throws a usage error that names `origin` if this build cannot read the config.
+// Counts parameters and tokens of the record's config, tables of any kind included, and checks the rule `dense`. Does so if a class
+// of the track has rules about any of these. Throws a usage error that names `origin` if this build cannot read the config.
 void count_parameters(Record& record, const Track& track, const std::string& origin);
 
 // FOLDER/record.json, evaluated by the rules of the track that the folder lies in. Throws as record_from_json and has_its_hash,
@@ -19,7 +19,7 @@ bool is_record_folder(const std::string& folder);
 // The folders of records in records/<track>, by name, so by date.
 std::vector<std::string> record_folders(const std::string& track_folder);
 
-// Those that are compared with each other: of one class and target, on one class of hardware.
+// Records that are compared with each other: of one class and target, on one class of hardware.
 struct Board {
     std::string track_class;
     HardwareClass hardware;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "data/json_text.h"
 
 namespace speedrun {
@@ -64,6 +66,11 @@ std::string p_text(const std::optional<TestResult>& test) {
     return test ? fmt::format("{:.2g}", test->p) : "-";
 }
 
+std::string gain_text(const Record& record) {
+    const double gain = record.statistics.baseline->loss.mean - record.statistics.candidate.loss.mean;
+    return fmt::format("{:.4f} {} {}", std::abs(gain), gain < 0 ? "above" : "below", record.baseline->name);
+}
+
 std::string hardware_text(const Record& record) {
     if (record.hardware_class.gpus > 0) return record.hardware_class.text();
     const Json json = parse_json<Json>(record.hardware);
@@ -88,7 +95,7 @@ std::string figures_markdown(const Record& record) {
     text += "\n";
     if (s.gain_test)
         text += fmt::format(
-            "Mean loss of {} - this: {:.4f}, measured in turns on one machine. Welch's one-sided t-test that "
+            "Mean loss of {} - this: {:.4f}, in alternating runs on one machine. Welch's one-sided t-test that "
             "this is lower: p = {}.\n",
             record.baseline->name, s.baseline->loss.mean - s.candidate.loss.mean, p_text(s.gain_test));
     if (s.speedup)

@@ -21,6 +21,9 @@ std::string loss_text(const Moments& loss);
 // "0.0012"; "-" without a test.
 std::string p_text(const std::optional<TestResult>& test);
 
+// "0.0123 below modern", or above: the mean loss. For a record with runs of a baseline.
+std::string gain_text(const Record& record);
+
 // A line of a table in Markdown, and its first two.
 std::string table_row(const std::vector<std::string>& cells);
 std::string table_head(const std::vector<std::string>& cells);

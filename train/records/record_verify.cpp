@@ -140,7 +140,7 @@ void check_record_before(const fs::path& folder, const Record& record, const Tra
     }
 }
 
-// What leaves nothing to compare: said alone, without what follows from it.
+// Reports faults that leave nothing to compare, without the figures that follow from them.
 bool can_be_checked(const fs::path& folder, const Record& record, const Track& track,
                     std::vector<std::string>& problems) {
     if (!record.race.empty() && !track.find_class(record.race))
@@ -154,7 +154,7 @@ bool can_be_checked(const fs::path& folder, const Record& record, const Track& t
     return problems.empty();
 }
 
-// What was changed is named if it is a figure that the metrics determine: then the rest has the hash that was written.
+// A changed figure that the metrics determine has its own line: with the right value, the hash is the written one.
 void check_hash(const std::string& text, const std::string& computed, std::vector<std::string>& problems) {
     if (has_its_hash(text)) return;
     const auto hash_of = [](const std::string& json) { return flat_keys(json)["sha256"]; };

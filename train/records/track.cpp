@@ -61,8 +61,8 @@ const TrackClass& Track::class_named(const std::string& class_name) const {
     const TrackClass* found = class_name.empty() ? &classes.front() : find_class(class_name);
     if (!found) throw_usage("no class {}: track {} has {}", class_name, name, class_names());
     if (!found->ended.empty())
-        throw_usage("class {} of track {} ended on {}: {}; open are {}", found->name, name, found->ended_on,
-                    found->ended, class_names(true));
+        throw_usage("class {} of track {} ended on {}: {} Open classes: {}", found->name, name,
+                    found->ended_on, found->ended, class_names(true));
     return *found;
 }
 

@@ -28,7 +28,7 @@ double positive_number(const ClassJson& value, const std::string& what) {
     return value.get<double>();
 }
 
-std::string reason_of(const ClassJson& value, const std::string& what) {
+std::string reason_in(const ClassJson& value, const std::string& what) {
     if (!value.is_string() || value.get<std::string>().empty())
         throw_data("{}: {}, a reason in words is expected", what, shown(value));
     return value.get<std::string>();
@@ -49,7 +49,7 @@ PastTarget parse_past(const ClassJson& json, const std::string& where) {
         else if (key == "until")
             past.until = date_of(value, where + ".until");
         else if (key == "reason")
-            past.reason = reason_of(value, where + ".reason");
+            past.reason = reason_in(value, where + ".reason");
         else
             throw_data("{}: no such key: {}", where, key);
     }
@@ -84,7 +84,7 @@ void read_rule(TrackClass& c, const std::string& key, const ClassJson& value) {
     else if (key == "history")
         c.history = parse_history(value, where);
     else if (key == "ended")
-        c.ended = reason_of(value, where);
+        c.ended = reason_in(value, where);
     else if (key == "ended_on")
         c.ended_on = date_of(value, where);
     else
@@ -131,6 +131,8 @@ std::string TrackClass::rules_text() const {
 }
 
 std::string TrackClass::problem(const ClassFacts& facts) const {
+    if (dense && !facts.not_dense) return "dense, and nobody looked at the model's tables";
+    if (dense && !facts.not_dense->empty()) return *facts.not_dense;
     if (max_parameters && !facts.parameters)
         return fmt::format("at most {} parameters, and nobody counted them", *max_parameters);
     if (max_parameters && *facts.parameters > *max_parameters)
@@ -139,8 +141,6 @@ std::string TrackClass::problem(const ClassFacts& facts) const {
         return fmt::format("made with {} GPUs, {} wanted", facts.hardware.gpus, *gpus);
     if (facts.hardware.gpu.find(gpu) == std::string::npos)
         return fmt::format("made on {}, a GPU called {} is wanted", facts.hardware.text(), gpu);
-    if (dense && !facts.not_dense) return "dense, and nobody looked at the model's tables";
-    if (dense && !facts.not_dense->empty()) return *facts.not_dense;
     if (budget_tokens && !facts.tokens)
         return fmt::format("at most {} tokens, and nobody counted them", *budget_tokens);
     if (budget_tokens && *facts.tokens > *budget_tokens)

@@ -12,16 +12,16 @@
 
 namespace speedrun {
 
-// What the rules of classes are about. What is absent is not compared, but for the parameters and the tables.
+// Properties of a record that rules of classes compare. An absent one is not compared, except parameters, tables and tokens.
 struct ClassFacts {
     std::optional<int64_t>
         parameters;  // of the config's model, tables of any kind among them; none: not counted
     HardwareClass hardware;
     std::optional<std::string> not_dense = {};  // dense_problem() of the model; none: not looked at
-    std::optional<int64_t> tokens = {};         // that a run trains on
+    std::optional<int64_t> tokens = {};         // number in a run's training
     double longest_run_ms = 0;                  // training time of the longest run
     std::string date = {};                      // on which the attempt began
-    std::optional<double> target_loss = {};     // that the runs were made for; 0: for a budget
+    std::optional<double> target_loss = {};     // target of the runs; 0: a budget
 };
 
 // A target that records were made for until another took its place.
