@@ -177,7 +177,7 @@ TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
     }
 }
 
-// The rows of measure_counts are those that the engine validates.
+// measure_counts scores the rows that the engine validates.
 TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
     const std::vector<Tokens> all = texts();
     const TempDir folder;

@@ -35,10 +35,10 @@ class KneserNey {
     // or there are too many tokens; a data error for texts without a token, or with one that is not below vocab_size.
     KneserNey(const std::vector<std::span<const uint16_t>>& texts, int order, int32_t vocab_size);
 
-    // The probability of `token` (below vocab_size) behind this context, whose last `order` tokens are looked at.
+    // Returns the probability of `token` (below vocab_size) after the last `order` tokens of this context.
     double probability(std::span<const uint16_t> context, uint16_t token) const;
 
-    // Sum of -log p, in nats, over all tokens of the row but its first. Each sees the row's tokens before it.
+    // Returns the sum of -log p, in nats, over all tokens of the row but its first. Each sees the row's tokens before it.
     double loss_sum(std::span<const uint16_t> row) const;
 
     int order() const { return static_cast<int>(levels_.size()) - 1; }
