@@ -12,6 +12,7 @@
 #include "train/records/run_metrics.h"
 #include "train/records/statistics.h"
 #include "train/records/track.h"
+#include "train/runlog/machine_state.h"
 
 namespace speedrun {
 
@@ -26,8 +27,10 @@ struct RecordRun {
     std::string status;  // "done" or "diverged"
     std::string began_utc;
     double startup_ms = 0;
-    std::string file, sha256;  // of its compressed metrics, in the folder
-    int64_t every = 1;         // of the lines of steps, one in so many is kept; 1: all
+    std::optional<double> wall_s = {};         // RunSummary::wall_s; none: an older build's
+    std::optional<MachineState> machine = {};  // while the run was made; none: an older attempt's
+    std::string file, sha256;                  // of its compressed metrics, in the folder
+    int64_t every = 1;                         // of the lines of steps, one in so many is kept; 1: all
     // From its metrics.
     int64_t steps = 0;
     double train_ms = 0;
@@ -46,6 +49,7 @@ struct InterruptedRun {
 struct SideStatistics {
     int64_t failed = 0;      // runs that diverged
     Moments loss, train_ms;  // of those that are done
+    Moments wall_s;          // of those that have it
 };
 
 struct RecordStatistics {
@@ -113,6 +117,9 @@ struct Record {
 
 // Fills what follows from the runs, and from parameters that are counted.
 void evaluate(Record& record, const Track& track);
+
+// Rule "machine": at most one run in ten (of fewer than 20: one) was marked. None for a record whose runs do not say.
+std::optional<RuleResult> machine_rule(const Record& record);
 
 // Its last key, sha256, is of all the others: a figure that nothing can recompute cannot change unnoticed.
 std::string record_to_json(const Record& record);
