@@ -11,6 +11,7 @@
 #include "train/comm/world.h"
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
+#include "train/commands/effect_runs.h"
 #include "train/commands/machine_watch.h"
 #include "train/commands/program_run.h"
 #include "train/commands/train_run.h"
@@ -203,6 +204,8 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }
         warn_of_leader(attempt, options, hardware);
+        std::printf("%s", plan_of_runs(options, static_cast<int64_t>(attempt.seeds.size())).c_str());
+        std::fflush(stdout);
         runs = folder->remaining();
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();

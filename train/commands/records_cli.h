@@ -19,11 +19,12 @@ class RecordsCli {
     int run() const;
 
   private:
-    CLI::App *records_, *attempt_, *list_, *compare_, *verify_;
+    CLI::App *records_, *attempt_, *list_, *compare_, *verify_, *rerun_;
     RecordAttemptOptions attempt_options_;
     RecordListOptions list_options_;
     RecordCompareOptions compare_options_;
     RecordVerifyOptions verify_options_;
+    RecordRerunOptions rerun_options_;
 };
 
 }  // namespace speedrun

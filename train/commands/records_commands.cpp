@@ -84,7 +84,7 @@ int run_record_verify(const RecordVerifyOptions& options) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     bool good = true;
     for (const std::string& folder : folders) {
-        const RecordCheck check = verify_record(folder);
+        const RecordCheck check = verify_record(folder, options.strict);
         good = good && check.problems.empty();
         json.push_back({{"folder", folder},
                         {"figures", check.num_figures},

@@ -21,6 +21,14 @@ std::string predecessor_text(const Record& r) {
     return fmt::format("{:.3f}x {}", *r.statistics.speedup, r.baseline->name);
 }
 
+// "2 replicated, 1 other hardware".
+std::string replications_text(const Record& r) {
+    std::vector<std::string> counts;
+    for (const auto& [verdict, count] : r.replications)
+        counts.push_back(fmt::format("{} {}", count, verdict));
+    return counts.empty() ? "-" : fmt::format("{}", fmt::join(counts, ", "));
+}
+
 std::vector<std::string> unmet_rules(const Record& record) {
     std::vector<std::string> names;
     for (const RuleResult& rule : record.rules) {
@@ -55,6 +63,7 @@ Json row_json(const Record& r) {
             {"time_p", p(s.time_test)},
             {"hardware", hardware_text(r)},
             {"hardware_class", r.hardware_class.text()},
+            {"replications", r.replications},
             {"git_sha", r.git_sha + (r.dirty ? "-dirty" : "")}};
 }
 
@@ -133,8 +142,13 @@ std::string board_text(const BoardOfRecords& board, TableStyle style) {
         "date",   "hardware",   "commit", "rules met"};
     std::vector<std::vector<std::string>> rows = {head};
     for (const Record& record : board.records) rows.push_back(row_cells(record, name));
+    const auto has_replications = [](const Record& record) { return !record.replications.empty(); };
+    if (std::any_of(board.records.begin(), board.records.end(), has_replications)) {
+        rows.front().emplace_back("run again");
+        for (size_t i = 1; i < rows.size(); ++i) rows[i].push_back(replications_text(board.records[i - 1]));
+    }
     if (!markdown) return head_line + table_text(rows);
-    std::string text = head_line + table_head(head);
+    std::string text = head_line + table_head(rows.front());
     for (size_t i = 1; i < rows.size(); ++i) {
         const Record& record = board.records[i - 1];
         rows[i][0] = fmt::format("[{}](records/{}/{})", record.name, record.track, record.folder_name());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,6 +102,9 @@ struct Record {
 
     // By count_parameters(), where a class of the track limits them.
     std::optional<int64_t> parameters;
+
+    // By read_record(): verdict -> number of replications.
+    std::map<std::string, int64_t> replications;
 
     // By evaluate().
     HardwareClass hardware_class;
