@@ -51,6 +51,19 @@ struct Forgery {
     }
 };
 
+// As an attempt from now on writes it: each run with its wall clock and the state of a quiet machine.
+inline void watch_runs(Forgery& f) {
+    for (RecordRun& run : f.record.runs) {
+        run.wall_s = (run.startup_ms + run.train_ms) * 1e-3 + 0.2;
+        run.machine = MachineState{.seconds = *run.wall_s + 0.3,
+                                   .cores = 2,
+                                   .others = 0.01,
+                                   .mhz_begin = 2400,
+                                   .mhz_end = 2400,
+                                   .governor = ""};
+    }
+}
+
 class ForgedRecord {
   public:
     explicit ForgedRecord(const std::string& name) : name_(name) {
@@ -71,7 +84,7 @@ class ForgedRecord {
     std::string folder() const { return dir_.file("records/kjv/" + name_); }
 
     // Problems of verify, a line each, after a change that leaves the record consistent.
-    std::string problems_after(const std::function<void(Forgery&)>& change) const {
+    std::string problems_after(const std::function<void(Forgery&)>& change, bool strict = false) const {
         namespace fs = std::filesystem;
         Forgery forged = honest_;
         change(forged);
@@ -102,7 +115,7 @@ class ForgedRecord {
         write_text_file(folder() + "/record.json", record_to_json(forged.record));
         write_text_file(folder() + "/README.md", record_readme(forged.record));
         std::string text;
-        for (const std::string& problem : verify_record(folder()).problems) text += problem + "\n";
+        for (const std::string& problem : verify_record(folder(), strict).problems) text += problem + "\n";
         return text;
     }
 

@@ -54,6 +54,7 @@ RunSummary a_summary() {
     s.strategy = "zero1";
     s.startup_ms = 100.5;
     s.train_ms = 525.75;
+    s.wall_s = 0.75;
     s.train_loss = 3.25;
     s.val_loss = 3.5;
     s.target_loss = 3.6;
@@ -102,6 +103,7 @@ TEST(MetricsTest, FilesHaveTheseBytes) {
   "strategy": "zero1",
   "startup_ms": 100.5,
   "train_ms": 525.75,
+  "wall_s": 0.75,
   "train_loss": 3.25,
   "val_loss": 3.5,
   "target_loss": 3.6,

@@ -9,6 +9,7 @@
 #include "data/shard_patterns.h"
 #include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
+#include "train/commands/effect_runs.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
@@ -26,7 +27,8 @@ namespace fs = std::filesystem;
 std::vector<int64_t> seeds_of(const RecordAttemptOptions& options) {
     std::vector<int64_t> seeds = options.seeds;
     if (seeds.empty()) {
-        if (options.runs < 1) throw_usage("--runs is missing: how many runs, each with a seed of its own");
+        if (options.runs < 1)
+            throw_usage("--runs is missing: how many runs, each with a seed of its own; or --effect 1%");
         seeds.resize(static_cast<size_t>(options.runs));
         std::iota(seeds.begin(), seeds.end(), options.first_seed);
     }
@@ -99,7 +101,9 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
     Attempt a;
     check_text(options.what);
     check_text(options.baseline_what);
-    a.seeds = seeds_of(options);
+    RecordAttemptOptions sized = options;
+    if (!options.effect.empty()) sized.runs = runs_for_effect(options);
+    a.seeds = seeds_of(sized);
     a.candidate = read_attempt_side(options.config, options.settings, options.out);
     a.systems_only = options.systems_only || !options.baseline_binary.empty();
     a.baseline_binary = options.baseline_binary;

@@ -144,6 +144,7 @@ struct RecordAttemptOptions {
     std::string track_class;  // empty: the track's first
     int64_t first_seed = 1;
     std::vector<int64_t> seeds;  // instead of runs and first_seed
+    std::string effect;          // instead of runs: "1%", the difference of times that is to be shown
     std::string out = "records", work = "logs/attempts";
     std::string what;
     std::string baseline_name, baseline_what;  // write a record of the baseline too
@@ -179,7 +180,18 @@ int run_record_compare(const RecordCompareOptions& options);
 struct RecordVerifyOptions {
     std::vector<std::string> folders;  // records or tracks; empty: all in records/
     bool json = false;
+    bool strict = false;  // as records from now on have to be
 };
 int run_record_verify(const RecordVerifyOptions& options);
+
+struct RecordRerunOptions {
+    std::string record;  // folder
+    int64_t runs = 0;    // of each side; 0: as many as the record has
+    std::string binary;  // that made the record, or one of its commit; empty: this one, or one that is built
+    std::string baseline_binary;  // the same for the other side of a race of two builds
+    std::string out;              // folder of the result; empty: RECORD/replications
+    std::string work = "logs/reruns";
+};
+int run_record_rerun(const RecordRerunOptions& options);
 
 }  // namespace speedrun

@@ -11,6 +11,8 @@
 #include "train/comm/world.h"
 #include "train/commands/attempt_config.h"
 #include "train/commands/commands.h"
+#include "train/commands/effect_runs.h"
+#include "train/commands/machine_watch.h"
 #include "train/commands/program_run.h"
 #include "train/commands/train_run.h"
 #include "train/engine/memory_plan.h"
@@ -54,6 +56,7 @@ void say_finished(const AttemptFolder& folder, const std::vector<AttemptRun>& ru
                 outcome.loss ? fmt::format("{:.4f}", *outcome.loss).c_str() : "-", outcome.train_ms * 1e-3);
     if (index + 1 < runs.size())
         std::printf("  about %s left", clock_text(time_left_ms(folder, runs, index + 1) * 1e-3).c_str());
+    if (!outcome.marked.empty()) std::printf("\n  marked: %s", outcome.marked.c_str());
     std::printf("\n");
     std::fflush(stdout);
 }
@@ -93,8 +96,10 @@ int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& 
         options.began_ms = i == 0 ? 0 : process_age_ms();
         reset_peak_rss();
         int code = 0;
+        MachineWatch watch(world);
         if (!attempt.baseline_binary.empty()) {
             code = train_by_builds(attempt, asked, run, options);
+            folder->keep_machine(run, watch.end());
             if (code != 0) return code;
             say_finished(*folder, runs, i);
             continue;
@@ -105,6 +110,10 @@ int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& 
             if (error.code() != ExitCode::diverged) throw;
             if (folder) std::printf("  %s; the run is kept, and counts as failed\n", error.what());
         }
+        const MachineState state = watch.end();
+        check_together(world, [&] {
+            if (folder) folder->keep_machine(run, state);
+        });
         if (code != 0) return code;
         if (folder) say_finished(*folder, runs, i);
     }
@@ -198,6 +207,8 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
             if (!name.empty()) expect_no_record(options.out, attempt.track.name, folder->date() + "_" + name);
         }
         warn_of_leader(attempt, options, hardware);
+        std::printf("%s", plan_of_runs(options, static_cast<int64_t>(attempt.seeds.size())).c_str());
+        std::fflush(stdout);
         runs = folder->remaining();
     });
     const std::string path = world.all_gather(folder ? folder->path() : "").front();

@@ -57,6 +57,10 @@ RecordsCli::RecordsCli(CLI::App& app) {
     attempt_->add_option("--seeds", attempt_options_.seeds, "or these, each once: 1,2,3")
         ->delimiter(',')
         ->check(CLI::NonNegativeNumber);
+    attempt_->add_option(
+        "--effect", attempt_options_.effect,
+        "instead of --runs: as many as show a difference of times of this size, such as 1%, with "
+        "power 0.8 by the runs of --against");
     attempt_->add_option("--against", attempt_options_.against,
                          "baseline, run in turns: a record's folder, or a config");
     add_settings(attempt_, "--against-set", attempt_options_.against_settings, "the baseline's config");
@@ -99,6 +103,10 @@ RecordsCli::RecordsCli(CLI::App& app) {
         "verify", "compute every figure again from the runs' metrics, and the losses of references");
     verify_->add_option("folders", verify_options_.folders, "records, tracks; default: all in records/");
     verify_->add_flag("--json", verify_options_.json, "as JSON");
+    verify_->add_flag(
+        "--strict", verify_options_.strict,
+        "as records from now on have to be: all rules met, seeds 1 to n, the wall clock and the "
+        "machine of each run");
     verify_->footer(
         "Exit codes: 0 every figure is that of the runs; 3 not: each such figure is named, with both "
         "values.");
@@ -127,6 +135,23 @@ RecordsCli::RecordsCli(CLI::App& app) {
     counts_->add_option("--out", counts_options_.out,
                         "write a reference, which boards show: the median time of 5 repetitions");
     counts_->footer(kCountsFooter);
+    rerun_ = records_->add_subcommand("rerun", "repeat a record's runs with other seeds, and judge them");
+    rerun_->add_option("record", rerun_options_.record, "the record's folder")->required();
+    rerun_->add_option("--runs", rerun_options_.runs, "of each side; default: as many as the record has")
+        ->check(CLI::Range(2, 1000));
+    rerun_->add_option(
+        "--binary", rerun_options_.binary,
+        "speedrun of the record's commit; default: this one if it is, else built in build/rerun");
+    rerun_->add_option("--baseline-binary", rerun_options_.baseline_binary,
+                       "the same for the baseline of a race of two builds");
+    rerun_->add_option("--out", rerun_options_.out, "folder of the result; default: RECORD/replications");
+    rerun_->add_option("--work", rerun_options_.work, "folder of run folders: WORK/<record>/")
+        ->capture_default_str();
+    rerun_->footer(
+        "Verdict: replicated; not replicated, with reasons; other hardware or busy machine: losses judged, times "
+        "not.\nThe same command continues after an interruption. "
+        "Exit codes: 0 replicated, or times not judged; 2 bad usage; 3 not replicated, or data missing;\n"
+        "            130/143 stopped by a signal.");
 }
 
 bool RecordsCli::chosen() const {
@@ -140,6 +165,7 @@ int RecordsCli::run() const {
     if (compare_->parsed()) return run_record_compare(compare_options_);
     if (export_->parsed()) return run_record_export(export_options_);
     if (trial_->parsed()) return run_record_trial(trial_options_);
+    if (rerun_->parsed()) return run_record_rerun(rerun_options_);
     return run_record_verify(verify_options_);
 }
 

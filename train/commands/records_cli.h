@@ -21,7 +21,7 @@ class RecordsCli {
     int run() const;
 
   private:
-    CLI::App *records_, *attempt_, *list_, *compare_, *verify_, *counts_;
+    CLI::App *records_, *attempt_, *list_, *compare_, *verify_, *counts_, *rerun_;
     RecordAttemptOptions attempt_options_;
     RecordListOptions list_options_;
     RecordCompareOptions compare_options_;
@@ -30,6 +30,7 @@ class RecordsCli {
     RecordTrialOptions trial_options_;
     RecordExportOptions export_options_;
     RecordCountsOptions counts_options_;
+    RecordRerunOptions rerun_options_;
 };
 
 }  // namespace speedrun

@@ -109,7 +109,7 @@ int run_record_verify(const RecordVerifyOptions& options) {
         for (const std::string& problem : check.problems) std::printf("%s\n", problem.c_str());
     }
     for (const std::string& folder : folders) {
-        const RecordCheck check = verify_record(folder);
+        const RecordCheck check = verify_record(folder, options.strict);
         good = good && check.problems.empty();
         json.push_back({{"folder", folder},
                         {"figures", check.num_figures},

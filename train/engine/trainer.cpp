@@ -370,6 +370,7 @@ void Trainer::finish(RunSummary& s) {
     s.ceiling_flops_per_s = ceiling_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();
     s.peak_rss_bytes = peak_rss_bytes();
+    s.wall_s = (process_age_ms() - options_.began_ms) * 1e-3;
     folder_.write_summary(s);
     write_timeline();
 }

@@ -23,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kInterrupted = ".interrupted-";
 constexpr const char* kAttemptFile = "attempt.json";
+constexpr const char* kMachineFile = "machine.json";
 
 Json terms_json(const AttemptTerms& terms) {
     Json json = {{"name", terms.name},
@@ -75,11 +76,22 @@ class SummaryFile {
             throw_data("{}: {}", path_.string(), error.what());
         }
     }
+    template <class T>
+    bool has(T RunSummary::*member) const {
+        return json_.contains(field_of(member).key);
+    }
 
   private:
     const fs::path path_;
     const Json json_;
 };
+
+// None: a run that was stopped right behind its end, or of an older attempt.
+std::optional<MachineState> machine_in(const fs::path& run_folder) {
+    const std::string path = (run_folder / kMachineFile).string();
+    if (!fs::exists(path)) return std::nullopt;
+    return machine_state_from_json(read_text_file(path), path);
+}
 
 void expect_same_terms(const fs::path& folder, const Json& before, const Json& now) {
     std::string text;
@@ -205,11 +217,17 @@ std::vector<AttemptRun> AttemptFolder::remaining() {
 
 AttemptFolder::Outcome AttemptFolder::outcome(const AttemptRun& run) const {
     const SummaryFile summary(fs::path(path_) / run.name());
-    Outcome outcome{.status = summary.value(&RunSummary::status), .loss = {}};
+    Outcome outcome{.status = summary.value(&RunSummary::status), .loss = {}, .marked = ""};
     if (outcome.status == "done") outcome.loss = summary.value(&RunSummary::val_loss);
     outcome.startup_ms = summary.value(&RunSummary::startup_ms);
     outcome.train_ms = summary.value(&RunSummary::train_ms);
+    if (const auto state = machine_in(fs::path(path_) / run.name())) outcome.marked = state->problem();
     return outcome;
+}
+
+void AttemptFolder::keep_machine(const AttemptRun& run, const MachineState& state) {
+    const fs::path folder = fs::path(path_) / run.name();
+    if (fs::exists(folder)) write_text_file((folder / kMachineFile).string(), machine_state_to_json(state));
 }
 
 double AttemptFolder::mean_run_ms(const std::string& side) const {
@@ -268,6 +286,8 @@ AttemptFolder::Result AttemptFolder::result() const {
         made.status = summary.value(&RunSummary::status);
         made.began_utc = value_in<std::string>(environment, "/time_utc", environment_file);
         made.startup_ms = summary.value(&RunSummary::startup_ms);
+        if (summary.has(&RunSummary::wall_s)) made.wall_s = summary.value(&RunSummary::wall_s);
+        made.machine = machine_in(folder);
         made.file = run.name() + ".jsonl.gz";
         made.every = step_lines_kept({.steps = count_steps(text), .num_runs = runs.size()});
         made.steps = metrics.steps;

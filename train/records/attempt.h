@@ -52,8 +52,11 @@ class AttemptFolder {
         std::string status;
         std::optional<double> loss;  // of a run that is done
         double startup_ms = 0, train_ms = 0;
+        std::string marked;  // MachineState::problem()
     };
     Outcome outcome(const AttemptRun& run) const;  // of a finished run
+    // Writes machine.json into the run's folder, if that is there.
+    void keep_machine(const AttemptRun& run, const MachineState& state);
     // Start-up and training of the finished runs of this side: mean in milliseconds; 0: none.
     double mean_run_ms(const std::string& side) const;
 

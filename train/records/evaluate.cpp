@@ -21,13 +21,21 @@ std::vector<double> times_of(const std::vector<const RecordRun*>& runs) {
     return values;
 }
 
+std::vector<double> wall_clocks_of(const std::vector<const RecordRun*>& runs) {
+    std::vector<double> values;
+    for (const RecordRun* run : runs)
+        if (run->wall_s) values.push_back(*run->wall_s);
+    return values;
+}
+
 SideStatistics side_statistics(const Record& record, const std::string& side) {
     const auto done = record.done_runs(side);
     const auto all = std::count_if(record.runs.begin(), record.runs.end(),
                                    [&](const RecordRun& run) { return run.side == side; });
     return {.failed = static_cast<int64_t>(all) - static_cast<int64_t>(done.size()),
             .loss = moments_of(losses_of(done)),
-            .train_ms = moments_of(times_of(done))};
+            .train_ms = moments_of(times_of(done)),
+            .wall_s = moments_of(wall_clocks_of(done))};
 }
 
 const RecordRun* done_with_seed(const Record& record, const std::string& side, int64_t seed) {
@@ -208,6 +216,21 @@ RuleResult class_rule(const Record& record, const Track& track) {
 
 }  // namespace
 
+std::optional<RuleResult> machine_rule(const Record& record) {
+    const auto watched = std::count_if(record.runs.begin(), record.runs.end(),
+                                       [](const RecordRun& run) { return run.machine.has_value(); });
+    if (watched == 0) return std::nullopt;
+    std::string first;
+    int64_t marked = 0;
+    for (const RecordRun& run : record.runs) {
+        if (!run.machine || run.machine->problem().empty()) continue;
+        if (marked++ == 0) first = fmt::format("; run {}: {}", run.order + 1, run.machine->problem());
+    }
+    const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(record.runs.size()) / 10);
+    return RuleResult{"machine", marked <= most,
+                      fmt::format("{} of {} runs are marked, {} allowed{}", marked, watched, most, first)};
+}
+
 bool Record::is_of(const std::string& track_class) const {
     return std::find(classes.begin(), classes.end(), track_class) != classes.end();
 }
@@ -255,6 +278,7 @@ void evaluate(Record& record, const Track& track) {
     else
         record.rules.insert(record.rules.end(), {loss_rule(record, track), time_rule(record, track)});
     if (!record.race.empty()) record.rules.push_back(class_rule(record, track));
+    if (auto rule = machine_rule(record)) record.rules.push_back(std::move(*rule));
     record.is_record =
         std::all_of(record.rules.begin(), record.rules.end(), [](const RuleResult& r) { return r.met; });
 }

@@ -24,6 +24,14 @@ std::string predecessor_text(const Record& r, const Board& board) {
     return fmt::format("{:.3f}x {}", *r.statistics.speedup, r.baseline->name);
 }
 
+// "2 replicated, 1 other hardware".
+std::string replications_text(const Record& r) {
+    std::vector<std::string> counts;
+    for (const auto& [verdict, count] : r.replications)
+        counts.push_back(fmt::format("{} {}", count, verdict));
+    return counts.empty() ? "-" : fmt::format("{}", fmt::join(counts, ", "));
+}
+
 std::vector<std::string> unmet_rules(const Record& record) {
     std::vector<std::string> names;
     for (const RuleResult& rule : record.rules) {
@@ -74,6 +82,7 @@ Json row_json(const Record& r) {
             {"time_p", p(s.time_test)},
             {"hardware", hardware_text(r)},
             {"hardware_class", r.hardware_class.text()},
+            {"replications", r.replications},
             {"git_sha", r.git_sha + (r.dirty ? "-dirty" : "")}};
 }
 
@@ -106,6 +115,9 @@ std::vector<Column> columns_of(const BoardOfRecords& board) {
         {"commit", [](const Record& r) { return r.git_sha.substr(0, 9) + (r.dirty ? "-dirty" : ""); }},
         {"rules met", [=](const Record& r) { return rules_met_text(r, of.track_class); }}};
     columns.insert(columns.end(), rest.begin(), rest.end());
+    const auto is_replicated = [](const Record& r) { return !r.replications.empty(); };
+    if (std::any_of(board.records.begin(), board.records.end(), is_replicated))
+        columns.push_back({"run again", replications_text});
     return columns;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "train/records/run_metrics.h"
 #include "train/records/statistics.h"
 #include "train/records/track.h"
+#include "train/runlog/machine_state.h"
 
 namespace speedrun {
 
@@ -26,13 +28,14 @@ struct RecordRun {
     std::string status;  // "done" or "diverged"
     std::string began_utc;
     double startup_ms = 0;
-    std::string file, sha256;  // of its compressed metrics, in the folder
-    int64_t every = 1;         // of the lines of steps, one in so many is kept; 1: all
+    std::optional<double> wall_s = {};         // RunSummary::wall_s; none: an older build's
+    std::optional<MachineState> machine = {};  // while the run was made; none: an older attempt's
+    std::string file, sha256;                  // of its compressed metrics, in the folder
+    int64_t every = 1;                         // of the lines of steps, one in so many is kept; 1: all
     // From its metrics.
     int64_t steps = 0;
     double train_ms = 0;
     std::vector<Validation> validations;
-    std::optional<double> wall_s = {};  // from process start to the run's end; none: older builds
 
     bool done() const { return status == "done"; }
     double loss() const { return validations.back().loss; }  // of a run that is done
@@ -47,6 +50,7 @@ struct InterruptedRun {
 struct SideStatistics {
     int64_t failed = 0;      // runs that diverged
     Moments loss, train_ms;  // of those that are done
+    Moments wall_s;          // of those that have it
 };
 
 struct RecordStatistics {
@@ -101,6 +105,9 @@ struct Record {
     std::optional<int64_t> parameters, tokens;  // tokens: of a run's training
     std::optional<std::string> not_dense;       // dense_problem() of the model
 
+    // By read_record(): verdict -> number of replications.
+    std::map<std::string, int64_t> replications;
+
     // By evaluate().
     HardwareClass hardware_class;
     bool by_loss = false;                // so was the class that it was made for (TrackClass::by_loss)
@@ -117,6 +124,9 @@ struct Record {
 
 // Fills what follows from the runs, and from parameters that are counted.
 void evaluate(Record& record, const Track& track);
+
+// Rule "machine": at most one run in ten (of fewer than 20: one) was marked. None for a record whose runs do not say.
+std::optional<RuleResult> machine_rule(const Record& record);
 
 // Its last key, sha256, is of all the others: a figure that nothing can recompute cannot change unnoticed.
 std::string record_to_json(const Record& record);

@@ -8,6 +8,7 @@
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
+#include "train/records/replication.h"
 #include "train/records/text_files.h"
 
 namespace speedrun {
@@ -32,6 +33,7 @@ Record read_record(const std::string& folder) {
     const Track track = read_track(fs::weakly_canonical(fs::path(folder)).parent_path().string());
     count_parameters(record, track, path);
     evaluate(record, track);
+    record.replications = count_replications(folder);
     return record;
 }
 

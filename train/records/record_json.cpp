@@ -24,10 +24,12 @@ Json to_json(const std::optional<TestResult>& test) {
 }
 
 Json to_json(const SideStatistics& s) {
-    return {{"runs", s.loss.count},
-            {"failed", s.failed},
-            {"loss", to_json(s.loss)},
-            {"train_ms", to_json(s.train_ms)}};
+    Json json = {{"runs", s.loss.count},
+                 {"failed", s.failed},
+                 {"loss", to_json(s.loss)},
+                 {"train_ms", to_json(s.train_ms)}};
+    if (s.wall_s.count > 0) json["wall_s"] = to_json(s.wall_s);
+    return json;
 }
 
 Json to_json(const RecordStatistics& s) {
@@ -56,6 +58,7 @@ Json to_json(const RecordRun& run) {
                  {"metrics", {{"file", run.file}, {"sha256", run.sha256}, {"every", run.every}}},
                  {"validations", validations}};
     if (run.wall_s) json["wall_s"] = *run.wall_s;
+    if (run.machine) json["machine"] = parse_json<Json>(machine_state_to_json(*run.machine));
     return json;
 }
 
@@ -67,12 +70,14 @@ RecordRun run_from(const Json& json) {
     run.status = json.at("status").get<std::string>();
     run.train_ms = json.at("train_ms").get<double>();
     run.startup_ms = json.at("startup_ms").get<double>();
+    if (json.contains("wall_s")) run.wall_s = json.at("wall_s").get<double>();
+    if (json.contains("machine"))
+        run.machine = machine_state_from_json(json.at("machine").dump(), "machine of a run");
     run.steps = whole_number(json.at("steps"));
     run.began_utc = json.at("began_utc").get<std::string>();
     run.file = json.at("metrics").at("file").get<std::string>();
     run.sha256 = json.at("metrics").at("sha256").get<std::string>();
     run.every = whole_number(json.at("metrics").at("every"));
-    if (json.contains("wall_s")) run.wall_s = json.at("wall_s").get<double>();
     for (const Json& v : json.at("validations"))
         run.validations.push_back({.step = value_of(v, &Validation::step),
                                    .loss = value_of(v, &Validation::loss),

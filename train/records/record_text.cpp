@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "data/json_text.h"
@@ -18,14 +19,35 @@ std::string side_line(const char* who, const SideStatistics& s) {
 }
 
 std::string runs_table(const Record& record) {
-    std::string text =
-        table_head({"run", "side", "seed", "status", "loss", "training s", "start-up s", "steps"});
+    const bool watched = std::any_of(record.runs.begin(), record.runs.end(),
+                                     [](const RecordRun& run) { return run.wall_s || run.machine; });
+    std::vector<std::string> head = {"run",  "side",       "seed",       "status",
+                                     "loss", "training s", "start-up s", "steps"};
+    if (watched) head.insert(head.end(), {"wall clock s", "other programs"});
+    std::string text = table_head(head);
     for (const RecordRun& run : record.runs) {
-        text += table_row({fmt::format("{}", run.order + 1), run.side, fmt::format("{}", run.seed),
-                           run.status, run.done() ? fmt::format("{:.4f}", run.loss()) : "-",
-                           fmt::format("{:.2f}", run.train_ms * 1e-3),
-                           fmt::format("{:.2f}", run.startup_ms * 1e-3), fmt::format("{}", run.steps)});
+        std::vector<std::string> cells = {fmt::format("{}", run.order + 1),
+                                          run.side,
+                                          fmt::format("{}", run.seed),
+                                          run.status,
+                                          run.done() ? fmt::format("{:.4f}", run.loss()) : "-",
+                                          fmt::format("{:.2f}", run.train_ms * 1e-3),
+                                          fmt::format("{:.2f}", run.startup_ms * 1e-3),
+                                          fmt::format("{}", run.steps)};
+        if (watched) {
+            cells.push_back(run.wall_s ? fmt::format("{:.2f}", *run.wall_s) : "-");
+            cells.push_back(run.machine ? fmt::format("{:.1f}%", run.machine->others * 100) : "-");
+        }
+        text += table_row(cells);
     }
+    for (const RecordRun& run : record.runs) {
+        if (run.machine && !run.machine->problem().empty())
+            text += fmt::format("\nRun {} is marked: {}.\n", run.order + 1, run.machine->problem());
+    }
+    if (watched)
+        text +=
+            "\nWall clock: from the start of the process, or of the run in a process that makes several, to its last "
+            "validation, start-up and validations included.\n";
     for (const InterruptedRun& run : record.interrupted)
         text += fmt::format("\nInterrupted after {} steps and started afresh: {}, seed {}.\n", run.steps,
                             run.side, run.seed);

@@ -10,9 +10,11 @@
 #include "data/dataset.h"
 #include "kernels/device/error.h"
 #include "train/records/input_checks.h"
+#include "train/records/machine_checks.h"
 #include "train/records/record_checks.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
+#include "train/records/replication.h"
 #include "train/records/text_files.h"
 
 namespace speedrun {
@@ -162,7 +164,7 @@ void check_hash(const std::string& text, const std::string& computed, std::vecto
     problems.insert(problems.begin(), "sha256: record.json was changed since it was written");
 }
 
-void check(const fs::path& folder, RecordCheck& result) {
+void check(const fs::path& folder, bool strict, RecordCheck& result) {
     const std::string path = (folder / "record.json").string();
     const std::string text = read_text_file(path);
     Record record = record_from_json(text, path);
@@ -191,16 +193,22 @@ void check(const fs::path& folder, RecordCheck& result) {
     check_record_before(folder, record, track, result.problems);
     for (std::string& problem : implausible(folder.string(), record, track, lines))
         result.problems.push_back(std::move(problem));
+    const auto add_all = [&](const std::vector<std::string>& problems) {
+        result.problems.insert(result.problems.end(), problems.begin(), problems.end());
+    };
+    add_all(wall_problems(record));
+    add_all(replication_problems(folder.string(), record, track));
+    if (strict) add_all(strict_problems(record));
 }
 
 }  // namespace
 
-RecordCheck verify_record(const std::string& folder) {
+RecordCheck verify_record(const std::string& folder, bool strict) {
     RecordCheck result{.folder = folder, .problems = {}, .classes = {}};
     try {
         fs::path path = fs::weakly_canonical(folder);
         if (!path.has_filename()) path = path.parent_path();  // "records/kjv/x/"
-        check(path, result);
+        check(path, strict, result);
     } catch (const std::exception& error) {
         result.problems.push_back(error.what());
     }

@@ -16,6 +16,7 @@ struct RecordCheck {
 // Computes everything in FOLDER/record.json again from the metrics files (losses, times, statistics, verdict,
 // hashes, changed keys) and compares; and the tables of its README. Checks that the runs can have happened
 // (record_checks.h). Never throws for a fault of the record.
-RecordCheck verify_record(const std::string& folder);
+// Also its replications (replication.h). strict: as strict_problems() of machine_checks.h too.
+RecordCheck verify_record(const std::string& folder, bool strict = false);
 
 }  // namespace speedrun

@@ -61,6 +61,8 @@ void add_run(RunSet& set, const std::string& folder) {
         run.seed = config.value("seed", int64_t{0});
         run.began_utc = environment.value("time_utc", "");
         run.status = summary.value(field_of(&RunSummary::status).key, "interrupted");
+        if (const char* const key = field_of(&RunSummary::wall_s).key; summary.contains(key))
+            run.wall_s = summary.at(key).get<double>();
     } catch (const JsonError& error) {
         throw_data("{}: {}", folder, error.what());
     } catch (const Json::exception& error) {
@@ -128,10 +130,28 @@ Json moments_json(const Moments& m) {
     return {{"mean", m.mean}, {"std", m.std}};
 }
 
+// Of the runs that say it: older ones do not.
+Moments wall_clock_of(const RunSet& set) {
+    std::vector<double> values;
+    for (const RecordRun& run : set.runs)
+        if (run.wall_s) values.push_back(*run.wall_s);
+    return moments_of(values);
+}
+
+std::string wall_text(const RunSet& set) {
+    Moments wall = wall_clock_of(set);
+    if (wall.count == 0) return "";
+    wall.mean *= 1e3;  // as seconds_text() takes them
+    wall.std *= 1e3;
+    return fmt::format(", wall clock {} s", seconds_text(wall));
+}
+
 Json side_json(const RunSet& set, const Moments& time, const Moments& loss) {
+    const Moments wall = wall_clock_of(set);
     return {{"name", set.name},
             {"runs", set.runs.size()},
             {"train_ms", moments_json(time)},
+            {"wall_s", wall.count > 0 ? moments_json(wall) : Json(nullptr)},
             {"loss", moments_json(loss)}};
 }
 
@@ -211,8 +231,8 @@ std::string comparison_text(const Comparison& c) {
     std::string text;
     for (const auto& [set, time, loss] :
          {std::tuple(&c.a, &c.time_a, &c.loss_a), std::tuple(&c.b, &c.time_b, &c.loss_b)})
-        text += fmt::format("{}: {} runs, training {} s, loss {}\n", set->name, set->runs.size(),
-                            seconds_text(*time), loss_text(*loss));
+        text += fmt::format("{}: {} runs, training {} s{}, loss {}\n", set->name, set->runs.size(),
+                            seconds_text(*time), wall_text(*set), loss_text(*loss));
     text += fmt::format("time: ratio of means {:.4f}; {}\n", c.ratio, test_text(c.time_test));
     text += fmt::format("loss: difference of means {:+.5f}; {}\n", c.loss_a.mean - c.loss_b.mean,
                         test_text(c.loss_test));

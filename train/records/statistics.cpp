@@ -59,6 +59,23 @@ std::optional<TestResult> test_mean_less(const std::vector<double>& a, const std
     return result;
 }
 
+std::optional<TestResult> test_ratio_less(const TimesOfSides& here, const TimesOfSides& there) {
+    double sum = 0, squares = 0;
+    for (const Moments* m : {&here.baseline, &here.candidate, &there.baseline, &there.candidate}) {
+        if (m->count < 2 || !(m->mean > 0)) return std::nullopt;
+        const auto n = static_cast<double>(m->count);
+        const double v = (m->std / m->mean) * (m->std / m->mean) / n;
+        sum += v;
+        squares += v * v / (n - 1);
+    }
+    const auto log_ratio = [](const TimesOfSides& s) { return std::log(s.baseline.mean / s.candidate.mean); };
+    TestResult result;
+    result.df = sum > 0 ? sum * sum / squares : 1;
+    result.t = t_of(log_ratio(here) - log_ratio(there), std::sqrt(sum));
+    result.p = lower_tail(result.t, result.df);
+    return result;
+}
+
 double two_sided(const TestResult& test) {
     return 2 * lower_tail(-std::abs(test.t), test.df);
 }

@@ -33,6 +33,16 @@ std::optional<TestResult> test_mean_below(const std::vector<double>& sample, dou
 // (1947); df after Satterthwaite (1946).
 std::optional<TestResult> test_mean_less(const std::vector<double>& a, const std::vector<double>& b);
 
+// Moments of a baseline's times and of those that are measured against it, in one attempt.
+struct TimesOfSides {
+    Moments baseline, candidate;
+};
+// Test that the ratio of means baseline / candidate of `here` is below that of `there`, one-sided, on logarithms:
+//   t = (log ratio here - log ratio there) / sqrt(sum v),  v = (s / mean)^2 / n of each of the four samples
+//   df = (sum v)^2 / sum(v^2 / (n - 1)),  p = P(T <= t)
+// The delta method for the variance of a mean's logarithm; df after Satterthwaite. None if a sample has fewer than two.
+std::optional<TestResult> test_ratio_less(const TimesOfSides& here, const TimesOfSides& there);
+
 // p of |t|: the test without a direction.
 double two_sided(const TestResult& test);
 

@@ -91,6 +91,8 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(std::string, strategy, none, "", "strategy", "what a rank holds only its part of")                     \
     X(double, startup_ms, none, "ms", "start-up", "from the start of the process to the first step")         \
     X(double, train_ms, none, "ms", "training time", "the training clock at the end")                        \
+    X(double, wall_s, none, "s", "wall clock",                                                               \
+      "start of the process (of the run, where a process makes several) to its last validation, all included") \
     X(OptionalNumber, train_loss, none, "nats/token", "training loss", "of the last step")                   \
     X(OptionalNumber, val_loss, none, "nats/token", "validation loss", "of the last validation")             \
     X(OptionalNumber, target_loss, none, "nats/token", "target", "the config's, if it has one")              \

@@ -1,0 +1,38 @@
+#include "train/records/sample_size.h"
+
+#include <boost/math/distributions/non_central_t.hpp>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+
+namespace speedrun {
+
+double power_of_t_test(const EffectToShow& wanted, int64_t n) {
+    const double df = static_cast<double>(2 * n - 2),
+                 shift = wanted.effect * std::sqrt(static_cast<double>(n) / 2);
+    const double t =
+        boost::math::quantile(boost::math::complement(boost::math::students_t(df), wanted.max_p));
+    return boost::math::cdf(boost::math::complement(boost::math::non_central_t(df, shift), t));
+}
+
+std::optional<int64_t> runs_per_side(const EffectToShow& wanted, int64_t most) {
+    if (!(wanted.effect > 0)) return std::nullopt;
+    // Beyond this shift the distribution's series is slow, and power is 1 in all digits.
+    constexpr double kCertain = 30;
+    int64_t low = 1, high = 2;  // power is too low at `low`, unless it is 1
+    const auto enough = [&](int64_t n) {
+        return wanted.effect * std::sqrt(static_cast<double>(n) / 2) > kCertain ||
+               power_of_t_test(wanted, n) >= wanted.power;
+    };
+    while (!enough(high)) {
+        if (high >= most) return std::nullopt;
+        low = high;
+        high = std::min(2 * high, most);
+    }
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (enough(middle) ? high : low) = middle;
+    }
+    return high;
+}
+
+}  // namespace speedrun
