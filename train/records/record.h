@@ -50,7 +50,7 @@ struct InterruptedRun {
 struct SideStatistics {
     int64_t failed = 0;      // runs that diverged
     Moments loss, train_ms;  // of those that are done
-    Moments wall_s;          // of those that have it
+    Moments wall_s;          // moments of the runs that have it
 };
 
 struct RecordStatistics {
@@ -103,7 +103,7 @@ struct Record {
     // By count_parameters(), where a class of the track limits them.
     std::optional<int64_t> parameters;
 
-    // By read_record(): verdict -> number of replications.
+    // Number of replications for each verdict, by read_record().
     std::map<std::string, int64_t> replications;
 
     // By evaluate().
