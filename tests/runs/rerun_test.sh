@@ -56,7 +56,7 @@ expect 0 "figures are those of its runs" "$speedrun" records verify "$record"
 expect 0 "run again" "$speedrun" records list toy
 printed "1 \(replicated\|busy machine\)"
 sed -i 's/"verdict": "[a-z ]*"/"verdict": "other hardware"/' "$file"
-expect 3 "verdict: other hardware, computed again" "$speedrun" records verify "$record"
+expect 3 'verdict: "other hardware", computed again' "$speedrun" records verify "$record"
 rm -r "$record/replications"
 # The same runs where the target is another: losses are not those that the record's rule asks for.
 sed -i 's/"target_loss": 50/"target_loss": 1/' records/toy/track.json
@@ -68,9 +68,11 @@ sed -i 's/"target_loss": 1}/"target_loss": 50}/' tiny.json
 printf '#!/bin/sh\n"%s" "$@" || exit\nwhile [ "$1" != --out ] && shift; do :; done\nsed -i "s/\\"git_sha\\": \\"[^\\"]*/\\"git_sha\\": \\"0123/" "$2/$4/environment.json"\n' "$speedrun" >other
 chmod +x other
 expect 2 "was built from 0123, the record's program from" "$speedrun" records rerun "$record" --runs 2 --binary ./other --work logs/others
-# A commit that has to be built, where there is no repository or no git.
+# A record that was changed is not run.
+cp "$record/record.json" kept
 sed 's/"binary_sha256": "[0-9a-f]*"/"binary_sha256": "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"/' "$record/record.json" >changed
 expect 3 "changed since it was written" sh -c "cp changed '$record/record.json' && '$speedrun' records rerun '$record'"
+cp kept "$record/record.json"
 
 # The number of runs by the effect.
 slow=$(echo records/toy/*_slow)

@@ -53,9 +53,11 @@ void disturb(Forgery& f, const std::string& side) {
 
 const std::vector<Cheat> verify_cheats = {
     {"edited metrics", "is X, Y in the line before",
-     [](Forgery& f) { f.each_line(kCandidate, [](MetricsLine& line) {
-          if (line["event"] == "val" && line["step"] == 140) line["train_ms"] = 120.0;
-      }); }},
+     [](Forgery& f) {
+         f.each_line(kCandidate, [](MetricsLine& line) {
+             if (line["event"] == "val" && line["step"] == 140) line["train_ms"] = 120.0;
+         });
+     }},
     {"loss of another run", "more than half of the steps repeat the other's losses",
      [](Forgery& f) {
          auto& copy = f.lines.at("candidate-seed2");
@@ -70,15 +72,16 @@ const std::vector<Cheat> verify_cheats = {
      }},
     {"clock that stops early", "is X, Y in the line before",
      [](Forgery& f) {
-         for (size_t i = 101; i < first_run(f).size(); ++i) first_run(f)[i]["train_ms"] = first_run(f)[100]["train_ms"];
+         for (size_t i = 101; i < first_run(f).size(); ++i)
+             first_run(f)[i]["train_ms"] = first_run(f)[100]["train_ms"];
      }},
     {"all times halved", "start-up and training take", [](Forgery& f) { scale_side(f, kCandidate, 0.5); }},
     {"wall clock below the training time", "start-up and training take",
      [](Forgery& f) { f.record.runs[0].wall_s = 3.0; }},
-    {"tokens of a step", "the config's after step", [](Forgery& f) { f.set("/batch/tokens_per_step", 2048); }},
+    {"tokens of a step", "the config's after step",
+     [](Forgery& f) { f.set("/batch/tokens_per_step", 8192); }},
     {"shorter validation", "the track scores", [](Forgery& f) { f.set("/data/val_tokens", 1000); }},
-    {"more validations", "expected the validation after",
-     [](Forgery& f) { f.set("/eval/every", 20); }},
+    {"more validations", "expected the validation after", [](Forgery& f) { f.set("/eval/every", 20); }},
     {"training on validation text", "no pattern matches",
      [](Forgery& f) { f.set("/data/train", {"data/kjv/val_*.bin"}); }},
     {"validation text as a training shard", "rule data is not met",
@@ -88,14 +91,18 @@ const std::vector<Cheat> verify_cheats = {
      }},
     {"another config than recorded", "the config's at step",
      [](Forgery& f) { f.set("/optimizers/groups/0/lr", 0.14, true, false); }},
-    {"weights trained before", "starts from the weights in", [](Forgery& f) { f.set("/model/init_from", "gpt2"); }},
+    {"weights trained before", "starts from the weights in",
+     [](Forgery& f) { f.set("/model/init_from", "gpt2"); }},
     {"runs chosen among many", "leave no runs to choose from",
-     [](Forgery& f) { choose_seeds(f, {3, 17, 22, 41, 58}); }},
+     [](Forgery& f) {
+         choose_seeds(f, {3, 17, 22, 41, 58});
+     }},
     {"a seed used twice", "vary together",
      [](Forgery& f) {
          auto& copy = f.lines.at("candidate-seed2");
          for (size_t i = 0; i < copy.size(); ++i)
-             copy[i]["loss"] = first_run(f)[i]["loss"].get<double>() + 1e-4 * std::sin(7.0 * static_cast<double>(i));
+             copy[i]["loss"] =
+                 first_run(f)[i]["loss"].get<double>() + 1e-4 * std::sin(7.0 * static_cast<double>(i));
      }},
     {"predecessor slowed by another program", "rule machine is not met",
      [](Forgery& f) { disturb(f, kBaseline); }},
@@ -108,7 +115,9 @@ const std::vector<Cheat> verify_cheats = {
     {"state of the machine left out", "machine: missing",
      [](Forgery& f) { f.record.runs[3].machine.reset(); }},
     {"slow runs ended and made again", "were ended and made again",
-     [](Forgery& f) { f.record.interrupted = {{kCandidate, 1, 130}, {kCandidate, 3, 120}}; }},
+     [](Forgery& f) {
+         f.record.interrupted = {{kCandidate, 1, 130}, {kCandidate, 3, 120}};
+     }},
 };
 
 // Text of a message with its figures, which the table writes as X and Y.
@@ -148,8 +157,9 @@ TEST(RecordCheatsTest, StrictRefusesEach) {
 }
 
 TEST(RecordCheatsTest, AnHonestRecordPasses) {
-    EXPECT_EQ(narrow().problems_after(watch_runs, true), "");
-    EXPECT_EQ(narrow().problems_after([](Forgery&) {}, true), "");  // older ones say nothing of their machine
+    const ForgedRecord fresh("2026-11-26_narrow");
+    EXPECT_EQ(fresh.problems_after(watch_runs, true), "");
+    EXPECT_EQ(fresh.problems_after([](Forgery&) {}, true), "");  // older ones say nothing of their machine
 }
 
 // What no file shows: runs made again do.

@@ -80,14 +80,17 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
         write_text_file(file, text);
         return problems();
     };
-    EXPECT_NE(after("\"replicated\"", "\"not replicated\"").find("verdict: not replicated, computed again"),
-              std::string::npos)
+    EXPECT_NE(
+        after("\"replicated\"", "\"not replicated\"").find("verdict: \"not replicated\", computed again"),
+        std::string::npos)
         << problems();
     EXPECT_NE(problems().find("sha256: changed since it was written"), std::string::npos);
     EXPECT_NE(after("\"seed\": 4", "\"seed\": 1").find("seed 1 is one of the record's"), std::string::npos);
-    EXPECT_NE(after("\"model_dim\": 16", "\"model_dim\": 8").find("attempt.config.model.model_dim"),
+    EXPECT_NE(after("\"model_dim\": 16", "\"model_dim\": 8")
+                  .find("attempt.baseline.config.model.model_dim: 8, the record's is 16"),
               std::string::npos);
-    EXPECT_NE(after("\"schema\": 1", "\"schema\": 7").find("schema 7, this build knows 1"), std::string::npos);
+    EXPECT_NE(after("\"schema\": 1", "\"schema\": 7").find("schema 7, this build knows 1"),
+              std::string::npos);
     write_text_file(file, "{");
     EXPECT_NE(problems().find("replications/"), std::string::npos);
 }
@@ -102,7 +105,8 @@ TEST(SampleSize, IsThatOfPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 0.001}, 1000), std::nullopt);
     EXPECT_EQ(runs_per_side({.effect = 0}, 1000), std::nullopt);
     EXPECT_EQ(runs_per_side({.effect = 100}, 1000), 2);
-    EXPECT_NEAR(power_of_t_test({.effect = 1, .max_p = 0.025}, 22), 0.9, 0.002);  // n = 22.02110 in the manual
+    EXPECT_NEAR(power_of_t_test({.effect = 1, .max_p = 0.025}, 22), 0.9,
+                0.002);  // n = 22.02110 in the manual
 }
 
 TEST(RatioTest, FindsASmallerFactor) {

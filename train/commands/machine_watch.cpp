@@ -17,7 +17,7 @@ std::string name_of_host() {
     return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// What the ranks of this host say, without the host's name in front of it.
+// Texts of the ranks on this host, without the host's name in front.
 std::vector<std::string> said_on_this_host(World& world, const std::string& text) {
     const std::string host = name_of_host() + '\n';
     std::vector<std::string> said;

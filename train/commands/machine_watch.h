@@ -17,7 +17,7 @@ class MachineWatch {
 
   private:
     World& world_;
-    std::set<int> cores_;  // of all ranks on this host; empty: all
+    std::set<int> cores_;  // cores of all ranks on this host; empty: all
     MachineCounters begin_;
 };
 

@@ -50,7 +50,7 @@ struct InterruptedRun {
 struct SideStatistics {
     int64_t failed = 0;      // runs that diverged
     Moments loss, train_ms;  // of those that are done
-    Moments wall_s;          // of those that have it
+    Moments wall_s;          // moments of the runs that have it
 };
 
 struct RecordStatistics {
@@ -105,7 +105,7 @@ struct Record {
     std::optional<int64_t> parameters, tokens;  // tokens: of a run's training
     std::optional<std::string> not_dense;       // dense_problem() of the model
 
-    // By read_record(): verdict -> number of replications.
+    // Number of replications for each verdict, by read_record().
     std::map<std::string, int64_t> replications;
 
     // By evaluate().

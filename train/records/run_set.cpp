@@ -130,7 +130,7 @@ Json moments_json(const Moments& m) {
     return {{"mean", m.mean}, {"std", m.std}};
 }
 
-// Of the runs that say it: older ones do not.
+// Moments over the runs that have a wall clock: older ones lack it.
 Moments wall_clock_of(const RunSet& set) {
     std::vector<double> values;
     for (const RecordRun& run : set.runs)

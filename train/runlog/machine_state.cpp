@@ -22,10 +22,10 @@ namespace {
 
 using MachineJson = nlohmann::ordered_json;
 
-constexpr double kMostOfOthers = 0.05;    // of the cores' time
+constexpr double kMostOfOthers = 0.05;    // share of the cores' time
 constexpr double kTicksPerCore = 0.02;    // seconds: the kernel counts whole ticks of 10 ms
-constexpr double kMostThrottled = 0.01;   // of the periods
-constexpr double kMostClockMove_ms = 50;  // of a run; daemons slew, which moves both clocks
+constexpr double kMostThrottled = 0.01;   // share of the periods
+constexpr double kMostClockMove_ms = 50;  // daemons slew, which moves both clocks
 constexpr double kMostClockRate = 0.001;  // the kernel's own correction is at most 0.0005
 
 double seconds_of(clockid_t clock) {

@@ -8,12 +8,12 @@
 namespace speedrun {
 
 struct MachineState {
-    double seconds = 0;         // of CLOCK_MONOTONIC
-    int64_t cores = 0;          // that the run's ranks on this host may use
+    double seconds = 0;         // length of the run by CLOCK_MONOTONIC
+    int64_t cores = 0;          // number that the run's ranks on this host may use
     double others = 0;          // share of their time that other programs took
     double stolen = 0;          // share that the hypervisor took
-    int64_t periods = 0;        // of the control group's limit of CPU time; 0: no limit
-    int64_t throttled = 0;      // of these periods, in which the group had to wait
+    int64_t periods = 0;        // periods of the control group's limit of CPU time; 0: no limit
+    int64_t throttled = 0;      // periods in which the group had to wait
     double mhz_begin = 0;       // mean over the cores; 0: not readable
     double mhz_end = 0;         // likewise
     std::string governor;       // of the first core; empty: not readable
