@@ -10,7 +10,8 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 28;  // some 100 bytes for each and for each order, at worst
+constexpr int64_t kMostCountedTokens = int64_t{1}
+                                       << 28;  // some 100 bytes for each and for each order, at worst
 constexpr std::array<double, 3> kFallback = {0.5, 1.0, 1.5};
 constexpr uint64_t kEmpty = UINT64_MAX;  // no key: contexts are below 2^28
 
@@ -99,7 +100,8 @@ KneserNey::KneserNey(const std::vector<std::span<const uint16_t>>& texts, int or
             if (token >= vocab_size) throw_data("a token {} in a vocabulary of {}", token, vocab_size);
     }
     if (tokens == 0) throw_data("no tokens to count");
-    if (tokens > kMostTokens) throw_usage("{} tokens, counts are made of at most {}", tokens, kMostTokens);
+    if (tokens > kMostCountedTokens)
+        throw_usage("{} tokens, counts are made of at most {}", tokens, kMostCountedTokens);
     uniform_ = 1.0 / vocab_size;
 
     // N-gram of the level before that ends at each position; kNone where the text is too short.
