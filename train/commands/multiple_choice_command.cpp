@@ -121,8 +121,8 @@ void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
     eval.footer(
         "--multiple-choice: the score of an ending is (1/n) sum over its n tokens of log p(token | separator,\n"
         "context, the ending's tokens before it), in nats and in the config's precision; the accuracy is the\n"
-        "share of items whose label has the highest score (of equal ones the first). The second accuracy is\n"
-        "that of the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
+        "share of items whose label has the highest score (of equal ones the first). The second accuracy\n"
+        "takes the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
         "A text that is longer than a row is cut from the left. HellaSwag: scripts/hellaswag_to_jsonl.py.\n"
         "Exit codes: 0 done; 2 bad usage; 3 a bad line, named with its number; 4 the run has diverged.");
 }
