@@ -161,7 +161,8 @@ class MultipleChoiceTest(unittest.TestCase):
         (self.work / "bad.jsonl").write_text("\n")
         self.assertIn("no item in it", self.run_(3, "eval", "logs/run", "--multiple-choice", "bad.jsonl").stderr)
         self.run_(3, "eval", "logs/run", "--multiple-choice", "missing.jsonl")
-        self.run_(2, "eval", "logs/run", "--json")
+        self.assertIn("--json: only with --multiple-choice", self.run_(2, "eval", "logs/run", "--json").stderr)
+        self.assertIn("--vocab: only with", self.run_(2, "eval", "logs/run", "--vocab", "x").stderr)
 
     def convert(self, *arguments: str) -> subprocess.CompletedProcess:
         script = str(ROOT / "scripts" / "hellaswag_to_jsonl.py")

@@ -32,7 +32,8 @@ TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
     result.add({{.sum = -2, .tokens = 1}, {.sum = -4, .tokens = 4}}, 0);
     EXPECT_DOUBLE_EQ(result.accuracy(), 0.5);
     EXPECT_DOUBLE_EQ(result.accuracy_by_sum(), 0.5);
-    result.add({{.sum = -3, .tokens = 3}, {.sum = -3, .tokens = 3}}, 1);  // the first of two equal scores counts
+    result.add({{.sum = -3, .tokens = 3}, {.sum = -3, .tokens = 3}},
+               1);  // the first of two equal scores counts
     EXPECT_EQ(result.right, 1);
     EXPECT_EQ(result.items, 3);
 }

@@ -11,19 +11,19 @@ namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-ChoiceItem item_of(const Json& json) {
+ChoiceItem item_of(const SortedJson& json) {
     if (!json.is_object()) throw JsonError("an object is expected, found " + shown(json));
     for (const char* key : {"context", "endings", "label"})
         if (!json.contains(key)) throw JsonError(fmt::format("no \"{}\"", key));
     ChoiceItem item;
-    const Json &context = json.at("context"), &endings = json.at("endings");
+    const SortedJson &context = json.at("context"), &endings = json.at("endings");
     if (!context.is_string()) throw JsonError("context: text is expected, found " + shown(context));
     item.context = context.get<std::string>();
     if (!endings.is_array() || endings.size() < 2)
         throw JsonError("endings: a list of two texts or more is expected, found " + shown(endings));
-    for (const Json& ending : endings) {
+    for (const SortedJson& ending : endings) {
         if (!ending.is_string() || ending.get<std::string>().empty())
             throw JsonError("endings: each is a text that is not empty, found " + shown(ending));
         item.endings.push_back(ending.get<std::string>());
@@ -45,7 +45,7 @@ std::vector<ChoiceItem> read_choice_items(const std::string& path) {
         ++number;
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         try {
-            items.push_back(item_of(parse_json<Json>(line)));
+            items.push_back(item_of(parse_json<SortedJson>(line)));
         } catch (const std::exception& error) {
             throw_data("{}: line {}: {}", path, number, error.what());
         }

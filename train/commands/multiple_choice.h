@@ -43,6 +43,8 @@ struct MultipleChoiceOptions {
     std::string file;        // items; empty: compute the validation loss
     std::string vocabulary;  // SampleOptions::vocabulary
     bool json = false;
+    // Returns whether there is a file. Throws a usage error for the others without one.
+    bool is_asked() const;
 };
 
 // Declares the options in the app of `speedrun eval`; they must outlive the app's parsing.

@@ -107,24 +107,26 @@ ChoiceRow row_of(const std::vector<int32_t>& context, const std::vector<int32_t>
 }  // namespace
 
 void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
-    CLI::Option* file =
-        eval.add_option(
-                "--multiple-choice", options.file,
-                "instead: how often the right ending of a text is the most likely one, over the lines "
-                "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX} of this file")
-            ->type_name("FILE.jsonl");
+    eval.add_option("--multiple-choice", options.file,
+                    "instead: how often the right ending of a text is the most likely one, over the lines "
+                    "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX} of this file")
+        ->type_name("FILE.jsonl");
     eval.add_option("--vocab", options.vocabulary,
-                    "with it: tiktoken file or tokenizer.json, where the run's data has no vocabulary")
-        ->needs(file);
-    eval.add_flag("--json", options.json, "with it: one JSON object, with the scores of every ending")
-        ->needs(file);
+                    "with it: tiktoken file or tokenizer.json, where the run's data has no vocabulary");
+    eval.add_flag("--json", options.json, "with it: one JSON object, with the scores of every ending");
     eval.footer(
         "--multiple-choice: the score of an ending is (1/n) sum over its n tokens of log p(token | separator,\n"
         "context, the ending's tokens before it), in nats and in the config's precision; the accuracy is the\n"
-        "share of items whose label has the highest score (of equal ones the first). The second accuracy is\n"
-        "that of the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
+        "share of items whose label has the highest score (of equal ones the first). The second accuracy\n"
+        "takes the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
         "A text that is longer than a row is cut from the left. HellaSwag: scripts/hellaswag_to_jsonl.py.\n"
         "Exit codes: 0 done; 2 bad usage; 3 a bad line, named with its number; 4 the run has diverged.");
+}
+
+bool MultipleChoiceOptions::is_asked() const {
+    if (file.empty() && (json || !vocabulary.empty()))
+        throw_usage("{}: only with --multiple-choice FILE.jsonl", json ? "--json" : "--vocab");
+    return !file.empty();
 }
 
 int run_multiple_choice(const EvalOptions& eval, const MultipleChoiceOptions& options) {

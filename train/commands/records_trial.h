@@ -24,7 +24,7 @@ struct RecordTrialOptions {
 CLI::App* add_record_trial(CLI::App& records, RecordTrialOptions& options);
 // Trains with drawn seeds, checks the runs as `records verify` does, and prints one JSON object on stdout. A refusal prints one
 // too. Returns 4 if a run diverged, 3 if the checks found a problem, 2 if the runs broke a rule of the class,
-// else 0. Throws what makes the runs impossible, after it is printed.
+// else 0. An error that makes the runs impossible is printed, then thrown.
 int run_record_trial(const RecordTrialOptions& options);
 
 }  // namespace speedrun

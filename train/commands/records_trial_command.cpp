@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kTrialFooter =
-    "Prints one JSON object on stdout, also for what is refused; errors are on stderr too:\n"
+    "Prints one JSON object on stdout, also for a refusal; errors are on stderr too:\n"
     "  loss, train_s     means over the runs: last validation (nats per token), training time; null: diverged\n"
     "  wall_s            of the whole process until now, start-up, validation and checks included\n"
     "  tokens, parameters   that a run trains on; numbers of the model\n"
@@ -42,7 +42,7 @@ constexpr const char* kTrialFooter =
     "Seeds are drawn from the system's random source and printed afterwards; no option chooses one.\n"
     "Example: speedrun records trial configs/kjv_small_batch.json --set schedule.steps=200";
 
-// Differs from call to call, whatever the caller does. 31 bits: any program reads them.
+// Returns other seeds at each call. 31 bits: any program reads them.
 std::vector<int64_t> hidden_seeds(int64_t count) {
     std::random_device source;
     std::set<int64_t> seeds;
@@ -56,7 +56,7 @@ struct Trial {
     std::string folder;
 };
 
-// As `records attempt` judges them, but for what needs a baseline and many runs.
+// Applies the rules of `records attempt` that need no baseline and no second run.
 Trial judge(const Attempt& attempt, const AttemptFolder& folder, const RecordTrialOptions& options) {
     AttemptFolder::Result result = folder.result();
     Trial trial{.record = std::move(result.record), .problems = {}, .folder = folder.path()};
@@ -72,7 +72,7 @@ Trial judge(const Attempt& attempt, const AttemptFolder& folder, const RecordTri
     return trial;
 }
 
-Json json_of(const Trial& trial, const Config& config, int code) {
+Json trial_json(const Trial& trial, const Config& config, int code) {
     const Record& record = trial.record;
     const Moments &loss = record.statistics.candidate.loss, &time = record.statistics.candidate.train_ms;
     const bool all_done = loss.count == static_cast<int64_t>(record.runs.size());
@@ -114,7 +114,7 @@ int code_of(const Trial& trial) {
     return 0;
 }
 
-void print(const Json& json) {
+void print_json(const Json& json) {
     std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -126,7 +126,7 @@ HardwareClass hardware_of_run(const Config& config, World& world) {
     return hardware_class_of(hardware_of(environment_to_json(environment)));
 }
 
-int make_runs(World& world, const Attempt& attempt, AttemptFolder& folder, bool keep_weights) {
+int make_trial_runs(World& world, const Attempt& attempt, AttemptFolder& folder, bool keep_weights) {
     bool first = true;
     for (const AttemptRun& run : folder.remaining()) {
         TrainOptions options;
@@ -162,16 +162,17 @@ int trial_on(World& world, const RecordTrialOptions& options) {
     check_trainable(world, attempt.candidate.config);
     expect_of_class(attempt, attempt.candidate, hardware_of_run(attempt.candidate.config, world));
     AttemptFolder folder(options.out, terms_of(attempt, world));
-    const int stopped = make_runs(world, attempt, folder, options.keep_weights);
+    const int stopped = make_trial_runs(world, attempt, folder, options.keep_weights);
     if (stopped != 0) {
-        print({{"exit_code", stopped},
-               {"error", stopped > 128 ? "stopped by a signal" : "a file of the run could not be written"},
-               {"folder", folder.path()}});
+        print_json(
+            {{"exit_code", stopped},
+             {"error", stopped > 128 ? "stopped by a signal" : "a file of the run could not be written"},
+             {"folder", folder.path()}});
         return stopped;
     }
     const Trial trial = judge(attempt, folder, options);
     const int code = code_of(trial);
-    print(json_of(trial, attempt.candidate.config, code));
+    print_json(trial_json(trial, attempt.candidate.config, code));
     for (const std::string& problem : trial.problems) std::fprintf(stderr, "error: %s\n", problem.c_str());
     return code;
 }
@@ -204,7 +205,7 @@ int run_record_trial(const RecordTrialOptions& options) {
     try {
         return trial_on(*world, options);
     } catch (const Error& error) {
-        print({{"exit_code", static_cast<int>(error.code())}, {"error", error.what()}});
+        print_json({{"exit_code", static_cast<int>(error.code())}, {"error", error.what()}});
         throw;
     }
 }

@@ -84,7 +84,8 @@ class MlperfWriter {
         if (run_.validations.empty() || run_.validations.back().step < run_.steps) {
             start_block(seen);
             seen = tokens.rbegin()->second;
-            end_block(seen, run_.train_ms);
+            move_to(run_.train_ms);
+            end_block(seen);
         }
         stop(seen);
         return text_;
@@ -153,12 +154,11 @@ class MlperfWriter {
     }
 
     void start_block(int64_t seen) { event(kStart, "block_start", nullptr, {{"samples_count", seen}}); }
-    void end_block(int64_t seen, double train_ms) {
-        now_ms_ = began_ms_ + run_.startup_ms + train_ms;
-        event(kEnd, "block_stop", nullptr, {{"samples_count", seen}});
-    }
+    void end_block(int64_t seen) { event(kEnd, "block_stop", nullptr, {{"samples_count", seen}}); }
+    void move_to(double train_ms) { now_ms_ = began_ms_ + run_.startup_ms + train_ms; }
     void say_validation(const Validation& validation, int64_t seen) {
-        end_block(seen, validation.train_ms);
+        move_to(validation.train_ms);
+        end_block(seen);
         const Json place = {{"samples_count", seen}, {"step_num", validation.step}};
         Json measured = place;
         measured["loss"] = validation.loss;
@@ -168,7 +168,7 @@ class MlperfWriter {
         event(kEnd, "eval_stop", nullptr, place);
     }
     void stop(int64_t seen) {
-        now_ms_ = began_ms_ + run_.startup_ms + run_.train_ms;
+        move_to(run_.train_ms);
         const bool reached = run_.done() && run_.loss() <= record_.target_loss;
         event(kEnd, "run_stop", nullptr,
               {{"status", reached ? "success" : "aborted"},

@@ -15,7 +15,7 @@ inline constexpr const char* kMlperfBenchmark = "llama31_8b";
 struct MlperfFacts {
     std::string organisation;
     int64_t validation_tokens = 0;  // scored by each validation
-    std::string folder;             // where the record is
+    std::string folder;             // path of the record
 };
 
 // The log of one run of the record, lines `:::MLLOG {...}` in the order of their times. `metrics` is the text of its metrics file.
