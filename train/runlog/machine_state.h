@@ -16,7 +16,7 @@ struct MachineState {
     int64_t throttled = 0;      // periods in which the group had to wait
     double mhz_begin = 0;       // mean over the cores; 0: not readable
     double mhz_end = 0;         // likewise
-    std::string governor;       // of the first core; empty: not readable
+    std::string governor = {};  // of the first core; empty: not readable
     double clock_moved_ms = 0;  // CLOCK_REALTIME against CLOCK_MONOTONIC
     double clock_rate = 0;      // seconds of CLOCK_MONOTONIC / seconds of CLOCK_MONOTONIC_RAW - 1
 
