@@ -20,7 +20,7 @@ cat >records/toy/track.json <<J
 J
 attempt() { "$speedrun" records attempt tiny.json "$@"; }
 
-# Programs beside a run: as many as there are cores.
+# One busy program for each core, beside the runs.
 busy=
 i=0
 while [ $i -lt "$(nproc)" ]; do
@@ -58,7 +58,7 @@ printed "1 \(replicated\|busy machine\)"
 sed -i 's/"verdict": "[a-z ]*"/"verdict": "other hardware"/' "$file"
 expect 3 'verdict: "other hardware", computed again' "$speedrun" records verify "$record"
 rm -r "$record/replications"
-# The same runs where the target is another: losses are not those that the record's rule asks for.
+# A track with another target than the record's config refuses the rerun.
 sed -i 's/"target_loss": 50/"target_loss": 1/' records/toy/track.json
 sed -i 's/"target_loss": 50/"target_loss": 1/' tiny.json
 expect 2 "target_loss is 50, the target of track toy is 1" "$speedrun" records rerun "$record" --runs 2

@@ -13,8 +13,8 @@ namespace record_cheats_test {
 using ForgeRecord = std::function<void(Forgery&)>;
 
 struct Cheat {
-    const char* row;      // of the table in docs/records.md
-    const char* message;  // part of it; stands in that row too
+    const char* row;      // row of the table in docs/records.md
+    const char* message;  // a part of the message, also in that row
     ForgeRecord forge;
 };
 
@@ -162,7 +162,7 @@ TEST(RecordCheatsTest, AnHonestRecordPasses) {
     EXPECT_EQ(fresh.problems_after([](Forgery&) {}, true), "");  // older ones say nothing of their machine
 }
 
-// What no file shows: runs made again do.
+// Cheats that no file shows, and runs made again do.
 struct Rerun {
     const char* row;
     const char* reason;

@@ -185,10 +185,10 @@ struct RecordVerifyOptions {
 int run_record_verify(const RecordVerifyOptions& options);
 
 struct RecordRerunOptions {
-    std::string record;  // folder
-    int64_t runs = 0;    // number of each side; 0: as many as the record has
-    std::string binary;  // that made the record, or one of its commit; empty: this one, or one that is built
-    std::string baseline_binary;  // the same for the other side of a race of two builds
+    std::string record;           // folder
+    int64_t runs = 0;             // number of each side; 0: as many as the record has
+    std::string binary;           // program of the record's commit; empty: this one, or one that is built
+    std::string baseline_binary;  // program of the other side in a race of two builds
     std::string out;              // folder of the result; empty: RECORD/replications
     std::string work = "logs/reruns";
 };

@@ -137,13 +137,15 @@ RecordsCli::RecordsCli(CLI::App& app) {
     counts_->footer(kCountsFooter);
     rerun_ = records_->add_subcommand("rerun", "repeat a record's runs with other seeds, and judge them");
     rerun_->add_option("record", rerun_options_.record, "the record's folder")->required();
-    rerun_->add_option("--runs", rerun_options_.runs, "of each side; default: as many as the record has")
+    rerun_
+        ->add_option("--runs", rerun_options_.runs,
+                     "number of runs of each side; default: as many as the record has")
         ->check(CLI::Range(2, 1000));
     rerun_->add_option(
         "--binary", rerun_options_.binary,
         "speedrun of the record's commit; default: this one if it is, else built in build/rerun");
     rerun_->add_option("--baseline-binary", rerun_options_.baseline_binary,
-                       "the same for the baseline of a race of two builds");
+                       "speedrun of the baseline's commit, for a race of two builds");
     rerun_->add_option("--out", rerun_options_.out, "folder of the result; default: RECORD/replications");
     rerun_->add_option("--work", rerun_options_.work, "folder of run folders: WORK/<record>/")
         ->capture_default_str();

@@ -80,7 +80,7 @@ std::vector<ShardInfo> data_of(const Record& record, const Track& track, const s
                                  read.data.val_tokens, read.record.target_loss});
 }
 
-// What other programs do right now, before hours are spent.
+// Prints the load of this machine before the first run.
 void say_load(const Record& record) {
     const MachineCounters begin = read_machine_counters(cores_in_list(allowed_cores()));
     std::this_thread::sleep_for(std::chrono::seconds(1));

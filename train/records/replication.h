@@ -19,7 +19,7 @@ inline constexpr const char* kBusyMachine = "busy machine";
 struct Replication {
     std::string replicates;  // the record's folder
     Record attempt;          // the new runs, with the record's configs and other seeds; evaluated
-    // By judge().
+    // Members that judge() fills.
     std::string verdict;
     std::vector<std::string> reasons;
     std::optional<TestResult> ratio_test;  // the factor here is below the record's

@@ -8,7 +8,7 @@ namespace speedrun {
 
 struct EffectToShow {
     double effect = 0;    // difference of the means, in standard deviations of one side
-    double max_p = 0.01;  // of the one-sided test
+    double max_p = 0.01;  // largest p of the one-sided test
     double power = 0.8;   // probability that the test shows it
 };
 

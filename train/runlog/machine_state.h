@@ -15,8 +15,8 @@ struct MachineState {
     int64_t periods = 0;        // periods of the control group's limit of CPU time; 0: no limit
     int64_t throttled = 0;      // periods in which the group had to wait
     double mhz_begin = 0;       // mean over the cores; 0: not readable
-    double mhz_end = 0;         // likewise
-    std::string governor;       // of the first core; empty: not readable
+    double mhz_end = 0;         // mean at the end
+    std::string governor = {};  // frequency governor of the first core; empty: not readable
     double clock_moved_ms = 0;  // CLOCK_REALTIME against CLOCK_MONOTONIC
     double clock_rate = 0;      // seconds of CLOCK_MONOTONIC / seconds of CLOCK_MONOTONIC_RAW - 1
 
@@ -27,7 +27,7 @@ struct MachineState {
 // Readings at one moment; those of a run are the difference of two.
 struct MachineCounters {
     double monotonic_s = 0, raw_s = 0, realtime_s = 0;
-    double busy_s = 0, stolen_s = 0;  // of these cores
+    double busy_s = 0, stolen_s = 0;  // time of these cores
     double own_s = 0;                 // CPU time of this process and its children that have ended
     int64_t periods = 0, throttled = 0;
     int64_t cores = 0;
