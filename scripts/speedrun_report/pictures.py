@@ -16,7 +16,7 @@ MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x"
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 # Points of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
 MOST_POINTS = 60
-MOST_POINTS_OF_ALL = 4000
+MOST_POINTS_OF_ALL = 3500
 MOST_COLUMNS = 3  # of panels
 # Longest over shortest run from which on the horizontal axis is logarithmic.
 LOG_SPREAD = 8
