@@ -80,7 +80,10 @@ if "$speedrun" records list records/kjv --markdown >"$work/board" 2>&1; then
     # README.md has one or two tables of records: the first boards of the first class, the rows in any order. Of each row the class,
     # the record, its seconds and its factor.
     awk -F ' *[|] *' '/^\*\*/ { split($0, part, "*"); name = part[3]; if (first == "") first = name; if (name == first) ++boards }
-        /^\| \[/ && name == first && boards <= 2 { split($3, seconds, " "); split($6, factor, " "); print name, $2, seconds[1], factor[1] }' \
+        /^\| record / { for (i = 2; i <= NF; ++i) column[$i] = i }
+        /^\| \[/ && name == first && boards <= 2 {
+            split($column["training s"], seconds, " "); split($column["against its predecessor"], factor, " ")
+            print name, $2, seconds[1], factor[1] }' \
         "$work/board" | sort >"$work/rows"
     [ "$(wc -l <"$work/rows")" -ge 4 ] || fail "the leaderboard cannot be read: $(cat "$work/board")"
     awk -F ' *[|] *' '/^\*\*/ { split($0, part, "*"); name = part[3] }
