@@ -19,7 +19,7 @@ fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 # Whether a command is run here.
 runs_here() {
     case $1 in
-    */usr/share/speedrun/* | *"records attempt configs/fineweb"* | *"records trial "* | *"records counts"* | *"launch "*" --hosts "*) return 1 ;;
+    */usr/share/speedrun/* | *"records attempt configs/fineweb"* | *"records trial "* | *"records counts"* | *"records rerun"* | *"launch "*" --hosts "*) return 1 ;;
     speedrun\ * | build/release/speedrun\ * | scripts/sweep.sh\ * | scripts/quickstart.sh*) ;;
     *.py\ logs/*) ;;
     "for "*"; do"*) ;;
@@ -35,6 +35,7 @@ elsewhere() {
     data/fineweb10B/download.sh*) echo "tests/data/download_test.sh: it downloads; there from a server of its own" ;;
     *"records attempt configs/fineweb"*) echo "tests/runs/locked_track_test.sh: it needs GPUs; there a tiny model on made-up shards" ;;
     *"records trial "*) echo "tests/runs/trial_test.sh: it needs the track's data; there a tiny track" ;;
+    *"records rerun"*) echo "tests/runs/rerun_test.sh: it builds a commit and repeats runs; there a tiny track" ;;
     *"records counts"*) echo "tests/runs/records_counts_test.sh: it needs the track's own shards" ;;
     "curl "*) echo "by hand: it downloads" ;;
     scripts/systems_record.sh*) echo "tests/runs/records_test.sh: it builds commits; there of programs" ;;
