@@ -194,7 +194,26 @@ else
 fi
 cat >build/release/speedrun <<J
 #!/bin/sh
-small() { for setting in model.num_layers=2 model.model_dim=64 model.num_heads=4; do echo "\$1 \$setting"; done; }
+# True if the config of a file or of a record has a model in parts.
+in_parts() {
+    if [ -d "\$1" ]; then sed -n '/^  "config": {/,/^  }/p' "\$1/record.json"; else cat "\$1" 2>/dev/null; fi | grep -q '"preset": *"none"'
+}
+# small OPTION CONFIG_OR_RECORD: a smaller model, or for one in parts its stages in fewer steps.
+small() {
+    if in_parts "\$2"; then
+        echo "\$1 schedule.stages=[1,2,\$steps]"
+    else
+        for setting in model.num_layers=2 model.model_dim=64 model.num_heads=4; do echo "\$1 \$setting"; done
+    fi
+}
+value_of() { # OPTION ARGUMENTS...
+    option=\$1
+    shift
+    while [ \$# -gt 1 ]; do
+        [ "\$1" != "\$option" ] || echo "\$2"
+        shift
+    done
+}
 last() { for setting in schedule.steps=\$steps schedule.warmup_steps=0; do echo "\$1 \$setting"; done; }
 steps=\${SPEEDRUN_README_STEPS:-4}
 case "\$*" in *--trace*) steps=12 ;; esac
@@ -212,12 +231,16 @@ train\ *)
     *--name*) ;;
     *) set -- "\$@" --name "\${OMPI_COMM_WORLD_SIZE:+ranks}unnamed-\${OMPI_COMM_WORLD_SIZE:+\$PPID}\${OMPI_COMM_WORLD_SIZE:-\$\$}" ;;
     esac
-    set -- train --set data.val_tokens=2048 \$(small --set) "\$@" \$(last --set)
+    ! in_parts "\$1" || steps=24 # as many as its momentum's cooldown needs
+    set -- train --set data.val_tokens=2048 \$(small --set "\$1") "\$@" \$(last --set)
     ;;
 "records attempt")
     shift 2
-    case "\$*" in *"--against "*) set -- \$(small --against-set) "\$@" \$(last --against-set) ;; esac
-    set -- records attempt \$(small --set) "\$@" \$(last --set)
+    config=\$1
+    against=\$(value_of --against "\$@")
+    ! in_parts "\$config" && ! in_parts "\$against" || steps=24
+    case "\$*" in *"--against "*) set -- \$(small --against-set "\$against") "\$@" \$(last --against-set) ;; esac
+    set -- records attempt \$(small --set "\$config") "\$@" \$(last --set)
     ;;
 esac
 exec "$speedrun" "\$@"
