@@ -8,7 +8,7 @@
 namespace speedrun {
 
 struct FakeNvml {
-    std::array<std::atomic<unsigned long long>, 2> reasons = {};  // by GPU
+    std::array<std::atomic<unsigned long long>, 2> reasons = {};  // one entry for each GPU
     std::atomic<int> reads = 0;
     std::atomic<int> open = 0, inits = 0;  // nvmlInit_v2 without nvmlShutdown; all
     std::atomic<int> fails = 0;            // code of each reading; 0: success

@@ -27,7 +27,7 @@ class MachineWatch {
   private:
     World& world_;
     const NvmlOptions nvml_;
-    std::optional<GpuClocks> clocks_;  // of this rank's GPU; none: a CPU
+    std::optional<GpuClocks> clocks_;  // this rank's GPU; none: a CPU
     bool warned_ = false;
     std::set<int> cores_;  // cores of all ranks on this host; empty: all
     MachineCounters begin_;

@@ -32,7 +32,7 @@ inline constexpr std::array<ClockReason, 5> kClockReasons = {{{0x04, "sw_power_c
 
 struct NvmlOptions {
     std::string library = "libnvidia-ml.so.1";
-    std::chrono::milliseconds every{1000};  // between two readings
+    std::chrono::milliseconds every{1000};  // interval of readings
 };
 
 class GpuClocks {
@@ -63,7 +63,7 @@ class GpuClocks {
     void* device_ = nullptr;  // null: nothing can be read
     std::string problem_;
     std::optional<uint64_t> seen_;
-    std::mutex mutex_;  // of stopping_ alone: the thread has the other members while it runs
+    std::mutex mutex_;  // guards stopping_; all else belongs to the thread while it runs
     std::condition_variable wake_;
     bool stopping_ = false;
     std::thread thread_;
