@@ -43,10 +43,13 @@ class MachineWatchTest : public ::testing::TestWithParam<const char*> {
     ~MachineWatchTest() override { EXPECT_EQ(nvml_->open, 0); }
 
     NvmlOptions options() const { return {.library = GetParam(), .every = std::chrono::milliseconds(2)}; }
-    // Returns after two readings that began after the call.
+    // Returns after two readings that began after the call, or fails after 10 seconds.
     void await_readings() const {
-        for (const int from = nvml_->reads; nvml_->reads < from + 3;)
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        for (const int from = nvml_->reads; nvml_->reads < from + 3;) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("NVML is not read");
+        }
     }
     // A run with these reasons in its middle, after and before which the GPU idles.
     MachineState run(MachineWatch& watch, unsigned long long reasons) const {
