@@ -37,6 +37,10 @@ std::string gpu_identity(const Device& /*device*/) {
     return "";
 }
 
+std::string gpu_identity(int /*gpu*/) {
+    return "";
+}
+
 void use_gpu(const Device& /*device*/) {}
 
 void begin_gpu_span(Stream& stream, const char* /*label*/) {

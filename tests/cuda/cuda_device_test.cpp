@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "kernels/cuda/device/gpu_interop.h"
 #include "kernels/cuda/device/stream_memory.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
@@ -38,6 +39,12 @@ TEST_F(CudaDeviceTest, MissingGpuIsAUsageError) {
               std::string::npos);
     set_fake_gpu({.driver_version = 0});
     EXPECT_NE(message_of([] { CudaDevice(0); }, ExitCode::usage).find("no NVIDIA driver"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, IdentityIsThatOfThePciBus) {
+    set_fake_gpu({.count = 2});
+    EXPECT_EQ(gpu_identity(1), "00000000:01:00");
+    EXPECT_EQ(gpu_identity(CudaDevice(1)), "00000000:01:00");
 }
 
 TEST_F(CudaDeviceTest, DryDeviceNeedsNoDriver) {

@@ -6,6 +6,8 @@
 #include "kernels/cuda/vendor/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
 #include "tests/runs/run_fixture.h"
+#include "train/comm/self_world.h"
+#include "train/commands/machine_watch.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/step_bench.h"
 
@@ -75,6 +77,15 @@ TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
             << "memory was allocated after the start-up";
         EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes) << major;
     }
+}
+
+TEST_F(FakeRunTest, ClocksAreReadOfTheGpuThatTrains) {
+    const auto world = make_self_world();
+    EXPECT_EQ(gpu_of_rank(*world, gpu_config()), "00000000:00:00");
+    EXPECT_EQ(gpu_of_rank(*world, config({"device=auto"})), "00000000:00:00");
+    EXPECT_EQ(gpu_of_rank(*world, config({"device=cpu"})), "");
+    set_fake_gpu({.count = 0});
+    EXPECT_EQ(gpu_of_rank(*world, gpu_config()), "");
 }
 
 TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {

@@ -1,22 +1,34 @@
-// Reads the machine before and after a run of an attempt, on all hosts of its ranks.
+// Reads the machine before and after each run of an attempt, on all hosts of its ranks, and the clocks of their GPUs meanwhile.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
+#include "kernels/cuda/device/gpu_clocks.h"
 #include "train/comm/communicator.h"
+#include "train/config/config.h"
 #include "train/runlog/machine_state.h"
 
 namespace speedrun {
 
+// gpu_identity() of the GPU that this rank trains the config on; empty: a CPU. Collective.
+std::string gpu_of_rank(World& world, const Config& config);
+
 class MachineWatch {
   public:
-    explicit MachineWatch(World& world);  // collective
-    // State since the beginning, of the host that was disturbed most. Collective.
+    explicit MachineWatch(World& world, NvmlOptions nvml = {}) : world_(world), nvml_(std::move(nvml)) {}
+    // gpu: gpu_of_rank(). Collective.
+    void begin(const std::string& gpu);
+    // State since the beginning, of the host that was disturbed most. The first rank warns once if a GPU's clocks cannot be
+    // read. Collective.
     MachineState end();
 
   private:
     World& world_;
+    const NvmlOptions nvml_;
+    std::optional<GpuClocks> clocks_;  // this rank's GPU; none: a CPU
+    bool warned_ = false;
     std::set<int> cores_;  // cores of all ranks on this host; empty: all
     MachineCounters begin_;
 };

@@ -77,6 +77,9 @@ int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, c
 // Makes the runs one after the other; 0, or the exit code that ends the attempt for now.
 int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& asked, AttemptFolder* folder,
               const std::string& path, const std::vector<AttemptRun>& runs, bool terminal) {
+    const std::string gpu = gpu_of_rank(world, attempt.candidate.config);
+    const std::string gpu_of_baseline = attempt.baseline ? gpu_of_rank(world, attempt.baseline->config) : "";
+    MachineWatch watch(world);
     for (size_t i = 0; i < runs.size(); ++i) {
         const AttemptRun& run = runs[i];
         if (folder) {
@@ -87,6 +90,7 @@ int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& 
                         static_cast<long long>(run.seed));
             std::fflush(stdout);
         }
+        watch.begin(run.side == kCandidate ? gpu : gpu_of_baseline);
         TrainOptions options;
         options.name = run.name();
         options.out = path;
@@ -96,7 +100,6 @@ int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& 
         options.began_ms = i == 0 ? 0 : process_age_ms();
         reset_peak_rss();
         int code = 0;
-        MachineWatch watch(world);
         if (!attempt.baseline_binary.empty()) {
             code = train_by_builds(attempt, asked, run, options);
             folder->keep_machine(run, watch.end());

@@ -122,6 +122,12 @@ int make_rerun(World& world, AttemptFolder& folder, const AttemptTerms& terms, c
     const fs::path path = folder.path();
     write_text_file((path / "candidate.json").string(), terms.config);
     if (terms.baseline) write_text_file((path / "baseline.json").string(), terms.baseline->config);
+    const auto gpu_of = [&](const std::string& config) {
+        return gpu_of_rank(world, parse_config(config, terms.name + ": config", {}));
+    };
+    const std::string gpu = gpu_of(terms.config);
+    const std::string gpu_of_baseline = terms.baseline ? gpu_of(terms.baseline->config) : "";
+    MachineWatch watch(world);
     const std::vector<AttemptRun> runs = folder.remaining();
     for (const AttemptRun& run : runs) {
         std::printf("run %lld of %zu: %s, seed %lld\n", static_cast<long long>(run.order) + 1,
@@ -134,7 +140,7 @@ int make_rerun(World& world, AttemptFolder& folder, const AttemptTerms& terms, c
         options.name = run.name();
         options.out = path.string();
         options.seed = run.seed;
-        MachineWatch watch(world);
+        watch.begin(run.side == kCandidate ? gpu : gpu_of_baseline);
         const int code = train_with(program.path, options);
         folder.keep_machine(run, watch.end());
         if (code != 0 && code != static_cast<int>(ExitCode::diverged)) {

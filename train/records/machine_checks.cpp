@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/device/gpu_clocks.h"
 #include "train/records/timeline_checks.h"
 
 namespace speedrun {
@@ -27,6 +28,11 @@ std::string machine_problem(const MachineState& m) {
     for (const double value : {m.mhz_begin, m.mhz_end})
         if (!std::isfinite(value) || value < 0) return fmt::format("mhz: {}", value);
     if (!std::isfinite(m.clock_moved_ms) || !std::isfinite(m.clock_rate)) return "clock: not finite";
+    for (const std::string& name : m.gpu_throttle.value_or(std::set<std::string>{})) {
+        if (std::none_of(kClockReasons.begin(), kClockReasons.end(),
+                         [&](const ClockReason& reason) { return name == reason.name; }))
+            return fmt::format("gpu_throttle: {} is no reason for reduced clocks", name);
+    }
     return "";
 }
 

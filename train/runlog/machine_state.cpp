@@ -1,6 +1,6 @@
 #include "train/runlog/machine_state.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "data/json_text.h"
+#include "kernels/cuda/device/gpu_clocks.h"
 #include "kernels/device/control_group.h"
 #include "kernels/device/error.h"
 
@@ -108,6 +109,11 @@ std::string MachineState::problem() const {
         return fmt::format("the wall clock moved by {:.0f} ms", clock_moved_ms);
     if (std::abs(clock_rate) > kMostClockRate)
         return fmt::format("the clock ran {:+.2f}% against the processor's", clock_rate * 100);
+    std::set<std::string> slowdowns;
+    for (const ClockReason& reason : kClockReasons)
+        if (reason.marks && gpu_throttle && gpu_throttle->contains(reason.name))
+            slowdowns.insert(reason.name);
+    if (!slowdowns.empty()) return fmt::format("a GPU reduced its clocks: {}", fmt::join(slowdowns, ", "));
     return "";
 }
 
@@ -187,23 +193,27 @@ MachineState worst_of(const MachineState& a, const MachineState& b) {
     }
     worst.clock_moved_ms = larger_size(a.clock_moved_ms, b.clock_moved_ms);
     worst.clock_rate = larger_size(a.clock_rate, b.clock_rate);
+    if (b.gpu_throttle) {
+        if (!worst.gpu_throttle) worst.gpu_throttle.emplace();
+        worst.gpu_throttle->insert(b.gpu_throttle->begin(), b.gpu_throttle->end());
+    }
     return worst;
 }
 
 std::string machine_state_to_json(const MachineState& s) {
-    return MachineJson({{"seconds", s.seconds},
-                        {"cores", s.cores},
-                        {"others", s.others},
-                        {"stolen", s.stolen},
-                        {"periods", s.periods},
-                        {"throttled", s.throttled},
-                        {"mhz_begin", s.mhz_begin},
-                        {"mhz_end", s.mhz_end},
-                        {"governor", s.governor},
-                        {"clock_moved_ms", s.clock_moved_ms},
-                        {"clock_rate", s.clock_rate}})
-               .dump(2) +
-           "\n";
+    MachineJson json({{"seconds", s.seconds},
+                      {"cores", s.cores},
+                      {"others", s.others},
+                      {"stolen", s.stolen},
+                      {"periods", s.periods},
+                      {"throttled", s.throttled},
+                      {"mhz_begin", s.mhz_begin},
+                      {"mhz_end", s.mhz_end},
+                      {"governor", s.governor},
+                      {"clock_moved_ms", s.clock_moved_ms},
+                      {"clock_rate", s.clock_rate}});
+    if (s.gpu_throttle) json["gpu_throttle"] = *s.gpu_throttle;
+    return json.dump(2) + "\n";
 }
 
 MachineState machine_state_from_json(const std::string& text, const std::string& origin) {
@@ -222,6 +232,8 @@ MachineState machine_state_from_json(const std::string& text, const std::string&
         s.governor = json.at("governor").get<std::string>();
         s.clock_moved_ms = number("clock_moved_ms");
         s.clock_rate = number("clock_rate");
+        if (json.contains("gpu_throttle"))
+            s.gpu_throttle = json.at("gpu_throttle").get<std::set<std::string>>();
         return s;
     } catch (const std::exception& error) {
         throw_data("{}: {}", origin, error.what());

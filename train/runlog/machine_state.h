@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -19,6 +20,8 @@ struct MachineState {
     std::string governor = {};  // frequency governor of the first core; empty: not readable
     double clock_moved_ms = 0;  // CLOCK_REALTIME against CLOCK_MONOTONIC
     double clock_rate = 0;      // seconds of CLOCK_MONOTONIC / seconds of CLOCK_MONOTONIC_RAW - 1
+    // Names in kClockReasons for which the ranks' GPUs reduced their clocks; none: no GPU, or NVML cannot be read.
+    std::optional<std::set<std::string>> gpu_throttle = {};
 
     // The reason why times of such a run are marked; empty: none.
     std::string problem() const;
@@ -45,7 +48,7 @@ MachineCounters read_machine_counters(const std::set<int>& cores, const std::str
 
 // own_s: CPU time of all ranks on this host in between.
 MachineState state_between(const MachineCounters& begin, const MachineCounters& end, double own_s);
-// The larger value of each figure that can mark a run: of a run on several hosts.
+// The larger value of each figure that can mark a run, and the reasons of either: of a run on several hosts.
 MachineState worst_of(const MachineState& a, const MachineState& b);
 
 // machine.json of a run in an attempt. The second throws a data error that names `origin`.

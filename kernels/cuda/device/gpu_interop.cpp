@@ -36,8 +36,12 @@ bool is_captured(const Stream& stream) {
 std::string gpu_identity(const Device& device) {
     const auto* const cuda = dynamic_cast<const CudaDevice*>(&device);
     if (!cuda || cuda->dry()) return "";
+    return gpu_identity(cuda->index());
+}
+
+std::string gpu_identity(int gpu) {
     cudaDeviceProp properties{};
-    cuda::check(cudaGetDeviceProperties(&properties, cuda->index()), "cudaGetDeviceProperties");
+    cuda::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
     return fmt::format("{:08x}:{:02x}:{:02x}", properties.pciDomainID, properties.pciBusID,
                        properties.pciDeviceID);
 }

@@ -21,6 +21,8 @@ bool is_captured(const Stream& stream);
 // Which of all GPUs of its host this is, whatever number it goes by in this process ("00000000:1b:00");
 // empty: none.
 std::string gpu_identity(const Device& device);
+// Identity of the GPU with this number in this process. The GPU must exist.
+std::string gpu_identity(int gpu);
 
 // CUDA calls of this thread are for this GPU from here on.
 void use_gpu(const Device& device);
