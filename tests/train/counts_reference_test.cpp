@@ -30,7 +30,7 @@ HardwareClass cores(int64_t count, const std::string& level) {
 }
 
 // A repository with a track, its shards in data/toy, and a reference.
-class CountsReferenceTest : public testing::Test {
+class CountsReferenceTest : public ::testing::Test {
   protected:
     void SetUp() override {
         fs::create_directories(folder_ + "/references");

@@ -54,7 +54,7 @@ TEST(DenseRuleTest, NamesTheKeyOfATableThatIsRefused) {
 }
 
 // Graphs as keys of the future could make them.
-class DenseGraphTest : public testing::Test {
+class DenseGraphTest : public ::testing::Test {
   protected:
     DenseGraphTest() {
         config_.num_layers = 1;

@@ -12,7 +12,7 @@ namespace speedrun {
 namespace machine_state_test {
 
 // Files of a machine with four cores, two of which the process may use.
-class MachineStateTest : public testing::Test {
+class MachineStateTest : public ::testing::Test {
   protected:
     MachineStateTest() {
         for (const char* folder : {"proc/self", "sys/devices/system/cpu/cpu0/cpufreq", "sys/fs/cgroup/job"})

@@ -326,7 +326,7 @@ const std::vector<Case> cases = {
      }},
 };
 
-class ForgedRecordTest : public testing::TestWithParam<Case> {};
+class ForgedRecordTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ForgedRecordTest, IsFound) {
     static const ForgedRecord narrow("2026-11-26_narrow");
@@ -334,7 +334,7 @@ TEST_P(ForgedRecordTest, IsFound) {
     EXPECT_NE(problems.find(GetParam().problem), std::string::npos) << problems;
 }
 
-INSTANTIATE_TEST_SUITE_P(Forgeries, ForgedRecordTest, testing::ValuesIn(cases),
+INSTANTIATE_TEST_SUITE_P(Forgeries, ForgedRecordTest, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(RecordChecksTest, HonestRecordsHaveNoProblem) {

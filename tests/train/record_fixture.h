@@ -19,7 +19,7 @@
 namespace speedrun {
 
 // A track, and an attempt's folder of three seeds on both sides that no run has made.
-class RecordTest : public testing::Test {
+class RecordTest : public ::testing::Test {
   protected:
     RecordTest() {
         std::filesystem::create_directories(dir_.file("records/toy"));
