@@ -72,9 +72,10 @@ void expect_commit(const RecordedProgram& program, const fs::path& run_folder) {
 
 std::vector<ShardInfo> data_of(const Record& record, const Track& track, const std::string& config) {
     const Config read = parse_config(config, record.folder_name() + ": config", {});
-    TrackClass own =
-        track.classes.front();  // the data are the same in every class; the target is the record's own
-    own.target_loss = read.record.target_loss;
+    const TrackClass* const found = track.find_class(track.class_of_record(record.race));
+    TrackClass own = found ? *found : track.classes.front();
+    if (!own.by_loss() && own.had_target(record.target_loss, record.date))
+        own.target_loss = record.target_loss;  // also if another one took its place since
     return expect_data_of_track(track, own,
                                 {expand_globs(read.data.train), expand_globs(read.data.val),
                                  read.data.val_tokens, read.record.target_loss});
