@@ -120,7 +120,7 @@ changed() {
 }
 changed ".*while it was in use: [0-9]* bytes when it was opened, now 0" train_000000.bin sh -c ': >tiny/train_000000.bin'
 changed ".*while it was in use" val_000000.bin truncate -s 2000 tiny/val_000000.bin
-changed ".*while it was in use: .* now" train_000000.bin sh -c 'echo more >>tiny/train_000000.bin'
+changed ".*while it was in use" train_000000.bin sh -c 'echo more >>tiny/train_000000.bin'
 changed ".*was written to while it was in use" train_000000.bin sh -c "printf x | dd of=tiny/train_000000.bin bs=1 seek=3000 conv=notrunc 2>/dev/null"
 rm -rf tiny; cp -r moved tiny
 # Deleted, or replaced by a rename: the run reads the files that it opened.

@@ -66,7 +66,7 @@ class CountsReferenceTest : public ::testing::Test {
                       .order = 3,
                       .row_length = 16,
                       .tokens = 49,
-                      .loss = measure_counts(tokens, 3, 16).loss,
+                      .loss = measure_counts(3, tokens, 16).loss,
                       .repetitions = {0.75, 0.25, 0.5},
                       .date = "2026-11-28",
                       .git_sha = std::string(40, 'a'),

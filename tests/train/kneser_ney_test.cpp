@@ -127,7 +127,7 @@ TEST(KneserNeyTest, HasTheProbabilitiesOfThePlainFormula) {
     const std::vector<Tokens> all = texts();
     bool estimated = false, fallback = false;
     for (int order = 1; order <= 6; ++order) {
-        const KneserNey counts(spans(all), order, kVocabulary);
+        const KneserNey counts(order, spans(all), kVocabulary);
         const Plain plain(all, order, kVocabulary);
         for (int k = 0; k <= order; ++k) {
             for (int r = 1; r <= 3; ++r)
@@ -152,7 +152,7 @@ TEST(KneserNeyTest, HasTheProbabilitiesOfThePlainFormula) {
 
 TEST(KneserNeyTest, RowSeesNothingBeforeItsStart) {
     const std::vector<Tokens> all = texts();
-    const KneserNey counts(spans(all), 4, kVocabulary);
+    const KneserNey counts(4, spans(all), kVocabulary);
     const Plain plain(all, 4, kVocabulary);
     const Tokens row(all[0].begin() + 20, all[0].begin() + 40);
     double expected = 0;
@@ -167,7 +167,7 @@ TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
     const Tokens text = {0, 1, 2, 3, 4, 3, 2, 5, 0, 1},
                  row = {4, 3, 2, 5, 0, 1, 2, 3, 4, 3, 2, 5, 0, 1, 2, 3};
     for (int order = 1; order <= 6; ++order) {
-        const KneserNey counts({text}, order, kVocabulary);
+        const KneserNey counts(order, {text}, kVocabulary);
         const Plain plain({text}, order, kVocabulary);
         double expected = 0;
         for (size_t i = 1; i < row.size(); ++i)
@@ -183,7 +183,7 @@ TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
     const TempDir folder;
     write_shard(folder.file("val.bin"), all[1]);
     const TokenDataset dataset({folder.file("val.bin")}, kVocabulary, 0);
-    const KneserNey counts({all[0]}, 3, kVocabulary);
+    const KneserNey counts(3, {all[0]}, kVocabulary);
     for (const int64_t length : {1, 16, 89, 200}) {
         const ValidationLoader loader(dataset, {.sequence_length = length});
         double sum = 0;
@@ -197,7 +197,7 @@ TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
             }
         }
         const TrackTokens tokens{.train = {all[0]}, .val = all[1], .vocab_size = kVocabulary, .shards = {}};
-        EXPECT_NEAR(measure_counts(tokens, 3, length).loss, sum / static_cast<double>(loader.num_targets()),
+        EXPECT_NEAR(measure_counts(3, tokens, length).loss, sum / static_cast<double>(loader.num_targets()),
                     1e-12)
             << "rows of " << length;
     }
@@ -207,7 +207,7 @@ TEST(KneserNeyTest, TakesLargeVocabulariesAndGivesTheSameBits) {
     Tokens text;
     for (uint32_t i = 0; i < 3000; ++i) text.push_back(static_cast<uint16_t>(i * i * 40503u >> 3));
     text[7] = 65535;
-    const KneserNey a({text}, 2, 65536), b({text}, 2, 65536);
+    const KneserNey a(2, {text}, 65536), b(2, {text}, 65536);
     EXPECT_EQ(a.loss_sum(text), b.loss_sum(text));
     double sum = 0;
     for (uint32_t token = 0; token < 65536; ++token)
@@ -229,7 +229,7 @@ std::string error_of(ExitCode code, const Make& make) {
 TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {
     const Tokens text = {1, 2, 3};
     const auto make = [&](const Tokens& tokens, int order, int vocab_size) {
-        return [=] { KneserNey({tokens}, order, vocab_size); };
+        return [=] { KneserNey(order, {tokens}, vocab_size); };
     };
     EXPECT_EQ(error_of(ExitCode::usage, make(text, 0, 7)),
               "order 0: contexts of 1 to 12 tokens can be counted");
@@ -247,7 +247,7 @@ TEST(KneserNeyTest, ReachesItsLossOnKjv) {
     const Track track = read_track(root + "/records/kjv");
     if (!has_shards(track, root + "/data/kjv"))
         GTEST_SKIP() << "data/kjv has no shards: data/kjv/prepare.sh BINARY makes them";
-    const CountsResult result = measure_counts(read_track_tokens(track, root + "/data/kjv"), 5, 256);
+    const CountsResult result = measure_counts(5, read_track_tokens(track, root + "/data/kjv"), 256);
     EXPECT_NEAR(result.loss, 1.0804, 5e-5);
 }
 

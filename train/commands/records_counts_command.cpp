@@ -64,12 +64,12 @@ int run_record_counts(const RecordCountsOptions& options) {
     std::printf("%s; reading and hashing the shards is not timed\n", reference.hardware_text().c_str());
     std::printf("order  loss      seconds   counting  scoring  contexts\n");
     for (const int order : orders) {
-        CountsResult result = measure_counts(tokens, order, options.row_length);
+        CountsResult result = measure_counts(order, tokens, options.row_length);
         reference.order = order;
         reference.loss = result.loss;
         reference.repetitions = {result.seconds()};
         for (int i = 1; i < kRepetitions && !options.out.empty(); ++i) {
-            result = measure_counts(tokens, order, options.row_length);
+            result = measure_counts(order, tokens, options.row_length);
             reference.repetitions.push_back(result.seconds());
         }
         print_row(order, result, reference.seconds());

@@ -34,7 +34,7 @@ double median_of(std::vector<double> values) {
     return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-std::vector<std::string> files_of(const Track& track, const std::string& folder, const std::string& split) {
+std::vector<std::string> files_of(const std::string& folder, const Track& track, const std::string& split) {
     std::vector<std::string> files;
     for (const ShardInfo& shard : track.shards)
         if (shard.split == split) files.push_back((fs::path(folder) / shard.file).string());
@@ -155,8 +155,8 @@ bool has_shards(const Track& track, const std::string& folder) {
 }
 
 TrackTokens read_track_tokens(const Track& track, const std::string& folder) {
-    const std::vector<std::string> train = files_of(track, folder, "train"),
-                                   val = files_of(track, folder, "val");
+    const std::vector<std::string> train = files_of(folder, track, "train"),
+                                   val = files_of(folder, track, "val");
     for (const auto* files : {&train, &val}) {
         for (const std::string& file : *files) {
             if (fs::exists(file)) continue;
@@ -183,10 +183,10 @@ TrackTokens read_track_tokens(const Track& track, const std::string& folder) {
     return result;
 }
 
-CountsResult measure_counts(const TrackTokens& tokens, int order, int64_t row_length) {
+CountsResult measure_counts(int order, const TrackTokens& tokens, int64_t row_length) {
     CountsResult result;
     const auto begin = std::chrono::steady_clock::now();
-    const KneserNey counts({tokens.train.begin(), tokens.train.end()}, order, tokens.vocab_size);
+    const KneserNey counts(order, {tokens.train.begin(), tokens.train.end()}, tokens.vocab_size);
     result.counting_s = seconds_since(begin);
     const auto counted = std::chrono::steady_clock::now();
     const std::span<const uint16_t> val = tokens.val;
@@ -268,7 +268,7 @@ std::vector<ReferenceCheck> verify_references(const std::string& track_folder) {
             check.recomputed = !folder.empty() && has_shards(track, folder) && hashes_fit(track, folder);
             if (check.recomputed) {
                 const double loss =
-                    measure_counts(read_track_tokens(track, folder), static_cast<int>(r.order), r.row_length)
+                    measure_counts(static_cast<int>(r.order), read_track_tokens(track, folder), r.row_length)
                         .loss;
                 if (!(std::abs(loss - r.loss) <= kSameLoss))
                     check.problems.push_back(fmt::format(

@@ -35,7 +35,7 @@ struct CountsResult {
 };
 // Counts contexts of up to `order` tokens in the training shards and scores the validation in rows of `row_length` tokens, cut as
 // ValidationLoader cuts them: a row sees nothing before its own start.
-CountsResult measure_counts(const TrackTokens& tokens, int order, int64_t row_length);
+CountsResult measure_counts(int order, const TrackTokens& tokens, int64_t row_length);
 
 struct CountsReference {
     std::string path;  // not stored

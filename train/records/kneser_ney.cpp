@@ -54,7 +54,8 @@ uint32_t KneserNey::Table::find(uint64_t key) const {
     }
 }
 
-uint32_t KneserNey::Table::find_or_add(uint64_t key, uint32_t id) {
+uint32_t KneserNey::Table::find_or_add(const Entry& entry) {
+    const auto [key, id] = entry;
     for (size_t i = slot_of(key);; i = (i + 1) & (keys_.size() - 1)) {
         if (keys_[i] == key) return ids_[i];
         if (keys_[i] != kEmpty) continue;
@@ -68,7 +69,7 @@ uint32_t KneserNey::Table::find_or_add(uint64_t key, uint32_t id) {
 void KneserNey::Table::grow() {
     Table larger(keys_.size());
     for (size_t i = 0; i < keys_.size(); ++i) {
-        if (keys_[i] != kEmpty) larger.find_or_add(keys_[i], ids_[i]);
+        if (keys_[i] != kEmpty) larger.find_or_add({keys_[i], ids_[i]});
     }
     *this = std::move(larger);
 }
@@ -88,7 +89,7 @@ struct KneserNey::Types {
     }
 };
 
-KneserNey::KneserNey(const std::vector<std::span<const uint16_t>>& texts, int order, int32_t vocab_size) {
+KneserNey::KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size) {
     if (order < 1 || order > kMostContextTokens)
         throw_usage("order {}: contexts of 1 to {} tokens can be counted", order, kMostContextTokens);
     if (vocab_size < 1 || vocab_size > 65536)
@@ -127,7 +128,7 @@ KneserNey::KneserNey(const std::vector<std::span<const uint16_t>>& texts, int or
                     if (level.only[context] == kNone)
                         level.only[context] = id = next;
                     else
-                        id = level.table.find_or_add(key_of(context, token), next);
+                        id = level.table.find_or_add({key_of(context, token), next});
                     if (id == next) {
                         types.add(context, suffix);
                         level.token.push_back(token);

@@ -33,7 +33,7 @@ class KneserNey {
     // Counts n-grams of up to order + 1 tokens in each text; none crosses from one text to the next. One thread; the same texts
     // give the same bits. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in [1, 65536],
     // or there are too many tokens; a data error for texts without a token, or with one that is not below vocab_size.
-    KneserNey(const std::vector<std::span<const uint16_t>>& texts, int order, int32_t vocab_size);
+    KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size);
 
     // Returns the probability of `token` (below vocab_size) after the last `order` tokens of this context.
     double probability(std::span<const uint16_t> context, uint16_t token) const;
@@ -52,9 +52,13 @@ class KneserNey {
     // A map from (context, token) to the n-gram that they make.
     class Table {
       public:
+        struct Entry {
+            uint64_t key;
+            uint32_t id;
+        };
         explicit Table(size_t expected);
-        uint32_t find(uint64_t key) const;                // kNone: not there
-        uint32_t find_or_add(uint64_t key, uint32_t id);  // the one that is there, else `id`
+        uint32_t find(uint64_t key) const;         // kNone: not there
+        uint32_t find_or_add(const Entry& entry);  // the stored id of the key, else adds the entry
 
       private:
         size_t slot_of(uint64_t key) const;

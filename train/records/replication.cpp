@@ -71,8 +71,8 @@ bool same_value(const std::string& a, const std::string& b) {
     return *end_a == 0 && *end_b == 0 && std::abs(x - y) <= 1e-9 * std::max(std::abs(x), std::abs(y));
 }
 
-void check_configs(const std::string& name, const std::string& here, const std::string& recorded,
-                   std::vector<std::string>& problems) {
+void check_configs(const std::string& name, std::vector<std::string>& problems, const std::string& here,
+                   const std::string& recorded) {
     for (const KeyDifference& d : key_differences(recorded, here))
         if (d.key != "seed")
             problems.push_back(fmt::format("{}.{}: {}, the record's is {}", name, d.key, d.after, d.before));
@@ -92,12 +92,12 @@ std::vector<std::string> problems_of(const std::string& text, const std::string&
         if (d.key.ends_with("sha256") || d.key.ends_with(".why") || same_value(d.before, d.after)) continue;
         problems.push_back(fmt::format("{}: {}, computed again {}", d.key, d.before, d.after));
     }
-    check_configs("attempt.config", r.attempt.config, record.config, problems);
+    check_configs("attempt.config", problems, r.attempt.config, record.config);
     if (record.baseline.has_value() != r.attempt.baseline.has_value())
         problems.push_back("attempt.baseline: the record has one, or this has one, but not both");
     else if (record.baseline)
-        check_configs("attempt.baseline.config", r.attempt.baseline->config, record.baseline->config,
-                      problems);
+        check_configs("attempt.baseline.config", problems, r.attempt.baseline->config,
+                      record.baseline->config);
     if (r.attempt.git_sha != record.git_sha)
         problems.push_back(
             fmt::format("attempt.git_sha: {}, the record's is {}", r.attempt.git_sha, record.git_sha));
