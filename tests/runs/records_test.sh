@@ -133,8 +133,8 @@ printed "data  met      the track's shards, all [0-9]* validation tokens$"
 lower=$(echo records/toy/*_lower)
 has "$lower/record.json" '"target_loss": 0.0'
 expect 0 "figures are those of its runs; of class few, quick" "$speedrun" records verify "$lower"
-# One config on both sides is no lower loss.
-expect 0 "loss  NOT MET .*, alternating with fast of .* that it is lower" attempt --runs 3 --class few --against "$fast" --name again --set schedule.steps=10 --set eval.every=5
+# One config on both sides is no lower loss. On a busy machine `lower` is no record, and `fast` leads; else `lower` has to be beaten.
+expect 0 "loss  NOT MET .*\(alternating with fast of .* that it is lower\|in turns with the record before it, .*_lower\)" attempt --runs 3 --class few --against "$fast" --name again --set schedule.steps=10 --set eval.every=5
 
 # A record as the baseline; one run diverges on one side: kept, listed, and the attempt goes on.
 wild="--set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000"
