@@ -17,7 +17,7 @@ Exit codes: 0 written; 2 bad usage; 3 a bad line, named with its number: then no
 
 
 class LineError(Exception):
-    """What is wrong with a line."""
+    """The fault of a line."""
 
 
 def item_of(line: str) -> dict:

@@ -32,7 +32,7 @@ def id_of(run: Run) -> str:
 
 
 def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> None:
-    # Only what the run's folder says: nothing of the machine, the program or the repository that converts it.
+    # Contents of the run's folder alone: nothing about the machine, the program or the repository that converts it.
     settings = wandb.Settings(
         silent=True,
         console="off",

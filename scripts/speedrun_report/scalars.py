@@ -1,4 +1,4 @@
-"""What loggers of other programs take of a run: numbers by tag, step and time."""
+"""Scalars of a run for the loggers of other programs: tag, step, time and value."""
 
 import datetime
 import math

@@ -1,5 +1,5 @@
 """speedrun records export --mlperf: MLPerf's own compliance checker takes the log of every run of every committed record, and
-refuses damaged ones; times are those of record.json. Usage: mlperf_test.py SPEEDRUN. Skipped (77) without mlperf-logging."""
+refuses damaged ones; times equal record.json's. Usage: mlperf_test.py SPEEDRUN. Skipped (77) without mlperf-logging."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
 """speedrun eval --multiple-choice on made-up items: its scores are sums of the losses that `speedrun gradients` writes for the
-same tokens, and where torch and transformers are installed those of the exported model there.
+same tokens, and equal the exported model's there, where torch and transformers are installed.
 Usage: multiple_choice_test.py SPEEDRUN"""
 
 import json

@@ -72,7 +72,7 @@ expect 3 "no operation in bf16 has passed there; line 1 is damaged" within plan 
 # A window of the trace that the run does not reach.
 expect 0 "warning: --trace 30:40: the run begins with step 0 and ends before step 20, no trace.json" "$speedrun" train tiny.json --name late --trace 30:40
 [ ! -e logs/late/trace.json ] || fail "late has a trace"
-# timeout sends TERM twice at once: that is one request.
+# timeout sends TERM twice within microseconds: one request.
 expect 143 "warning: --trace 900000:900001: the run ended after" sh -c "timeout --preserve-status -s TERM 2 '$speedrun' train tiny.json --name stopped --set schedule.steps=1000000 --trace 900000:900001"
 
 # A damaged line of metrics.jsonl is left out.

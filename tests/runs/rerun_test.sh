@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trust in a record: the state of the machine in its runs, `records rerun`, the number of runs by --effect. Runs of a busy machine
-# are marked, so what depends on that accepts both. Usage: rerun_test.sh SPEEDRUN
+# are marked, so a check that depends on it accepts both. Usage: rerun_test.sh SPEEDRUN
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,7 @@ cat >records/toy/track.json <<J
 J
 attempt() { "$speedrun" records attempt tiny.json "$@"; }
 
-# One busy program for each core, beside the runs.
+# One busy program for each core while the runs are made.
 busy=
 i=0
 while [ $i -lt "$(nproc)" ]; do

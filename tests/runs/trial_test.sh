@@ -1,5 +1,5 @@
 #!/bin/sh
-# `speedrun records trial` as a program that searches meets it: one JSON object whatever happens, hidden seeds, exit codes.
+# `speedrun records trial` as a program that searches meets it: one JSON object in every case, hidden seeds, exit codes.
 # Usage: trial_test.sh SPEEDRUN
 set -u
 speedrun=$1

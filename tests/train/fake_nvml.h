@@ -1,4 +1,4 @@
-// A stand-in for libnvidia-ml.so.1: a host with the GPUs 00000000:00:00.0 and 00000000:01:00.0, whose reasons for reduced clocks the
+// A stand-in for libnvidia-ml.so.1: a host with the GPUs 00000000:00:00.0 and 00000000:01:00.0, with reasons for reduced clocks that the
 // test sets.
 #pragma once
 

@@ -64,6 +64,22 @@ inline void watch_runs(Forgery& f) {
     }
 }
 
+inline std::vector<MetricsLine>& first_run(Forgery& f) {
+    return f.lines.at("candidate-seed1");
+}
+
+inline void scale_times(MetricsLine& line, double factor) {
+    line["train_ms"] = line.at("train_ms").get<double>() * factor;
+    if (line.at("event") == "val") return;
+    line["step_ms"] = line.at("step_ms").get<double>() * factor;
+    line["optimizer_ms"] = line.at("optimizer_ms").get<double>() * factor;
+    line["tokens_per_s"] = line.at("tokens_per_s").get<double>() / factor;
+}
+
+inline void scale_side(Forgery& f, const char* side, double factor) {
+    f.each_line(side, [&](MetricsLine& line) { scale_times(line, factor); });
+}
+
 class ForgedRecord {
   public:
     explicit ForgedRecord(const std::string& name) : name_(name) {

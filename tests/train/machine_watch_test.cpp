@@ -22,7 +22,7 @@ constexpr const char* kSecond = "00000000:01:00";
 constexpr unsigned long long kIdle = 0x1, kApplicationClocks = 0x2, kSyncBoost = 0x10, kDisplay = 0x100;
 constexpr unsigned long long kPowerCap = 0x4, kThermal = 0x40;
 
-// The reason for which a GPU alone marks the run, whatever else goes on here.
+// The reason for which a GPU alone marks the run, without the state of this machine's CPU.
 std::string mark_of(const MachineState& state) {
     MachineState gpu;
     gpu.gpu_throttle = state.gpu_throttle;

@@ -18,22 +18,6 @@ struct Cheat {
     ForgeRecord forge;
 };
 
-std::vector<MetricsLine>& first_run(Forgery& f) {
-    return f.lines.at("candidate-seed1");
-}
-
-void scale_line(MetricsLine& line, double factor) {
-    line["train_ms"] = line.at("train_ms").get<double>() * factor;
-    if (line.at("event") == "val") return;
-    line["step_ms"] = line.at("step_ms").get<double>() * factor;
-    line["optimizer_ms"] = line.at("optimizer_ms").get<double>() * factor;
-    line["tokens_per_s"] = line.at("tokens_per_s").get<double>() / factor;
-}
-
-void scale_side(Forgery& f, const char* side, double factor) {
-    f.each_line(side, [&](MetricsLine& line) { scale_line(line, factor); });
-}
-
 // Names, seeds and files of all runs, as another choice of seeds would have left them.
 void choose_seeds(Forgery& f, const std::vector<int64_t>& seeds) {
     const Forgery honest = f;

@@ -16,22 +16,6 @@ struct Case {
     std::function<void(Forgery&)> forge;
 };
 
-std::vector<MetricsLine>& first(Forgery& f) {
-    return f.lines.at("candidate-seed1");
-}
-
-void scale_times(MetricsLine& line, double factor) {
-    line["train_ms"] = line.at("train_ms").get<double>() * factor;
-    if (line.at("event") == "val") return;
-    line["step_ms"] = line.at("step_ms").get<double>() * factor;
-    line["optimizer_ms"] = line.at("optimizer_ms").get<double>() * factor;
-    line["tokens_per_s"] = line.at("tokens_per_s").get<double>() / factor;
-}
-
-void scale_side(Forgery& f, const char* side, double factor) {
-    f.each_line(side, [&](MetricsLine& line) { scale_times(line, factor); });
-}
-
 void add_loss(MetricsLine& line, double difference) {
     line["loss"] = line.at("loss").get<double>() + difference;
 }
@@ -56,14 +40,14 @@ const std::vector<Case> cases = {
      }},
     {"LastTwoTimesAreForged", "train_ms is 119, ",
      [](Forgery& f) {
-         auto& lines = first(f);
+         auto& lines = first_run(f);
          lines[lines.size() - 2]["train_ms"] = 119.0;
          lines.back()["train_ms"] = 120.0;
      }},
     {"TimeStandsStill", "line 11: train_ms is ",
-     [](Forgery& f) { first(f)[10]["train_ms"] = first(f)[9]["train_ms"]; }},
+     [](Forgery& f) { first_run(f)[10]["train_ms"] = first_run(f)[9]["train_ms"]; }},
     {"ClockIsNotTheSumOfSteps", "ms in step 10, step_ms is ",
-     [](Forgery& f) { first(f)[10]["step_ms"] = 20.0; }},
+     [](Forgery& f) { first_run(f)[10]["step_ms"] = 20.0; }},
     {"OnlyTheClockIsScaled", "in step 0, step_ms is ",
      [](Forgery& f) {
          f.each_line(kCandidate,
@@ -72,7 +56,7 @@ const std::vector<Case> cases = {
     {"ValidationTakesTime", "during a validation",
      [](Forgery& f) {
          bool after = false;
-         for (MetricsLine& line : first(f)) {
+         for (MetricsLine& line : first_run(f)) {
              after = after || line["event"] == "val";
              if (after) line["train_ms"] = line["train_ms"].get<double>() + 3000;
          }
@@ -80,7 +64,7 @@ const std::vector<Case> cases = {
     {"StepsTakeOneTime", "more than half of the steps have one step_ms, 10",
      [](Forgery& f) {
          double now = 0;
-         for (MetricsLine& line : first(f)) {
+         for (MetricsLine& line : first_run(f)) {
              if (line["event"] == "step") {
                  line["step_ms"] = 10.0;
                  line["optimizer_ms"] = 3.0;
@@ -90,9 +74,9 @@ const std::vector<Case> cases = {
              line["train_ms"] = now;
          }
      }},
-    {"NegativeStepTime", "step_ms is -1", [](Forgery& f) { first(f)[3]["step_ms"] = -1.0; }},
+    {"NegativeStepTime", "step_ms is -1", [](Forgery& f) { first_run(f)[3]["step_ms"] = -1.0; }},
     {"OptimizerIsLongerThanItsStep", "longer than the step",
-     [](Forgery& f) { first(f)[3]["optimizer_ms"] = 100.0; }},
+     [](Forgery& f) { first_run(f)[3]["optimizer_ms"] = 100.0; }},
     {"AllTimesAreHalved", "train_ms: start-up and training take",
      [](Forgery& f) { scale_side(f, kCandidate, 0.5); }},
     {"TimesOfTheBaselineAreDoubled", "s after the run before it, which trained for 22.1",
@@ -102,37 +86,38 @@ const std::vector<Case> cases = {
          for (MetricsLine& line : f.lines.at("baseline-seed1")) scale_times(line, 1.8);
      }},
     {"TokensPerSecondOfAnotherTime", "tokens_per_s is ",
-     [](Forgery& f) { first(f)[3]["tokens_per_s"] = first(f)[3]["tokens_per_s"].get<double>() * 2; }},
+     [](Forgery& f) { first_run(f)[3]["tokens_per_s"] = first_run(f)[3]["tokens_per_s"].get<double>() * 2; }},
     // Lines.
     {"StepsAreRemovedExceptTheLast", "line 1 is of step 139, expected step 0",
      [](Forgery& f) {
          for (auto& [name, lines] : f.lines) lines = {lines[lines.size() - 2], lines.back()};
      }},
     {"OneStepIsRemoved", "line 51 is of step 50, expected step 49",
-     [](Forgery& f) { first(f).erase(first(f).begin() + 50); }},
+     [](Forgery& f) { first_run(f).erase(first_run(f).begin() + 50); }},
     {"OneStepIsThereTwice", "step 9 after step 9",
-     [](Forgery& f) { first(f).insert(first(f).begin() + 10, first(f)[9]); }},
-    {"StepsAreOutOfOrder", "step 9 after step 10", [](Forgery& f) { std::swap(first(f)[9], first(f)[10]); }},
+     [](Forgery& f) { first_run(f).insert(first_run(f).begin() + 10, first_run(f)[9]); }},
+    {"StepsAreOutOfOrder", "step 9 after step 10",
+     [](Forgery& f) { std::swap(first_run(f)[9], first_run(f)[10]); }},
     {"AValidationIsRemoved", "line 41 is of step 40, expected the validation after 40 steps",
-     [](Forgery& f) { first(f).erase(first(f).begin() + 40); }},
+     [](Forgery& f) { first_run(f).erase(first_run(f).begin() + 40); }},
     {"AValidationIsMade", "line 42 is of the validation after 40 steps, expected step 40",
-     [](Forgery& f) { first(f).insert(first(f).begin() + 40, first(f)[40]); }},
+     [](Forgery& f) { first_run(f).insert(first_run(f).begin() + 40, first_run(f)[40]); }},
     {"EvalEveryOfTheConfigIsAnother", "line 21 is of step 20, expected the validation after 20 steps",
      [](Forgery& f) { f.set("/eval/every", 20); }},
     {"FewerLinesAreKept", "runs.0.metrics.every: 20, an attempt keeps the line of one step in 1 here",
      [](Forgery& f) {
          f.run("candidate-seed1").every = 20;
          std::vector<MetricsLine> kept;
-         for (const MetricsLine& line : first(f)) {
+         for (const MetricsLine& line : first_run(f)) {
              const int64_t step = line["step"];
              if (line["event"] == "val" || step % 20 == 0 || step % 40 == 39 || step == 139)
                  kept.push_back(line);
          }
-         first(f) = kept;
+         first_run(f) = kept;
      }},
-    {"ALineLacksAFigure", "line 8: ", [](Forgery& f) { first(f)[7].erase("lr"); }},
-    {"ALossIsNull", "line 8: ", [](Forgery& f) { first(f)[7]["loss"] = nullptr; }},
-    {"ALossIsNegative", "line 8: loss is -1", [](Forgery& f) { first(f)[7]["loss"] = -1.0; }},
+    {"ALineLacksAFigure", "line 8: ", [](Forgery& f) { first_run(f)[7].erase("lr"); }},
+    {"ALossIsNull", "line 8: ", [](Forgery& f) { first_run(f)[7]["loss"] = nullptr; }},
+    {"ALossIsNegative", "line 8: loss is -1", [](Forgery& f) { first_run(f)[7]["loss"] = -1.0; }},
     // Config and data.
     {"LearningRateOfTheConfigIsDoubled", "line 1: lr is 0.07, the config's at step 0 is 0.14",
      [](Forgery& f) { f.set("/optimizers/groups/0/lr", 0.14, true, false); }},
@@ -143,7 +128,7 @@ const std::vector<Case> cases = {
     {"BatchOfTheConfigIsAnother", "tokens is 4096, the config's after step 0 is 8192",
      [](Forgery& f) { f.set("/batch/tokens_per_step", 8192); }},
     {"TokensOfALine", "tokens is 1, the config's after step 5 is 24576",
-     [](Forgery& f) { first(f)[5]["tokens"] = 1; }},
+     [](Forgery& f) { first_run(f)[5]["tokens"] = 1; }},
     {"StepsOfTheConfig", "line 2: lr is 0.0695, the config's at step 1 is 0.06953333",
      [](Forgery& f) { f.set("/schedule/steps", 150, true, false); }},
     {"FewerTokensAreScored", "config.data.val_tokens: 1000, the track scores 206985",
@@ -175,30 +160,30 @@ const std::vector<Case> cases = {
      }},
     {"OneLastLossIsForged",
      "candidate-seed1.jsonl.gz: validation loss 1.0428, the losses of the steps before it, ",
-     [](Forgery& f) { add_loss(first(f).back(), -0.1); }},
+     [](Forgery& f) { add_loss(first_run(f).back(), -0.1); }},
     // Copies.
     {"OneRunIsCopiedOverAll",
      "candidate-seed2.jsonl.gz, candidate-seed1.jsonl.gz: more than half of the steps repeat",
      [](Forgery& f) {
          for (auto& [name, lines] : f.lines)
-             if (name.starts_with(kCandidate)) lines = first(f);
+             if (name.starts_with(kCandidate)) lines = first_run(f);
      }},
     {"ACopyWithOtherTimes", "candidate-seed1.jsonl.gz: more than half of the steps repeat the other's losses",
      [](Forgery& f) {
          auto& copy = f.lines.at("candidate-seed2");
-         for (size_t i = 0; i < copy.size(); ++i) copy[i]["loss"] = first(f)[i]["loss"];
+         for (size_t i = 0; i < copy.size(); ++i) copy[i]["loss"] = first_run(f)[i]["loss"];
      }},
     {"ACopyWithOtherLosses",
      "candidate-seed1.jsonl.gz: more than half of the steps repeat the other's step_ms",
      [](Forgery& f) {
          std::vector<MetricsLine>& copy = f.lines.at("candidate-seed2");
          const auto losses = copy;
-         copy = first(f);
+         copy = first_run(f);
          for (size_t i = 0; i < copy.size(); ++i) copy[i]["loss"] = losses[i]["loss"];
      }},
     {"AScaledCopy", "more than half of the steps repeat",
      [](Forgery& f) {
-         f.lines.at("candidate-seed2") = first(f);
+         f.lines.at("candidate-seed2") = first_run(f);
          for (MetricsLine& line : f.lines.at("candidate-seed2")) {
              scale_times(line, 0.97);
              add_loss(line, 0.001);
@@ -227,21 +212,21 @@ const std::vector<Case> cases = {
          std::mt19937 random(1);
          std::normal_distribution<double> noise(0, 0.005);
          for (size_t i = 0; i < copy.size(); ++i)
-             copy[i]["loss"] = first(f)[i]["loss"].get<double>() + noise(random);
+             copy[i]["loss"] = first_run(f)[i]["loss"].get<double>() + noise(random);
      }},
     {"RunsOfACandidateAreSwapped", "one seed and the same batches, but their losses do not vary together",
-     [](Forgery& f) { std::swap(first(f), f.lines.at("candidate-seed2")); }},
+     [](Forgery& f) { std::swap(first_run(f), f.lines.at("candidate-seed2")); }},
     {"LossesAreMade", "one seed and the same batches, but their losses do not vary together",
      [](Forgery& f) {
          std::mt19937 random(1);
          std::normal_distribution<double> noise(0, 0.04);
-         for (MetricsLine& line : first(f)) {
+         for (MetricsLine& line : first_run(f)) {
              if (line["event"] == "step")
                  line["loss"] = 1.13 + 4 * std::exp(-line["step"].get<double>() / 20) + noise(random);
          }
      }},
     {"TwoRunsEndWithOneLoss", "both have the validation loss",
-     [](Forgery& f) { first(f).back()["loss"] = f.lines.at("candidate-seed2").back()["loss"]; }},
+     [](Forgery& f) { first_run(f).back()["loss"] = f.lines.at("candidate-seed2").back()["loss"]; }},
     {"RunsOfAnotherRecord", "to the digit as candidate-seed1.jsonl.gz of ",
      [](Forgery& f) {
          const ForgedRecord predecessor("2026-11-26_two_layers");

@@ -119,7 +119,7 @@ class RecordTest : public ::testing::Test {
 
     const TempDir dir_;
     AttemptTerms terms_;
-    double baseline_above_ = 0;  // its losses are those of the candidate and so much
+    double baseline_above_ = 0;  // nats that its losses are above the candidate's
 };
 
 }  // namespace speedrun

@@ -186,7 +186,7 @@ int run_record_verify(const RecordVerifyOptions& options);
 
 struct RecordRerunOptions {
     std::string record;           // folder
-    int64_t runs = 0;             // number of each side; 0: as many as the record has
+    int64_t runs = 0;             // number of each side; 0: the record's
     std::string binary;           // program of the record's commit; empty: this one, or one that is built
     std::string baseline_binary;  // program of the other side in a race of two builds
     std::string out;              // folder of the result; empty: RECORD/replications

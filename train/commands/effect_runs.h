@@ -11,8 +11,8 @@ namespace speedrun {
 // effect that is none, beside --runs or --seeds, without such a record, or that more than 1,000 runs would have to show.
 int64_t runs_for_effect(const RecordAttemptOptions& options);
 
-// Lines for before the first run: why so many runs, and the time that they take if the new side is as fast as the record that
-// --against names. Empty without such a record.
+// Returns the lines printed before the first run: the reason for the number of runs, and their time if the new side is as fast as
+// the record that --against names. Empty without such a record.
 std::string plan_of_runs(const RecordAttemptOptions& options, int64_t runs);
 
 }  // namespace speedrun

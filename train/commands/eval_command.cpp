@@ -8,6 +8,7 @@
 #include "data/data_identity.h"
 #include "data/dataset.h"
 #include "data/json_text.h"
+#include "data/ngrams.h"
 #include "data/shard_patterns.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/resume.h"
@@ -65,6 +66,17 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         throw Error(ExitCode::diverged,
                     fmt::format("{}: the run has diverged: first bad parameter: {}", run, bad));
     return result;
+}
+
+void forward_batch(const FinishedRun& run, Batch& batch) {
+    hash_ngrams(batch, run.config.model.ngram_table());
+    Transformer& model = run.runner->validation_model();
+    Stream& stream = run.runtime->compute();
+    model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
+        run.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
+        stream.synchronize();  // `values` may be temporary
+    });
+    model.forward(false);
 }
 
 // Warns where the run validated on other shards than its config leads to now.

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "data/json_text.h"
-#include "data/ngrams.h"
 #include "kernels/device/error.h"
 #include "train/commands/finished_run.h"
 #include "train/commands/multiple_choice.h"
@@ -60,13 +59,8 @@ class ChoiceScorer {
             // A text has one separator, before it.
             batch.first_key.push_back(static_cast<int32_t>(t - t % length()));
         }
-        hash_ngrams(batch, run_.config.model.ngram_table());
+        forward_batch(run_, batch);
         Stream& stream = run_.runtime->compute();
-        model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
-            run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
-            stream.synchronize();  // before the values go
-        });
-        model_.forward(false);
         model_.loss(loss_sum_.tensor(DType::f32, {1}), false);
         const Tensor losses = model_.losses();
         std::vector<float> values(static_cast<size_t>(losses.numel()));
@@ -117,7 +111,7 @@ void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
     eval.footer(
         "--multiple-choice: the score of an ending is (1/n) sum over its n tokens of log p(token | separator,\n"
         "context, the ending's tokens before it), in nats and in the config's precision; the accuracy is the\n"
-        "share of items whose label has the highest score (of equal ones the first). The second accuracy\n"
+        "share of items with the highest score at their label (of equal scores the first). The second accuracy\n"
         "takes the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
         "A text that is longer than a row is cut from the left. HellaSwag: scripts/hellaswag_to_jsonl.py.\n"
         "Exit codes: 0 done; 2 bad usage; 3 a bad line, named with its number; 4 the run has diverged.");

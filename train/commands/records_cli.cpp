@@ -59,8 +59,8 @@ RecordsCli::RecordsCli(CLI::App& app) {
         ->check(CLI::NonNegativeNumber);
     attempt_->add_option(
         "--effect", attempt_options_.effect,
-        "instead of --runs: as many as show a difference of times of this size, such as 1%, with "
-        "power 0.8 by the runs of --against");
+        "instead of --runs: the number that shows a difference of times of this size, such as 1%, with "
+        "power 0.8, from the spread of the runs of --against");
     attempt_->add_option("--against", attempt_options_.against,
                          "baseline, run in turns: a record's folder, or a config");
     add_settings(attempt_, "--against-set", attempt_options_.against_settings, "the baseline's config");
@@ -116,7 +116,7 @@ RecordsCli::RecordsCli(CLI::App& app) {
     counts_ = records_->add_subcommand(
         "counts",
         "the loss and time of counted contexts (interpolated modified Kneser-Ney), without training");
-    counts_->add_option("track", counts_options_.track, "track whose shards are counted and scored")
+    counts_->add_option("track", counts_options_.track, "track with the shards to count and score")
         ->capture_default_str();
     auto* order = counts_->add_option("--order", counts_options_.order, "tokens of context")
                       ->check(CLI::Range(1, kMostContextTokens))
@@ -137,9 +137,7 @@ RecordsCli::RecordsCli(CLI::App& app) {
     counts_->footer(kCountsFooter);
     rerun_ = records_->add_subcommand("rerun", "repeat a record's runs with other seeds, and judge them");
     rerun_->add_option("record", rerun_options_.record, "the record's folder")->required();
-    rerun_
-        ->add_option("--runs", rerun_options_.runs,
-                     "number of runs of each side; default: as many as the record has")
+    rerun_->add_option("--runs", rerun_options_.runs, "number of runs of each side; default: the record's")
         ->check(CLI::Range(2, 1000));
     rerun_->add_option(
         "--binary", rerun_options_.binary,

@@ -46,13 +46,8 @@ class Sampler {
             batch.positions.push_back(static_cast<int32_t>(t % length));
             batch.first_key.push_back(begins ? static_cast<int32_t>(t) : batch.first_key.back());
         }
-        hash_ngrams(batch, run_.config.model.ngram_table());
+        forward_batch(run_, batch);
         Stream& stream = run_.runtime->compute();
-        model_.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
-            run_.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
-            stream.synchronize();  // before the values go
-        });
-        model_.forward(false);
         const Tensor logits = model_.logits_of(used - 1);
         std::vector<char> raw(logits.bytes());
         run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);

@@ -22,7 +22,7 @@ struct TrackTokens {
 // Returns the folder of the track's shards: the folder of its lock or of the program that prepares them. It is relative to
 // here or to the repository of the track's folder. A usage error if the track names neither.
 std::string data_folder(const Track& track, const std::string& track_folder);
-// True if all of the track's shards are in the folder, whatever they hold.
+// True if all of the track's shards are in the folder; contents are not compared.
 bool has_shards(const Track& track, const std::string& folder);
 // Throws a data error for a shard that is missing, with the command that prepares it, or that is not the track's.
 TrackTokens read_track_tokens(const Track& track, const std::string& folder);

@@ -8,7 +8,7 @@
 
 namespace speedrun {
 
-// Returns the key of the config that breaks the rule, its value and what is allowed, or "".
+// Returns the key of the config that breaks the rule, its value and the allowed ones, or "".
 std::string dense_problem(const ModelConfig& config, int64_t longest_sequence);
 
 // Returns the problem of a built model, independent of its config's keys, or "". Each input of the batch and each constant has to

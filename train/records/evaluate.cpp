@@ -130,8 +130,8 @@ RuleResult loss_rule(const Record& record, const Track& track) {
                         mean, track.rules.loss_margin, p, track.rules.max_margin_p)};
 }
 
-// Whether the runs of a record can be compared with those of the record before it; an unmet or met rule where nothing is left
-// to compare.
+// Returns a rule if the runs of a record cannot be compared with the runs of the record before it: not met, or met where there is
+// none before it.
 std::optional<RuleResult> chain_rule(const Record& record, const std::string& rule) {
     const std::string& before = record.record_before;
     if (!before.empty() && (!record.baseline || record.baseline->record != before))

@@ -41,7 +41,7 @@ std::string wall_problem(const Record& record, size_t i) {
     const double wall = *run.wall_s, own = (run.startup_ms + run.train_ms) * 1e-3;
     if (!std::isfinite(wall) || wall <= 0) return fmt::format("{}", wall);
     if (wall + kTick < own) return fmt::format("{:.2f} s, start-up and training take {:.2f} s", wall, own);
-    // The first run's includes what the attempt does before it, which is start-up.
+    // The first run's wall_s includes the start-up of the attempt.
     const double behind_startup = wall - run.startup_ms * 1e-3;
     if (run.machine && run.machine->seconds + kTick < behind_startup)
         return fmt::format("{:.2f} s, the machine was watched for {:.2f} s", wall, run.machine->seconds);

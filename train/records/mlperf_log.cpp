@@ -121,7 +121,7 @@ class MlperfWriter {
                {"git_sha", other ? record_.baseline->program->git_sha : record_.git_sha}});
         point("seed", run_.seed);
     }
-    // Values are those of the last stage where the schedule changes them.
+    // Values of the last stage where the schedule changes them.
     void say_training() {
         const Config last = config_.in_last_stage();
         int64_t train_tokens = 0;

@@ -23,7 +23,7 @@ struct MlperfFacts {
 // train_ms after run_start, so run_stop - run_start is the run's training time. A record holds no duration of validations:
 // eval_start, eval_accuracy and eval_stop have one time. Samples are tokens.
 // eval_accuracy is exp(-loss), the geometric mean of the probability of the right token; the loss is in its metadata.
-// status is success for a run that is done and whose last loss is at or below the record's target.
+// status is success for a run that is done with a last loss at or below the record's target.
 // Throws a data error that names the run for a start that is no date, and where the metrics lack the step before a validation.
 std::string mlperf_log(const Record& record, const RecordRun& run, const std::string& metrics,
                        const MlperfFacts& facts);

@@ -30,8 +30,8 @@ struct RecordRun {
     double startup_ms = 0;
     std::optional<double> wall_s = {};         // RunSummary::wall_s; none: an older build's
     std::optional<MachineState> machine = {};  // while the run was made; none: an older attempt's
-    std::string file, sha256;                  // of its compressed metrics, in the folder
-    int64_t every = 1;                         // of the lines of steps, one in so many is kept; 1: all
+    std::string file, sha256;                  // name and hash of its compressed metrics, in the folder
+    int64_t every = 1;                         // interval of the kept lines of steps; 1: all are kept
     // From its metrics.
     int64_t steps = 0;
     double train_ms = 0;
@@ -125,7 +125,7 @@ struct Record {
 // Fills what follows from the runs, and from parameters that are counted.
 void evaluate(Record& record, const Track& track);
 
-// Rule "machine": at most one run in ten (of fewer than 20: one) was marked. None for a record whose runs do not say.
+// Rule "machine": at most one run in ten (of fewer than 20: one) was marked. None for a record without these states.
 std::optional<RuleResult> machine_rule(const Record& record);
 
 // Its last key, sha256, is of all the others: a figure that nothing can recompute cannot change unnoticed.

@@ -12,7 +12,7 @@ struct EffectToShow {
     double power = 0.8;   // probability that the test shows it
 };
 
-// Power of the one-sided two-sample t-test with n of each side, whose standard deviations are equal:
+// Power of the one-sided two-sample t-test with n of each side and equal standard deviations:
 //   P(T' > t),  t: P(T > t) = max_p,  T ~ t(2n - 2),  T' ~ noncentral t(2n - 2, effect sqrt(n / 2))
 // Source: Cohen, Statistical power analysis for the behavioral sciences (1988), chapter 2.
 double power_of_t_test(const EffectToShow& wanted, int64_t n);

@@ -33,7 +33,7 @@ std::optional<TestResult> test_mean_below(const std::vector<double>& sample, dou
 // (1947); df after Satterthwaite (1946).
 std::optional<TestResult> test_mean_less(const std::vector<double>& a, const std::vector<double>& b);
 
-// Moments of a baseline's times and of those that are measured against it, in one attempt.
+// Moments of both sides' times in one attempt.
 struct TimesOfSides {
     Moments baseline, candidate;
 };

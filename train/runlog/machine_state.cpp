@@ -35,9 +35,9 @@ double seconds_of(clockid_t clock) {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-double cpu_seconds(int who) {
+double cpu_seconds(int processes) {
     rusage usage{};
-    if (getrusage(who, &usage) != 0) return 0;
+    if (getrusage(processes, &usage) != 0) return 0;
     const auto seconds = [](const timeval& t) {
         return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
     };
@@ -78,7 +78,7 @@ void read_mhz(const std::set<int>& cores, const std::string& root, MachineCounte
     counters.mhz = count > 0 ? sum / count : 0;
 }
 
-// cpu.stat stands beside the file that sets the limit.
+// cpu.stat is in the folder of the file that sets the limit.
 void read_throttling(const std::string& root, MachineCounters& counters) {
     const ControlGroup group = read_control_group(root);
     if (!group.cores) return;

@@ -27,7 +27,7 @@ struct MachineState {
     std::string problem() const;
 };
 
-// Readings at one moment; those of a run are the difference of two.
+// Readings at one moment. A run's figures are the difference of two.
 struct MachineCounters {
     double monotonic_s = 0, raw_s = 0, realtime_s = 0;
     double busy_s = 0, stolen_s = 0;  // time of these cores
@@ -43,7 +43,7 @@ std::set<int> cores_in_list(const std::string& list);
 // Value of Cpus_allowed_list in /proc/self/status. root: prefix of all paths, for tests.
 std::string allowed_cores(const std::string& root = "");
 
-// cores: those to be looked at; empty: all.
+// cores: numbers of the cores to read; empty: all.
 MachineCounters read_machine_counters(const std::set<int>& cores, const std::string& root = "");
 
 // own_s: CPU time of all ranks on this host in between.

@@ -16,7 +16,7 @@ namespace speedrun {
 struct ClockReason {
     uint64_t bit;  // nvmlClocksEventReason*, in older headers nvmlClocksThrottleReason*
     const char* name;
-    bool marks;  // a run whose times were taken under it
+    bool marks;  // true: times of a run are marked
 };
 
 // Source: NVML API Reference Guide, "NvmlClocksEventReasons". Hardware reasons cut the clocks to a half or less. The thermal reason of
