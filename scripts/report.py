@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from speedrun_report.runs import DataError, UsageError
+from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.runs import UsageError
 from speedrun_report.tracks import collect
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,13 +30,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
-    )
+    add_folders(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page, overwritten (default: %(default)s)"
     )
@@ -116,15 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    try:
-        run(parse())
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
-    return 0
+    return exit_code_of(lambda: run(parse()))
 
 
 if __name__ == "__main__":

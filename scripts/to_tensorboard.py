@@ -5,7 +5,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from speedrun_report.runs import DataError, Run, UsageError
+from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.runs import Run, UsageError
 from speedrun_report.scalars import events_of, names_of
 from speedrun_report.tracks import collect
 
@@ -61,25 +62,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
-    )
+    add_folders(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("tensorboard"), metavar="DIR", help="gets one folder per run (default: %(default)s)"
     )
-    try:
-        convert(parser.parse_args())
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
-    return 0
+    return exit_code_of(lambda: convert(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from speedrun_report.runs import DataError, Run, UsageError
+from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.runs import Run, UsageError
 from speedrun_report.scalars import events_of, names_of
 from speedrun_report.tracks import collect
 
@@ -100,26 +101,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help="a run (logs/NAME), a folder of runs (logs), a track (records/NAME) or one of its records",
-    )
+    add_folders(parser)
     parser.add_argument("--project", default="speedrun", help="that the runs are uploaded to (default: %(default)s)")
     parser.add_argument(
         "--out", type=Path, default=Path("wandb_runs"), metavar="DIR", help="gets wandb/offline-run-* (default: %(default)s)"
     )
-    try:
-        convert(parser.parse_args())
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
-    return 0
+    return exit_code_of(lambda: convert(parser.parse_args()))
 
 
 if __name__ == "__main__":
