@@ -16,6 +16,18 @@ has_libfuzzer() {
     return $found
 }
 
+# failures_of FOLDER: prints the last lines of every failed test again, after the summary, where a cut log still shows them.
+failures_of() {
+    [ -s "$1/LastTestsFailed.log" ] || return 0
+    sed 's/^[0-9]*://' "$1/LastTestsFailed.log" | while read -r name; do
+        printf '\n== failed: %s\n' "$name"
+        awk -v name="$name" '
+            $0 ~ "^[0-9]+/[0-9]+ Test(ing)?: " { inside = ($NF == name); next }
+            inside && /^Test time = / { inside = 0 }
+            inside && /FAILED|Failure|rror|expected|Expected|xit/ { print }' "$1/LastTest.log" | tail -n 20 | cut -c 1-300
+    done
+}
+
 # One test more than there are cores, as many wait for something; not more than 8, for the memory that they take.
 jobs=$(nproc)
 jobs=$((jobs < 8 ? jobs + 1 : 8))
@@ -38,5 +50,7 @@ for preset in "$@"; do
         sh data/kjv/prepare.sh build/release/speedrun
     fi
     printf '\n== %s: tests\n' "$preset"
-    ctest --test-dir "build/$preset" --parallel $jobs --output-on-failure --timeout 600
+    code=0
+    ctest --test-dir "build/$preset" --parallel $jobs --output-on-failure --timeout 600 || code=$?
+    [ $code -eq 0 ] || { failures_of "build/$preset/Testing/Temporary"; exit $code; }
 done

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Compares the models that two programs build, without a step: parameters (name, shape, types, initial values, group), layer
+# tables, memory, and the graph of every unit, for all shipped configs on one rank and cut over the tensor and context axes.
+# Usage: same_plans.sh OLD [NEW]
+#   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
+# Takes about half a minute. Meanings of parameters and comments of graphs may differ: they are text. Writes below build/same.
+# Exit: 0 all same, 1 something differs, 2 bad usage.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+case ${1:-} in '' | -*) sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_plans.sh >&2; exit 2 ;; esac
+work=build/same
+mkdir -p "$work"
+. scripts/program_of.sh
+old=$(program_of "$1" $work) || exit 1
+new=$(program_of "${2:-build/release/speedrun}" $work) || exit 1
+
+# plans SIDE PROGRAM CONFIG OPTION...: writes everything that is compared below $work/plans/SIDE.
+plans() {
+    side=$1 program=$2
+    shift 2
+    folder=$work/plans/$side
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    # The resolved config is left out: keys may be renamed.
+    "$program" plan "$@" 2>&1 | sed -e '/^{$/,/^}$/d' -e 's/; of [0-9.]* MiB available.*//' >"$folder/tables.txt"
+    "$program" plan "$@" --parameters --json 2>&1 | grep -v '"meaning":' >"$folder/parameters.json"
+    unit=0
+    while "$program" plan "$@" --graph "$folder/unit_$unit.dot" --unit $unit >/dev/null 2>"$folder/error"; do unit=$((unit + 1)); done
+    grep -q "the model has units" "$folder/error" || echo "no graphs: $(cat "$folder/error")" >>"$folder/tables.txt"
+    rm -f "$folder/error"
+}
+total=0
+failed=0
+# same NAME CONFIG OPTION...
+same() {
+    label=$1
+    shift
+    total=$((total + 1))
+    plans old "$old" "$@"
+    plans new "$new" "$@"
+    if difference=$(diff -r "$work/plans/old" "$work/plans/new"); then return; fi
+    failed=$((failed + 1))
+    echo "DIFFERENT  $label"
+    echo "$difference" | head -n 6 | cut -c 1-200 | sed 's/^/    /'
+}
+for config in configs/*.json; do
+    name=$(basename "$config" .json)
+    [ "$name" != schema ] || continue
+    tokens=$(sed -n 's/.*"microbatch_tokens": *\([0-9]*\).*/\1/p' "$config")
+    step=--set=batch.tokens_per_step=$((tokens * 8))
+    same "$name" "$config"
+    same "$name.first_stage" "$config" --stage 0
+    same "$name.zero2" "$config" --ranks 8 "$step" --set parallel.strategy=zero2
+    same "$name.tensor" "$config" --ranks 4 "$step" --set parallel.tensor=2
+    same "$name.sequence" "$config" --ranks 4 "$step" --set parallel.tensor=2 --set parallel.sequence=true
+    same "$name.context" "$config" --ranks 4 "$step" --set parallel.context=2
+done
+echo "$total plans, $failed differ"
+[ $failed -eq 0 ]
