@@ -1,3 +1,4 @@
+// build: by hand
 #include "tests/distributed/conformance.h"
 
 #include <gtest/gtest.h>

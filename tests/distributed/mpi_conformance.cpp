@@ -1,4 +1,5 @@
 // The conformance cases on real processes: started by mpirun, one per rank; each prints its own failures.
+// build: by hand
 #include <gtest/gtest.h>
 
 #include "tests/distributed/conformance.h"

@@ -1,3 +1,4 @@
+// build: by hand
 #include "tests/distributed/thread_world.h"
 
 #include <chrono>

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The command line as scripts see it: exit codes, messages, files, and prepare -> plan -> train -> eval -> sample on a
 # tiny text. Usage: cli_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

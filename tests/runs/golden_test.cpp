@@ -3,6 +3,7 @@
 // "trains". To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json
 // build/release/runs_tests
 //     --gtest_filter='GoldenTest.*'
+// build: by hand
 #include <cmath>
 #include <cstdlib>
 

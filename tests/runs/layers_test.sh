@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/check_layers.py: this tree passes, and each fault planted in a small one is named.
 # Usage: layers_test.sh ROOT
+# ctest: ARGS ROOT PROPERTIES TIMEOUT 60
 root=$1
 command -v python3 >/dev/null || {
     echo "skipped: there is no python3"

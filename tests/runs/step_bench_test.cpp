@@ -1,5 +1,6 @@
 // The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
 // held to anything but itself.
+// build: release
 #include "train/engine/step_bench.h"
 #include "train/engine/run_estimate.h"
 

@@ -1,5 +1,6 @@
 // A modelled step: its counts are those of a real step, and its times follow the GPU's and the kernels'
 // figures.
+// build: release
 #include "train/engine/step_model.h"
 
 #include <chrono>

@@ -1,5 +1,6 @@
 // Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing,
 // divergence, accumulation, and the files of a run folder.
+// build: by hand
 #include <array>
 #include <atomic>
 #include <cmath>

@@ -1,3 +1,4 @@
+// build: by hand
 #include "tests/train/fake_nvml.h"
 
 #include <cstring>

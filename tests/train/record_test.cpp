@@ -1,4 +1,5 @@
 // Records without training: the rules of a track, and attempts that are taken up again.
+// build: apart
 #include <gtest/gtest.h>
 
 #include <optional>
