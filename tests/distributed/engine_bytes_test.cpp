@@ -189,7 +189,6 @@ TEST(EngineBytesTest, EqualTheFormula) {
         tensor.tensor = 2;
         tensor.heads = 4;
         tensor.sequence = sequence;
-        tensor.chunks = 3;
         modes.push_back(tensor);
     }
     for (const Mode& mode : modes) {

@@ -88,7 +88,6 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.back().tensor = 2;
         modes.back().heads = 4;
         modes.back().sequence = sequence;
-        modes.back().chunks = 3;
         modes.push_back(modes.back());
         modes.back().family = "newest";
         modes.back().heads = 6;

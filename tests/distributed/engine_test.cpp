@@ -238,7 +238,6 @@ std::vector<Mode> all_modes() {
         ring.tensor = 2;
         ring.heads = 4;
         ring.sequence = true;
-        ring.chunks = 2;
         ring.family = "parts";
         ring.checkpointing = Checkpointing::selective;
         modes.push_back(ring);

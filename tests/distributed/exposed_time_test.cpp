@@ -134,7 +134,6 @@ std::vector<Mode> other_modes() {
         modes.back().heads = 6;
         modes.back().tensor = 2;
         modes.back().sequence = sequence;
-        modes.back().chunks = sequence ? 2 : 1;
     }
     modes.push_back({Strategy::ddp, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().family = "scales";  // compute waits for scales that all ranks reduce

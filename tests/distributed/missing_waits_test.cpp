@@ -97,14 +97,13 @@ std::vector<Trial> trials() {
     modes.back().optimizer_step = OptimizerStep::in_backward;  // which must not overtake backward's reads
     modes.push_back(
         {Strategy::zero1, 1, 3, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});  // clipped
-    // Values that travel between ranks, in chunks and whole, and what is fetched of rows.
+    // Values between ranks of the tensor axis, and keys that a rank fetches.
     for (const bool sequence : {true, false}) {
         Mode mode{Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
         mode.family = sequence ? "parts" : "modern";
         mode.heads = 6;
         mode.tensor = 2;
         mode.sequence = sequence;
-        mode.chunks = sequence ? 3 : 1;
         modes.push_back(mode);
     }
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
