@@ -1,4 +1,5 @@
 // What the engine sends, against formulas; and that delays change nothing.
+// Covers: train/model/graph/value_collectives.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // What the engine holds, against formulas and its plan.
+// Covers: train/engine/memory_plan.cpp train/sharding/gradient_store.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

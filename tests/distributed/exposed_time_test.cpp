@@ -1,5 +1,6 @@
 // Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h) they are equal
 // to those of the trace. By the machine's clock they differ by the noise of threads.
+// Covers: train/trace/exposure.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Covers: kernels/ops/fp8_checks.cpp
 #include <cmath>
 #include <limits>
 

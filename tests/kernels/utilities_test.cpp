@@ -1,3 +1,4 @@
+// Covers: kernels/ops/op_checks.cpp
 #include <limits>
 
 #include "tests/kernels/op_test_support.h"

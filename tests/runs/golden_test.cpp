@@ -4,6 +4,7 @@
 // build/release/runs_tests
 //     --gtest_filter='GoldenTest.*'
 // build: by hand
+// Covers: data/zipf_tokens.cpp
 #include <cmath>
 #include <cstdlib>
 

@@ -1,4 +1,6 @@
 // Reading configs: what is accepted, and what each mistake is told.
+// Covers: train/config/config_json.cpp train/config/config_reader.cpp train/config/config_keys.cpp
+// Covers: train/config/model_config.cpp train/config/suggestion.cpp
 #include "train/config/config_json.h"
 
 #include <gtest/gtest.h>
