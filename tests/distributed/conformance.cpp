@@ -1,4 +1,4 @@
-// build: by hand
+// build: in distributed_conformance
 #include "tests/distributed/conformance.h"
 
 #include <gtest/gtest.h>

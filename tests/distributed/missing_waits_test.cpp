@@ -1,7 +1,7 @@
 // A test of the tests: removes the waits of the engine's streams one by one, wherever one is enqueued, and
 // trains with random delays of the network (as EngineOrderTest does). Each must change a bit or end in an
 // error or a crash; what does not is listed with its reason.
-// build: by hand
+// build: in missing_waits_tests
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>

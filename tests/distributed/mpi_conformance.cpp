@@ -1,5 +1,5 @@
 // The conformance cases on real processes: started by mpirun, one per rank; each prints its own failures.
-// build: by hand
+// build: in mpi_conformance
 // Covers: train/comm/mpi_transport.cpp
 #include <gtest/gtest.h>
 

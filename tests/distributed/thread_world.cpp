@@ -1,4 +1,4 @@
-// build: by hand
+// build: in thread_world
 #include "tests/distributed/thread_world.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// build: by hand
+// build: in fake_nvml
 #include "tests/train/fake_nvml.h"
 
 #include <cstring>
