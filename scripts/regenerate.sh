@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes every committed file that a program makes: the schema of configs, the list of metrics and its tables in docs/files.md,
-# and the tables of kernels. Run it after a change of a key, a metric or a kernel.
+# Writes every file that a program makes: the tables of metrics in docs/files.md and the tables of kernels, which are committed; the
+# schema of configs and the list of metrics, which each build writes too. Run it after a change of a metric or a kernel.
 # Usage: regenerate.sh [--check] [BUILD]
 #   --check   write nothing; name each file that differs
 #   BUILD     build folder (default: build/release). Tables of kernels need its CUDA and simt tests, and are left alone without.
