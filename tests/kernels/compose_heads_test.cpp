@@ -1,5 +1,4 @@
 // A mix of heads' maps applied to the values of each head, against float64.
-// Covers: kernels/ops/compose_heads_checks.cpp
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {

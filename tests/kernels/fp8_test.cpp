@@ -1,4 +1,3 @@
-// Covers: kernels/ops/fp8_checks.cpp
 #include <cmath>
 #include <limits>
 

@@ -1,4 +1,3 @@
-// Covers: kernels/ops/op_checks.cpp
 #include <limits>
 
 #include "tests/kernels/op_test_support.h"
