@@ -7,7 +7,7 @@ namespace speedrun {
 
 namespace {
 
-// NCCL's tuning.cc: a hop between hosts takes twice as long in a tree, whose bandwidth is 0.9 of a ring's.
+// NCCL's tuning.cc: a hop between hosts takes twice as long in a tree; a tree's bandwidth is 0.9 of a ring's.
 constexpr double kTreeHop = 2, kTreeBandwidth = 0.9;
 
 CollectiveTime ring_time(const Network& network, Collective kind, const HostSpan& span, double bytes) {

@@ -1,5 +1,5 @@
-// Records the calls that one rank enqueues in several steps. The engine itself enqueues on a dry device, in a world whose other
-// ranks do not exist. Rank 0 represents all ranks, which differ only by padding and by their assigned matrices.
+// Records the calls that one rank enqueues in several steps. The engine itself enqueues on a dry device, in a world without the
+// other ranks. Rank 0 represents all ranks, which differ only by padding and by their assigned matrices.
 #pragma once
 
 #include <cstdint>

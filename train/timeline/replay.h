@@ -24,7 +24,7 @@ struct ReplayItem {
 
 struct ReplaySpan {
     double begin_s = 0, end_s = 0;
-    int cause = -1;  // the item whose end let this one start; -1: none
+    int cause = -1;  // the item that delayed this one's start; -1: none
 };
 
 // Items whose shares of a resource exceed its capacity (1; 0: unlimited) are slowed down by the same factor. Internal errors: a

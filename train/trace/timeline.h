@@ -110,9 +110,9 @@ class Timeline final : public TraceSink {
     std::vector<Span> spans_;
 };
 
-// Merges the files that Timeline::write wrote on all ranks into one, and removes them. The merge is line by line, so memory does
-// not grow with the number of ranks. Throws data errors for a missing or truncated file; the parts and the file at `path` are
-// then kept.
+// Merges the files that Timeline::write wrote on all ranks into one, and removes them. The merge is line by line, so memory
+// does not grow with the number of ranks. Throws data errors for a missing or truncated file; the parts and the file at `path`
+// are then kept.
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path);
 
 }  // namespace speedrun
