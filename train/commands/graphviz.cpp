@@ -30,7 +30,7 @@ File temporary_file() {
 
 }  // namespace
 
-// Files and not pipes: dot may stop reading at any time, and nothing waits for the other side.
+// Files instead of pipes: dot may stop reading at any time, and a pipe could deadlock.
 std::string svg_of(const DotPicture& picture) {
     const auto& [text, option] = picture;
     const File in = temporary_file(), out = temporary_file();
@@ -51,7 +51,7 @@ std::string svg_of(const DotPicture& picture) {
     if (error != 0)
         throw_usage(
             "{}: dot of Graphviz cannot be run (errno {}): install the package graphviz, or name a .dot file, "
-            "whose text needs no program",
+            "which needs no program",
             option, error);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

@@ -1,4 +1,4 @@
-// Pictures by Graphviz, which may not be there.
+// Pictures by Graphviz, which is optional.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 namespace speedrun {
 
 struct DotPicture {
-    std::string text;    // in Graphviz's language
-    std::string option;  // that asked for it: errors begin with it
+    std::string text;    // in the dot language
+    std::string option;  // option that requested it: prefix of errors
 };
 
-// What `dot -Tsvg` makes of the text. Usage error if dot is not on the path or refuses it.
+// Returns the output of `dot -Tsvg`. Usage error if dot is not on PATH or fails.
 std::string svg_of(const DotPicture& picture);
 
 }  // namespace speedrun
