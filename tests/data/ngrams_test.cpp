@@ -93,7 +93,7 @@ TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
 }
 
 // Values of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 results in a negative xor,
-// whose remainder counts from 0. Documents are no borders.
+// with a remainder that counts from 0. Documents are no borders.
 TEST(NgramsTest, BigramsByProducts) {
     const Ids tokens = {32, 50256, 104, 65535, 7, 60000}, positions = {0, 1, 2, 3, 4, 5};
     Ids out(6);

@@ -131,7 +131,7 @@ TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     train(with({"record.target_loss=50"}), 1, "run");
     const std::map<int64_t, Json> made = validations("run");
     const auto loss = [&](int64_t step) { return made.at(step)["loss"].get<double>(); };
-    // After a resume at step 6, the target counts as reached at the validation before this step; 0: never reached.
+    // After a resume at step 6, the time to target must be the training time at the validation of `step`; 0: not reached.
     const auto expect_reached = [&](double target, int64_t step) {
         forget_after("run", 6);
         train(with({fmt::format("record.target_loss={}", target)}), 1, "run", "auto");

@@ -88,7 +88,7 @@ TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     EXPECT_EQ(curve("later").back(), curve("more").back());
 }
 
-// In file order, short rows are equal with and without larger windows.
+// In file order, short rows are equal whether or not they are cut from longer windows.
 TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
     const Config c = staged({"data.shuffle=false", "schedule.decay=constant"});
     Config first = c.in_stage(0);
