@@ -31,14 +31,15 @@ inline constexpr int kMostContextTokens = 12;
 class KneserNey {
   public:
     // Counts n-grams of up to order + 1 tokens in each text; none crosses from one text to the next. One thread; equal texts
-    // have bitwise equal results. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in [1, 65536],
-    // or there are too many tokens; a data error for texts without a token, or with one that is not below vocab_size.
+    // have bitwise equal results. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in
+    // [1, 65536], or there are too many tokens; a data error for texts without a token, or with one that is not below
+    // vocab_size.
     KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size);
 
     // Returns the probability of `token` (below vocab_size) after the last `order` tokens of this context.
     double probability(std::span<const uint16_t> context, uint16_t token) const;
 
-    // Returns the sum of -log p, in nats, over all tokens of the row except the first. The context is the previous tokens of the row.
+    // Returns the sum of -log p, in nats, over all tokens of the row except the first, each given the row's previous tokens.
     double loss_sum(std::span<const uint16_t> row) const;
 
     int order() const { return static_cast<int>(levels_.size()) - 1; }
