@@ -9,6 +9,7 @@
 #include "tests/reference/reference.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {

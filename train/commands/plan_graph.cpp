@@ -9,6 +9,7 @@
 
 #include "train/commands/graphviz.h"
 #include "train/engine/memory_plan.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/dot_text.h"
 #include "train/model/nodes/fusions.h"
 

@@ -6,9 +6,9 @@
 #include "train/commands/commands.h"
 #include "train/config/config.h"
 #include "train/engine/node_work.h"
-#include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/model_graph.h"
 
 namespace speedrun {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/model/build_model.h"
+#include "train/model/model_graph.h"
 #include "train/model/nodes/chunk_borders.h"
 #include "train/model/nodes/norm.h"
 #include "train/model/nodes/redistribute.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
+#include "train/model/build_model.h"
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun {
