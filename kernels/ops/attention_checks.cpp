@@ -113,21 +113,6 @@ void check(const op::AttentionBackward& a) {
     check_attention(a, {.of_queries = {a.dq, a.dout, a.o}, .of_keys = {a.dk, a.dv, a.k, a.v}});
 }
 
-void check(const op::MergeAttention& a) {
-    const int64_t rows = a.o.rows(), heads = a.lse.rows();
-    if (heads <= 0 || a.o.cols() % heads != 0)
-        throw_internal("merge_attention: {} is not cut into {} heads", a.o.describe(), heads);
-    expect(a.sum, DType::f32, {rows, a.o.cols()}, "merge_attention sum");
-    expect(a.lse, DType::f32, {heads, rows}, "merge_attention lse");
-    expect(a.lse_of_o, DType::f32, {heads, rows}, "merge_attention lse_of_o");
-    if (a.lse_before.present()) expect(a.lse_before, DType::f32, {heads, rows}, "merge_attention lse_before");
-    for (const Tensor& of_heads : {a.lse, a.lse_of_o, a.lse_before})
-        if (of_heads.present() && !of_heads.contiguous())
-            throw_internal("merge_attention: {} is not contiguous", of_heads.describe());
-    if (a.lse_before.present() && same_memory(a.lse, a.lse_before))
-        throw_internal("merge_attention: lse_before {} is lse", a.lse_before.describe());
-}
-
 void check(const op::ExcludeOwnValueForward& a) {
     check_own_value(a, a.y);
 }

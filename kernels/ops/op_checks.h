@@ -25,7 +25,6 @@ void check(const op::OffsetKeysForward& a);
 void check(const op::OffsetKeysBackward& a);
 void check(const op::AttentionForward& a);
 void check(const op::AttentionBackward& a);
-void check(const op::MergeAttention& a);
 void check(const op::ExcludeOwnValueForward& a);
 void check(const op::ExcludeOwnValueBackward& a);
 void check(const op::ComposeHeadsForward& a);

@@ -16,8 +16,7 @@ struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // of a microbatch; so many tokens in rows of this length
     int64_t longest_sequence = 0;             // that the model has positions for; 0: sequence_length
     ContextPart part = {};                    // of every row, that the model computes
-    ContextExchange exchange = ContextExchange::gather;  // of keys between those that share rows
-    TensorPart tensor = {};                              // of matrices, likewise
+    TensorPart tensor = {};                   // of matrices, likewise
 
     bool operator==(const BatchShape&) const = default;
     int64_t num_positions() const { return longest_sequence > 0 ? longest_sequence : sequence_length; }
@@ -29,9 +28,7 @@ struct BatchShape {
 // What the tokens of a part of rows see of keys that are there of each row: the last, and the first.
 struct KeyPlaces {
     int64_t window;  // of the attention that reads them
-    int step;        // of a ring, that has these keys
     KeptKeys kept;
-    int64_t row_length;                              // of the rows that they are in, each from its first on
     ValueId place = kNoValue, first_key = kNoValue;  // ids (tokens), of the batch
 };
 
@@ -65,7 +62,7 @@ struct ModelGraph {
     std::optional<OwnRows> own_tokens;  // where tables of tokens are shared: which are rows of this rank
     std::vector<RowIds> row_ids;        // each pair once
     std::optional<PairedRows> paired;
-    std::vector<KeyPlaces> key_places;   // of a part of rows: for each window, and step of a ring
+    std::vector<KeyPlaces> key_places;   // of a part of rows: for each window
     ParameterId resting = kNoParameter;  // that no node of this stage uses (Parameter::copy_of)
     const Head* head;                    // the last node
     ValueId losses;                      // f32 (tokens)
