@@ -57,10 +57,8 @@ class Sublayers {
     ValueId attend_in_pairs(const Projected& x, AttentionOptions how);
     ValueId without_gaps(ValueId x);  // in memory of its own
     const PairedRows& paired_rows();  // made once
-    void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
-    SharedKeys shared_keys(int64_t window) const;
-    // The places for a window and step, made once. row_length 0: that of what is kept.
-    const KeyPlaces& key_places(KeyPlaces wanted);
+    // The places for a window, made once.
+    const KeyPlaces& key_places(int64_t window);
 
     GraphWriter& w_;
     const ModelParts& parts_;
