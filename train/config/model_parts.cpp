@@ -5,7 +5,6 @@
 #include <set>
 
 #include "kernels/device/error.h"
-#include "kernels/ops/compose_heads.h"
 
 namespace speedrun {
 
@@ -21,9 +20,6 @@ void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>&
 void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char* doc) {
     v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
 }
-
-constexpr const char* kNetwork =
-    "of model.networks: it computes this number for each token, from this start; empty: none does";
 
 constexpr const char* kJoin =
     "the stream becomes r*x + p*this + what is injected, with learned r and p; null: x + this";
@@ -91,14 +87,6 @@ void NormConfig::fields(FieldVisitor& v) {
         {1e-20, 1});
 }
 
-void GateConfig::fields(FieldVisitor& v) {
-    v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
-    v.field(
-        "network", network,
-        "of model.networks: it computes a factor of each head, which no sigmoid bounds; empty: none does");
-    v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
-}
-
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice(
         "type", type,
@@ -117,72 +105,18 @@ void StreamPartConfig::fields(FieldVisitor& v) {
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
 }
 
-void YarnConfig::fields(FieldVisitor& v) {
-    v.field("window", window,
-            "name of the window of model.windows at whose changes frequencies are rescaled");
-    v.field("alpha", alpha,
-            "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
-    v.field("beta", beta, "those that turn more often are left as they are; between the two a ramp",
-            {0, 1e6});
-    v.field("log_scale", log_scale,
-            "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
-}
-
-void RotaryConfig::fields(FieldVisitor& v) {
-    v.field("base", base, "base of the frequencies", {1, 1e9});
-    v.field("fraction", fraction,
-            "share of a head's pairs of dimensions that turn, the fastest first; the others stay as they are",
-            {0, 1});
-    v.field(
-        "endpoint", endpoint,
-        "of n pairs that turn the last has the frequency 1/base, the i-th base^(-i/(n-1)); else base^(-i/n)");
-    v.optional("yarn", yarn,
-               "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
-}
-
-void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
-    v.field("start", start, "the learned number of each head at the start; tanh of it is the share",
-            {-20, 20});
-    v.field("network", network, kNetwork);
-}
-
-void ComposeHeadsConfig::fields(FieldVisitor& v) {
-    v.field("keys", keys, "last keys of the document, the query's own included, that the maps are of",
-            {1, ComposeHeadsOptions::kMostKeys});
-    v.field("maps_start", maps_start,
-            "weight of each head's map in the mix at the start; the weights are RMS-normalised over heads",
-            {-1e6, 1e6});
-    v.field("output_start", output_start,
-            "factor at the start by which each head's output gets what the mix makes of its values",
-            {-1e6, 1e6});
-    v.field("network", network, kNetwork);
-}
-
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("reads", reads,
             "what q, k and v are made of, normed: \"after 3\" (what layer 3 gave), \"input\" or \"first\" "
             "(model.networks.NAME.input); empty: the stream, as everything else in the layer");
     v.field("bias", bias, "its linear layers have biases");
-    v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
-    v.optional("rotary", rotary, "turn q and k by angles of their positions; null: do not");
-    v.field(
-        "key_offset", key_offset,
-        "keys have the dimensions that rotary does not turn from the token before, across documents; the first token "
-        "of a row has its own");
-    v.field(
-        "paired", paired,
-        "of H heads j and j + H/2 are one over rows of twice the length, their q, k, v in turns: a token has two places, "
-        "and the window, which counts these, half its span. Rotary turns heads of even number by the first place, those "
-        "of odd number by the second");
     v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window,
             "keys that a query sees at most, itself included: a number, 0 for all, or a name "
             "of model.windows");
     v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
     v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
-    v.optional("value_gate", value_gate,
-               "v becomes v + gate*row of value_table instead, gates for each token and head");
     v.field(
         "value_scale", value_scale,
         "v is multiplied by a learned factor without a value_table, and with a value_gate; else with a table it has that "
@@ -191,14 +125,7 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
             "attention, not normed",
             add_to_values);
-    v.optional(
-        "compose_heads", compose_heads,
-        "add to each head's output its values seen through a learned mix of all heads' maps (dynamically composable "
-        "attention); null: do not");
-    v.optional(
-        "exclude_own_value", exclude_own_value,
-        "take from each head's output a learned share of what lies along the token's own v; null: do not");
-    v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
+    parts.fields(v);
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
     v.field("out_scale", out_scale,

@@ -3,7 +3,6 @@
 // switches (spell_out.h). The model is built from the parts and from nothing else.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include "data/ngrams.h"
 #include "kernels/ops/combine.h"
 #include "kernels/ops/loss.h"
+#include "train/config/attention_part.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
 #include "train/config/fp8.h"
@@ -47,17 +47,6 @@ struct NormConfig {
     void fields(FieldVisitor& v);
 };
 
-// Numbers that are computed for each token from the first columns of its row, between 0 and 1; or by a network, as it gives
-// them.
-struct GateConfig {
-    static constexpr double kStart = 0.5;
-
-    int64_t columns = 12;
-    std::string network = {};
-    double start = kStart;  // of a network
-    void fields(FieldVisitor& v);
-};
-
 // A small network that computes numbers for each token: out = (W2 gelu(W1 u) + b)·scale, with W2 zero at the start. Which numbers,
 // those who name it say (network_numbers.h).
 struct NetworkConfig {
@@ -78,54 +67,6 @@ struct StreamPartConfig {
     int64_t layer = 0;         // backout: whose output is taken away
     double start = 0;          // smear, inject, backout, add: the learned factor
     int64_t columns = 12;      // smear: that its gate reads
-    void fields(FieldVisitor& v);
-};
-
-// Peng et al. 2023 (YaRN), where a window of attention grows from stage to stage: frequencies are rescaled at each change of
-// this window (rotary_frequencies.h), in the layers that say so, whatever their own window is.
-struct YarnConfig {
-    std::string window = {};  // of ModelParts::windows
-    double alpha = 1;         // pairs with fewer rotations within the old window are slowed in full
-    double beta = 32;         // those with more are not
-    double log_scale = 0.2;   // attention's scale · (log_scale·ln(new/old) + 1)
-    void fields(FieldVisitor& v);
-};
-
-struct RotaryConfig {
-    double base = 10000;
-    double fraction = 1;    // of a head's pairs of dimensions: the first, which turn
-    bool endpoint = false;  // the last frequency is 1/base
-    std::optional<YarnConfig> yarn = {};
-    void fields(FieldVisitor& v);
-    // How many of a head's pairs turn; the nearest number where the fraction gives none.
-    int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
-};
-
-// v + gate·row instead of a·v + b·row: of each head 2·sigmoid of the first columns of what attention reads and of the row, or of
-// each half of the heads what a network computes.
-struct ValueGateConfig {
-    static constexpr double kStart = 1;
-
-    int64_t columns = 6;  // of each
-    std::string network = {};
-    double start = kStart;  // of a network
-    void fields(FieldVisitor& v);
-};
-
-// A map of attention that is mixed of all heads' maps for each token is applied to the values of each head, and added to its
-// output by learned factors (op::ComposeHeadsForward).
-struct ComposeHeadsConfig {
-    int64_t keys = 112;        // last ones of the document that the maps are of
-    double maps_start = 1;     // w1, each head's weight in the mix before their norm
-    double output_start = 0;   // w2, what each head's output gets of it
-    std::string network = {};  // that computes both
-    void fields(FieldVisitor& v);
-};
-
-// What lies along a token's own value is taken from each head's output, by the share tanh(a) of a learned a.
-struct ExcludeOwnValueConfig {
-    double start = 0;          // a, of each head
-    std::string network = {};  // that computes a
     void fields(FieldVisitor& v);
 };
 
@@ -164,27 +105,20 @@ struct AttentionConfig {
     int64_t heads = 4;
     std::string reads = {};  // stream_place; empty: x
     bool bias = false;
-    bool qk_norm = true;
-    std::optional<RotaryConfig> rotary = RotaryConfig{};
-    bool key_offset = false;
-    bool paired = false;
     double scale = 0;
     std::string window = "0";
     std::string value_table = {};
     double value_start = kValueStart;
-    std::optional<ValueGateConfig> value_gate = {};
     bool value_scale = false;
-    std::optional<ComposeHeadsConfig> compose_heads = {};
     std::vector<InjectedConfig> add_to_values = {};
-    std::optional<ExcludeOwnValueConfig> exclude_own_value = {};
-    std::optional<GateConfig> gate = {};
+    AttentionParts parts = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
     double out_scale = 0;
     std::optional<JoinConfig> join = {};
     void fields(FieldVisitor& v);
-    // Throws a usage error for factors of values, rows and outputs that do not fit each other.
-    void check_factors(const std::string& key, int64_t model_dim) const;
+    // Throws a usage error for a factor of the output without a join.
+    void check_factors(const std::string& key) const;
 };
 
 // x + down·activation(up·norm(x)).

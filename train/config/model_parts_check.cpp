@@ -6,7 +6,6 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
-#include "train/config/heads_check.h"
 #include "train/config/injected_check.h"
 #include "train/config/model_parts.h"
 #include "train/config/network_numbers.h"
@@ -231,27 +230,13 @@ class PartsCheck {
         const std::string key = fmt::format("model.layers, layer {}: attention", layer);
         if (model_dim_ % attention.heads != 0)
             throw_usage("{}.heads {} does not divide model.model_dim {}", key, attention.heads, model_dim_);
-        if (attention.rotary && model_dim_ / attention.heads % 2 != 0)
-            throw_usage("{}.rotary needs an even head size, not {} (= model_dim {} / heads {})", key,
-                        model_dim_ / attention.heads, model_dim_, attention.heads);
-        if (attention.rotary)
-            check_rotary(key + ".rotary", *attention.rotary, model_dim_ / attention.heads / 2);
-        if (attention.rotary && attention.rotary->yarn)
-            check_yarn(key + ".rotary.yarn", *attention.rotary->yarn);
-        if (attention.key_offset)
-            check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
-        if (attention.paired) check_pairs(key + ".paired", attention);
-        if (attention.compose_heads) check_composed(key + ".compose_heads", attention);
+        for (const auto& [name, part] : attention.parts.all())
+            part->check(
+                {.key = key + "." + name, .attention = attention, .model = parts_, .model_dim = model_dim_});
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (!attention.reads.empty())
             earlier_place(key + ".reads", attention.reads, static_cast<int64_t>(layer), layers_);
-        if (attention.gate && attention.gate->network.empty()) {
-            check_sigmoid(key + ".gate", *attention.gate);
-            check_columns(key + ".gate.columns", attention.gate->columns);
-            if (attention.heads > kMaxNarrow)
-                throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
-        }
-        attention.check_factors(key, model_dim_);
+        attention.check_factors(key);
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
@@ -259,31 +244,6 @@ class PartsCheck {
         if (injected_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is injected too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
-    }
-
-    // Changes of windows that have no ratio, or turn attention's scale around.
-    void check_yarn(const std::string& key, const YarnConfig& yarn) const {
-        if (!names_of(parts_.windows).count(yarn.window))
-            throw_usage("{}.window: no window \"{}\" in model.windows{}", key, yarn.window,
-                        suggestion(yarn.window, names_of(parts_.windows)));
-        if (yarn.alpha >= yarn.beta)
-            throw_usage("{}: alpha {} is not below beta {}, which its ramp leads to", key, yarn.alpha,
-                        yarn.beta);
-        const std::vector<int64_t> past = parts_.past_of(yarn.window);
-        for (size_t i = 1; i < past.size(); ++i) {
-            const int64_t before = past[i - 1], keys = past[i];
-            if (std::min(before, keys) < 2)
-                throw_usage(
-                    "{}: model.windows.{} goes from {} to {} keys, which have no ratio to rescale by: a window has 2 "
-                    "keys at least, and 0 (all keys) is none",
-                    key, yarn.window, before, keys);
-            const double growth = static_cast<double>(keys - 1) / static_cast<double>(before - 1);
-            if (const double factor = yarn.log_scale * std::log(growth) + 1; factor <= 0)
-                throw_usage(
-                    "{}: model.windows.{} shrinks from {} to {} keys, where log_scale {} would multiply attention's "
-                    "scale by {:.3g}: shrink less at once, or lower log_scale",
-                    key, yarn.window, before, keys, yarn.log_scale, factor);
-        }
     }
 
     void check_columns(const std::string& key, int64_t columns) const {

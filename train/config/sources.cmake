@@ -1,11 +1,13 @@
 # What reads a config, for the library and, compiled apart, for the fuzz targets.
+include(${CMAKE_CURRENT_LIST_DIR}/../model/parts/sources.cmake)
 set(speedrun_config_sources
+  ${speedrun_part_sources}
+  ${CMAKE_CURRENT_LIST_DIR}/attention_part.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config_json.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config_reader.cpp
   ${CMAKE_CURRENT_LIST_DIR}/config_keys.cpp
   ${CMAKE_CURRENT_LIST_DIR}/fp8.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/heads_check.cpp
   ${CMAKE_CURRENT_LIST_DIR}/injected_check.cpp
   ${CMAKE_CURRENT_LIST_DIR}/joins.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_config.cpp
@@ -13,7 +15,7 @@ set(speedrun_config_sources
   ${CMAKE_CURRENT_LIST_DIR}/model_parts_check.cpp
   ${CMAKE_CURRENT_LIST_DIR}/network_numbers.cpp
   ${CMAKE_CURRENT_LIST_DIR}/optimizer_config.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/spell_out.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../model/spell_out.cpp
   ${CMAKE_CURRENT_LIST_DIR}/stages.cpp
   ${CMAKE_CURRENT_LIST_DIR}/suggestion.cpp
   ${CMAKE_CURRENT_LIST_DIR}/whole_attention.cpp)

@@ -15,12 +15,13 @@ void set_stage(Scheduled<T>& value, int64_t stage) {
     value = Scheduled<T>({value.in(stage)});
 }
 
-// Names of the windows at whose changes some layer's frequencies are rescaled.
-std::set<std::string> yarn_windows(const LayersConfig& layers) {
+// Names of the windows that some part of attention follows.
+std::set<std::string> followed_windows(const LayersConfig& layers) {
     std::set<std::string> names;
     const auto note = [&](const LayerConfig& layer) {
-        if (layer.attention && layer.attention->rotary && layer.attention->rotary->yarn)
-            names.insert(layer.attention->rotary->yarn->window);
+        if (!layer.attention) return;
+        for (const auto& [key, part] : layer.attention->parts.all())
+            if (const std::string window = part->followed_window(); !window.empty()) names.insert(window);
     };
     note(layers.each);
     for (const LayersAt& at : layers.at)
@@ -104,7 +105,7 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
     set_stage(model.window, stage);
     // That of one stage already has its past.
-    if (const auto followed = yarn_windows(parts.layers); model.parts.window_past.empty())
+    if (const auto followed = followed_windows(parts.layers); model.parts.window_past.empty())
         for (const auto& [name, keys] : parts.windows)
             if (followed.count(name))
                 model.parts.window_past.emplace_back(name, past_of(keys.entries(), stage));
