@@ -86,7 +86,7 @@ class AttentionParts {
             if (part->value_row_factor()) return part.get();
         return nullptr;
     }
-    // By key, in alphabetical order.
+    // Parts by key, in alphabetical order.
     const std::map<std::string, Held>& all() const { return held_; }
     // The keys of all classes.
     void fields(FieldVisitor& v);
@@ -117,6 +117,6 @@ class AttentionParts {
 
 // Help of a key that names a network.
 inline constexpr const char* kNetworkHelp =
-    "of model.networks: it computes this number for each token, from this start; empty: none does";
+    "name in model.networks: it computes this number for each token, from this start; empty: none does";
 
 }  // namespace speedrun

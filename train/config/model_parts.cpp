@@ -17,13 +17,6 @@ void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>&
         [&](size_t i, FieldVisitor& inner) { values[i].fields(inner); });
 }
 
-void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char* doc) {
-    v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
-}
-
-constexpr const char* kJoin =
-    "the stream becomes r*x + p*this + what is injected, with learned r and p; null: x + this";
-
 }  // namespace
 
 void InitConfig::fields(FieldVisitor& v) {
@@ -131,20 +124,7 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.field("out_scale", out_scale,
             "a learned factor of the output matrix at the start, beside that of the join; 0: there is none",
             {-1e6, 1e6});
-    v.optional("join", join, kJoin);
-}
-
-void MlpConfig::fields(FieldVisitor& v) {
-    v.field("ratio", ratio, "hidden width as a multiple of model.model_dim", {1, 64});
-    v.choice("activation", activation, "nonlinearity");
-    v.field("bias", bias, "its linear layers have biases");
-    init_field(v, "init", init, "first matrix at the start");
-    init_field(v, "down_init", down_init, "second matrix at the start");
-    v.optional(
-        "up_fp8", up_fp8,
-        "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
-    v.optional("down_fp8", down_fp8, "likewise by the second");
-    v.optional("join", join, kJoin);
+    v.optional("join", join, kJoinHelp);
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
@@ -170,62 +150,6 @@ void LayersConfig::fields(FieldVisitor& v) {
                   }
                   at = std::move(read);
               });
-}
-
-std::string HeadConfig::cap_text() const {
-    if (softcap <= 0) return "";
-    if (softcap_function == SoftcapFunction::tanh && logit_shift == 0 && cap().slope() == 1)
-        return fmt::format("softcap {:g}", softcap);
-    const std::string z =
-        logit_shift == 0 ? "z"
-                         : fmt::format("(z {} {:g})", logit_shift < 0 ? '-' : '+', std::abs(logit_shift));
-    const double steepest = softcap_function == SoftcapFunction::tanh ? softcap : softcap / 4;
-    return fmt::format("softcap {:g} x {}({}/{:g})", softcap, word_of(softcap_function), z,
-                       logit_scale > 0 ? logit_scale : steepest);
-}
-
-void HeadConfig::fields(FieldVisitor& v) {
-    v.field("tied_to", tied_to, "table of tokens whose matrix the head shares; empty: one of its own");
-    v.field(
-        "untied_after", untied_after,
-        "stage of the schedule, counted from 0, behind which the head has a matrix of its own (head.weight), which begins "
-        "as a copy of the table with a copy of its optimizer's state; -1: it stays tied",
-        {-1, 1e6});
-    v.field("softcap", softcap,
-            "c > 0: bounds logits, to c*tanh(logits/c) if nothing below says otherwise; 0: off", {0, 1e6});
-    v.choice(
-        "softcap_function", softcap_function,
-        "tanh: c*tanh((logits + logit_shift)/logit_scale); sigmoid: c*sigmoid((logits + logit_shift)/logit_scale)");
-    v.field("logit_shift", logit_shift, "added to logits before they are bounded", {-1e6, 1e6});
-    v.field(
-        "logit_scale", logit_scale,
-        "then they are divided by this; 0: by c for tanh, by c/4 for sigmoid, so that the steepest slope is 1",
-        {0, 1e6});
-    init_field(v, "init", init, "its own matrix at the start");
-    v.optional(
-        "fp8", fp8,
-        "training multiplies in 8 bits: x and the matrix e4m3, gradients of logits e5m2; validation does not; null: "
-        "no");
-}
-
-void LossConfig::fields(FieldVisitor& v) {
-    v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
-    v.field(
-        "weights", weights,
-        "of the cross entropies of the tokens to come in the row, beginning with the next; the loss of training is their "
-        "weighted sum, that of validation the next token's",
-        {0, 1e3});
-    v.field(
-        "prefix_weight", prefix_weight,
-        "of the cross entropy of one more target, the longest other token that the next token's bytes begin with; tokens "
-        "that begin with none have no such term. Needs the tokenizer's vocabulary (data.vocabulary)",
-        {0, 1e3});
-    v.field(
-        "gradient_divisor", gradient_divisor,
-        "gradients are those of the sum of a step's losses, over all ranks and microbatches, divided by this; 0: by "
-        "the step's number of targets, which is the mean. R for a recipe whose R ranks sum over their tokens and "
-        "average their gradients. Reported losses are means either way",
-        {0, 1e12});
 }
 
 void ModelParts::fields(FieldVisitor& v) {
@@ -257,19 +181,6 @@ void ModelParts::fields(FieldVisitor& v) {
     list_of(v, "output", "what happens behind the last layer, in order", output);
     v.section("head", "logits", [this](FieldVisitor& s) { head.fields(s); });
     v.section("loss", "cross entropy", [this](FieldVisitor& s) { loss.fields(s); });
-}
-
-bool LossConfig::counts_prefixes() const {
-    const auto& entries = prefix_weight.entries();
-    return std::any_of(entries.begin(), entries.end(),
-                       [](const auto& entry) { return entry.from != 0 || entry.to != 0; });
-}
-
-std::vector<float> LossConfig::numbers_at(const StagePoint& point) const {
-    std::vector<float> numbers;
-    for (const Scheduled<double>& weight : weights) numbers.push_back(static_cast<float>(weight.at(point)));
-    if (counts_prefixes()) numbers.push_back(static_cast<float>(prefix_weight.at(point)));
-    return numbers;
 }
 
 const TableConfig* ModelParts::find_table(const std::string& name) const {
@@ -308,8 +219,7 @@ int64_t ModelParts::num_layers() const {
 
 bool ModelParts::uses_fp8() const {
     bool uses = head.fp8.has_value();
-    for (const auto& layer : layers.resolved())
-        uses |= layer && layer->mlp && (layer->mlp->up_fp8 || layer->mlp->down_fp8);
+    for (const auto& layer : layers.resolved()) uses |= layer && layer->mlp && layer->mlp->uses_fp8();
     return uses;
 }
 

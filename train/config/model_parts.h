@@ -15,17 +15,12 @@
 #include "train/config/attention_part.h"
 #include "train/config/choices.h"
 #include "train/config/field_visitor.h"
-#include "train/config/fp8.h"
+#include "train/config/joins.h"
+#include "train/model/parts/head.h"
+#include "train/model/parts/loss.h"
+#include "train/model/parts/mlp.h"
 
 namespace speedrun {
-
-// How the values of a matrix start.
-struct InitConfig {
-    InitKind type = InitKind::constant;
-    double value = 0;        // the constant, or the standard deviation
-    bool by_fan_in = false;  // divided by the root of the number of inputs
-    void fields(FieldVisitor& v);
-};
 
 // A matrix of which a row belongs to each token, position or n-gram; its parameter is NAME.weight.
 struct TableConfig {
@@ -70,33 +65,8 @@ struct StreamPartConfig {
     void fields(FieldVisitor& v);
 };
 
-// A value of another place of the model, times a learned factor.
-struct InjectedConfig {
-    static constexpr const char *kFirst = "first", *kStream = "stream";
-
-    std::string table =
-        {};  // whose rows; empty: a place of the stream (stream_place), or, kStream, the stream as it is
-    std::string of = kFirst;
-    double start = 0;                // the factor
-    std::string network = {};        // that computes it
-    std::string value_name() const;  // in the names of parameters: "after_3"
-    std::string factor_name() const { return value_name() + "_scale"; }
-    bool is_stream() const { return table.empty() && of == kStream; }
-    void fields(FieldVisitor& v);
-};
-
 // What an `add` of model.output adds.
 InjectedConfig added_by(const StreamPartConfig& part);
-
-// How the stream goes on behind a sublayer: x ← r·x + p·sublayer + Σ h·injected, all factors learned.
-struct JoinConfig {
-    double stream = 1, output = 1;  // r, p at the start
-    std::string network = {};       // that computes both
-    std::vector<InjectedConfig> inject = {};
-    void fields(FieldVisitor& v);
-    // Throws a usage error for what does not fit, whatever tables there are.
-    void validate(const std::string& key) const;
-};
 
 // x + O·attention(norm(x)), or of another place of the stream.
 struct AttentionConfig {
@@ -119,26 +89,6 @@ struct AttentionConfig {
     void fields(FieldVisitor& v);
     // Throws a usage error for a factor of the output without a join.
     void check_factors(const std::string& key) const;
-};
-
-// x + down·activation(up·norm(x)).
-struct MlpConfig {
-    int64_t ratio = 4;
-    Activation activation = Activation::relu_squared;
-    bool bias = false;
-    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
-    InitConfig down_init = {};
-    std::optional<LinearFp8Config> up_fp8 = {}, down_fp8 = {};
-    std::optional<JoinConfig> join = {};
-    void fields(FieldVisitor& v);
-};
-
-// x ← a·x + b·x0, x0 being what the input gave; or a·x + Σ h·added.
-struct MixConfig {
-    double start = 1;          // a; b starts at 0
-    std::string network = {};  // that computes a
-    std::vector<InjectedConfig> add = {};
-    void fields(FieldVisitor& v);
 };
 
 struct LayerConfig {
@@ -164,61 +114,6 @@ struct LayersConfig {
     // All of them in order; nothing for those that are left out. Throws a usage error for a number that is no
     // layer's or is named twice.
     std::vector<std::optional<LayerConfig>> resolved() const;
-};
-
-// What layer `from` gave is added to what enters layer `to`, times the sigmoid of a learned number, and times another that a
-// network computes.
-struct SkipConfig {
-    int64_t from = 0, to = 0;
-    double start = -1.5;
-    std::string network = {};
-    double network_start = 1;
-    void fields(FieldVisitor& v);
-};
-
-struct HeadConfig {
-    std::string tied_to = {};   // a table; empty: a matrix of its own
-    int64_t untied_after = -1;  // the stage behind which it has one all the same; −1: none
-    double softcap = 15;
-    SoftcapFunction softcap_function = SoftcapFunction::tanh;
-    double logit_shift = 0, logit_scale = 0;
-    InitConfig init = {};
-    std::optional<HeadFp8Config> fp8 = {};
-    // tanh: c·tanh((z + shift)/scale), sigmoid: c·σ((z + shift)/scale), less its half, which changes no probability. With
-    // scale 0 the slope at its steepest is 1: a scale of c, and of c/4.
-    Softcap cap() const {
-        const bool sigmoid = softcap_function == SoftcapFunction::sigmoid;
-        return {.cap = static_cast<float>(sigmoid ? softcap / 2 : softcap),
-                .shift = static_cast<float>(logit_shift),
-                .scale = static_cast<float>(sigmoid ? 2 * logit_scale : logit_scale)};
-    }
-    std::string cap_text() const;  // as it was asked for, for people; of no cap: empty
-    void fields(FieldVisitor& v);
-
-    bool comes_apart() const { return untied_after >= 0; }
-    std::optional<bool> apart = {};  // of one stage (ModelConfig::in_stage): has it?
-    bool tied() const { return !tied_to.empty() && !apart.value_or(false); }
-};
-
-struct LossConfig {
-    bool padding = false;
-    std::vector<Scheduled<double>> weights{1.0};  // of the token behind each, of the one after that, …
-    Scheduled<double> prefix_weight = 0;          // of the longest token that the next one begins with
-    double gradient_divisor = 0;  // of the sum of a step's losses; 0: the number of its targets
-    int64_t num_tokens() const { return static_cast<int64_t>(weights.size()); }  // to come
-    bool counts_prefixes() const;                                                // in any stage
-    int64_t num_targets() const { return num_tokens() + (counts_prefixes() ? 1 : 0); }
-    LossConfig in_stage(int64_t stage) const;
-    // The weights of all targets at this point of a run; the prefix's, where it counts, is the last. For a config of one stage.
-    std::vector<float> numbers_at(const StagePoint& point) const;
-    // Gradients of a step are those of this factor times the sum of its losses, over all ranks and microbatches.
-    float gradient_scale(int64_t step_targets) const {
-        return static_cast<float>(
-            1.0 / (gradient_divisor > 0 ? gradient_divisor : static_cast<double>(step_targets)));
-    }
-    // The next token alone, in every stage.
-    bool is_plain() const { return weights == std::vector<Scheduled<double>>{1.0} && !counts_prefixes(); }
-    void fields(FieldVisitor& v);
 };
 
 struct ModelParts {

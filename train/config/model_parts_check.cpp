@@ -98,16 +98,12 @@ class PartsCheck {
             throw_usage("model.layers: all {} are left out", layers_.size());
         for (size_t i = 0; i < layers_.size(); ++i)
             if (layers_[i]) check_layer(*layers_[i], i);
-        if (parts_.head.fp8) expect_fp8_width("model.head.fp8", model_dim_);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
         check_injected_places(parts_);
         check_networks(parts_);
-        check_loss();
-        check_softcap();
-        if (parts_.head.comes_apart() && parts_.head.tied_to.empty())
-            throw_usage("model.head.untied_after {}: the head is tied to no table (model.head.tied_to)",
-                        parts_.head.untied_after);
+        parts_.loss.check();
+        parts_.head.check(model_dim_);
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
             parts_.find_table(parts_.head.tied_to)->validate_tied(parts_.head.tied_to);
@@ -219,11 +215,7 @@ class PartsCheck {
         }
         if (!layer.mlp) return;
         check_join(key + "mlp.join", layer.mlp->join);
-        if (layer.mlp->up_fp8 || layer.mlp->down_fp8) expect_fp8_width(key + "mlp, in fp8", model_dim_);
-        if (layer.mlp->bias && (layer.mlp->up_fp8 || layer.mlp->down_fp8))
-            throw_usage(
-                "{}mlp: products of 8-bit numbers add no bias: mlp.bias false, or up_fp8 and down_fp8 null",
-                key);
+        layer.mlp->check(key + "mlp", model_dim_);
     }
 
     void check_attention(const AttentionConfig& attention, size_t layer) {
@@ -272,32 +264,6 @@ class PartsCheck {
                 throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
     }
 
-    void check_softcap() const {
-        const HeadConfig& head = parts_.head;
-        if (head.softcap > 0) return;
-        if (head.logit_shift != 0 || head.logit_scale != 0 ||
-            head.softcap_function != HeadConfig{}.softcap_function)
-            throw_usage(
-                "model.head: softcap is 0, so that softcap_function {}, logit_shift {} and logit_scale {} have nothing to "
-                "bound logits by: give softcap, or leave these out",
-                word_of(head.softcap_function), head.logit_shift, head.logit_scale);
-    }
-
-    void check_loss() const {
-        const std::vector<Scheduled<double>>& weights = parts_.loss.weights;
-        constexpr size_t kMost = op::CrossEntropy::kMostTargets;
-        if (weights.empty() || weights.size() > kMost)
-            throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
-                        weights.size(), kMost);
-        if (parts_.loss.counts_prefixes() && weights.size() == kMost)
-            throw_usage(
-                "model.loss: {} weights and prefix_weight, which are {} targets in all: at most {} are counted",
-                weights.size(), weights.size() + 1, kMost);
-        for (const auto& entry : weights.front().entries())
-            if (entry.from <= 0 || entry.to < 0)
-                throw_usage("model.loss.weights[0] is {}: the next token has to count",
-                            std::min(entry.from, entry.to));
-    }
     void check_output() {
         expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {

@@ -116,15 +116,6 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
     return model;
 }
 
-LossConfig LossConfig::in_stage(int64_t stage) const {
-    LossConfig loss = *this;
-    for (Scheduled<double>& weight : loss.weights) set_stage(weight, stage);
-    set_stage(loss.prefix_weight, stage);
-    // Targets that count for nothing at the end of the list need not be there.
-    while (loss.weights.size() > 1 && loss.weights.back() == Scheduled<double>(0)) loss.weights.pop_back();
-    return loss;
-}
-
 Config Config::in_stage(int64_t stage) const {
     Config config = *this;
     config.model = model.in_stage(stage);

@@ -40,7 +40,7 @@ class AttentionLayer {
     TokenTables& tables;
     const ModelParts& model;
     const AttentionConfig& config;
-    const Extent heads;      // of this rank; all heads of a layer that is whole (WholeAttention)
+    const Extent heads;      // heads of this rank; all heads if the layer is whole (WholeAttention)
     const ValueId normed;    // input of the projection, all tokens
     ValueId qkv = kNoValue;  // (tokens, 3 head_width), the projection
     ValueId q = kNoValue, k = kNoValue, v = kNoValue;  // (tokens, head_width)

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "train/model/attention_layer.h"
-#include "train/model/nodes/activation.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/ring_attention.h"
 
@@ -156,29 +155,6 @@ const KeyPlaces& Sublayers::key_places(KeyPlaces wanted) {
     wanted.place = w_.ids("batch.place" + where);
     wanted.first_key = w_.ids("batch.first_key" + where);
     return known.emplace_back(std::move(wanted));
-}
-
-ValueId Sublayers::mlp(const MlpConfig& config, ValueId normed) {
-    const int64_t width = w_.width().size, hidden_size = config.ratio * width;
-    const Extent hidden_width = w_.cut({Dimension::hidden, hidden_size});
-    const ValueId hidden = w_.linear("mlp.up", w_.into_matrices(normed),
-                                     {.outputs = hidden_width,
-                                      .inputs = w_.width(),
-                                      .init = config.init,
-                                      .bias = config.bias,
-                                      .fan_in = width,
-                                      .meaning = "h = f(W x), x normed",
-                                      .fp8 = config.up_fp8});
-    const ValueId activated = w_.real("activated", w_.tokens(), hidden_width);
-    w_.add<Activate>({.y = activated, .x = hidden}, config.activation);
-    return w_.into_stream(w_.linear("mlp.down", activated,
-                                    {.outputs = w_.width(),
-                                     .inputs = hidden_width,
-                                     .init = config.down_init,
-                                     .bias = config.bias,
-                                     .fan_in = hidden_size,
-                                     .meaning = "W h is added to the stream",
-                                     .fp8 = config.down_fp8}));
 }
 
 }  // namespace speedrun

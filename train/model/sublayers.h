@@ -1,4 +1,4 @@
-// What a layer adds to the stream: attention and MLP.
+// Attention of a layer: the operations that all kinds of attention have.
 #pragma once
 
 #include <map>
@@ -27,7 +27,6 @@ class Sublayers {
         std::vector<WeightedSum::Term> added_to_values;  // values of the stream
     };
     ValueId attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x);
-    ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
     struct Projected {

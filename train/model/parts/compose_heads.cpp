@@ -28,7 +28,7 @@ void ComposeHeadsPart::fields(FieldVisitor& v) {
 void ComposeHeadsPart::check(const AttentionScope& scope) const {
     if (scope.attention.parts.find<PairedHeadsPart>())
         throw_usage(
-            "{}: not with paired, in whose rows a token's heads stand at two places: leave one of them out",
+            "{}: not with paired, where a token's heads have two places in a row: leave one of them out",
             scope.key);
     if (maps_start == 0)
         throw_usage(

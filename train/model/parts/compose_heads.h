@@ -16,7 +16,7 @@ class ComposeHeadsPart final : public AttentionPart {
     int64_t keys = 112;        // last keys of the document that the maps cover
     double maps_start = 1;     // w1, weight of each head in the mix, before their norm
     double output_start = 0;   // w2, factor of each head's additional output
-    std::string network = {};  // that computes both
+    std::string network = {};  // network that computes both
 
     void fields(FieldVisitor& v);
     void check(const AttentionScope& scope) const override;

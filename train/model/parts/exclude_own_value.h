@@ -12,7 +12,7 @@ class ExcludeOwnValuePart final : public AttentionPart {
         "take from each head's output a learned share of its component along the token's own v; null: do not";
 
     double start = 0;          // a of each head
-    std::string network = {};  // that computes a
+    std::string network = {};  // network that computes a
 
     void fields(FieldVisitor& v);
     std::vector<TokenNumber> numbers() const override;

@@ -14,9 +14,8 @@ constexpr const char* kHeadGate = "attn.gate";
 
 void HeadGatePart::fields(FieldVisitor& v) {
     v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
-    v.field(
-        "network", network,
-        "of model.networks: it computes a factor of each head, which no sigmoid bounds; empty: none does");
+    v.field("network", network,
+            "name in model.networks: it computes an unbounded factor of each head; empty: none does");
     v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
 }
 

@@ -9,10 +9,10 @@ class HeadGatePart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "gate";
     static constexpr const char* kHelp = "multiply each head's output by a sigmoid gate, which starts at 1/2";
-    static constexpr double kStart = 0.5;  // of a sigmoid
+    static constexpr double kStart = 0.5;  // initial value of a sigmoid
 
-    int64_t columns = 12;      // of the normed stream
-    std::string network = {};  // that computes the factor
+    int64_t columns = 12;      // first columns of the normed stream
+    std::string network = {};  // network that computes the factor
     double start = kStart;     // factor of a network
 
     void fields(FieldVisitor& v);

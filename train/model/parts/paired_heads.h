@@ -14,7 +14,7 @@ class PairedHeadsPart final : public AttentionPart {
     static constexpr const char* kHelp =
         "heads j and j + H/2 of H are one head over rows of twice the length, where their q, k and v alternate: a token has "
         "two places, and the window, which counts these, half its span. Rotary turns heads of even number by the first "
-        "place, those of odd number by the second";
+        "place, heads of odd number by the second";
 
     void check(const AttentionScope& scope) const override;
     bool needs_all_heads() const override { return true; }

@@ -69,7 +69,7 @@ struct AngleTables {
     std::map<std::pair<std::vector<double>, bool>, RotaryTables> tables;
 };
 
-// paired: for twice as many positions.
+// paired: tables of two positions per token.
 const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& frequencies, bool paired) {
     const auto [at, is_new] = w.memo<AngleTables>().tables.try_emplace({frequencies, paired});
     if (!is_new) return at->second;
@@ -93,8 +93,7 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
 }  // namespace
 
 void YarnConfig::fields(FieldVisitor& v) {
-    v.field("window", window,
-            "name of the window of model.windows at whose changes frequencies are rescaled");
+    v.field("window", window, "name of a window of model.windows; at its changes frequencies are rescaled");
     v.field("alpha", alpha,
             "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
     v.field("beta", beta, "pairs that turn more often are unchanged; between the two a ramp", {0, 1e6});
@@ -109,7 +108,7 @@ void RotaryConfig::fields(FieldVisitor& v) {
             {0, 1});
     v.field(
         "endpoint", endpoint,
-        "of n pairs that turn the last has the frequency 1/base, the i-th base^(-i/(n-1)); else base^(-i/n)");
+        "frequency of the i-th of n pairs that turn: true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
     v.optional("yarn", yarn,
                "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
 }

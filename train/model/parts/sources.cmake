@@ -1,10 +1,14 @@
-# Sources of this folder, and the list of their classes: NAME.h declares a class NamePart.
+# Sources of this folder, and the list of its parts of attention: NAME.h declares a class NamePart.
 file(GLOB part_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.h)
 file(GLOB speedrun_part_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 set(includes "")
 set(visits "")
 set(defaults "")
 foreach(header ${part_headers})
+  file(STRINGS ${header} declared REGEX "public AttentionPart")
+  if(NOT declared)
+    continue()
+  endif()
   get_filename_component(name ${header} NAME_WE)
   string(APPEND includes "#include \"train/model/parts/${name}.h\"\n")
   string(REPLACE "_" ";" words ${name})

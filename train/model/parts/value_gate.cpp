@@ -16,11 +16,11 @@ constexpr const char* kValueGate = "attn.value_gate";
 void ValueGatePart::fields(FieldVisitor& v) {
     v.field(
         "columns", columns,
-        "first columns of attention's input, normed, and of the row, of which it is 2*sigmoid; it starts at 1",
+        "the gate is 2*sigmoid of that number of first columns, of attention's normed input and of the row; it starts at 1",
         {1, kMaxNarrow / 2});
     v.field(
         "network", network,
-        "of model.networks: it computes two gates instead, of the first and of the second half of the heads");
+        "name in model.networks: it computes two gates instead, of the first and of the second half of the heads");
     v.field("start", start, "a network's gates at the start", {-1e6, 1e6});
 }
 

@@ -1,5 +1,5 @@
-// Gated rows of a value table: v + gate·row, with a gate per head, 2·sigmoid of the first columns of attention's input and of the
-// row, or a gate per half of the heads that a network computes.
+// Gated rows of a value table: v + gate·row. The gate of a head is 2·sigmoid of the first columns of attention's input and of
+// the row; or a network computes a gate for each half of the heads.
 #pragma once
 
 #include "train/config/attention_part.h"
@@ -11,11 +11,11 @@ class ValueGatePart final : public AttentionPart {
     static constexpr const char* kKey = "value_gate";
     static constexpr const char* kHelp =
         "v becomes v + gate*row of value_table instead, gates for each token and head";
-    static constexpr double kStart = 1;  // of a sigmoid
+    static constexpr double kStart = 1;  // initial value of a sigmoid
 
-    int64_t columns = 6;       // of the input and of the row, each
-    std::string network = {};  // that computes both gates
-    double start = kStart;     // of a network's gates
+    int64_t columns = 6;       // columns of the input, and of the row
+    std::string network = {};  // network that computes both gates
+    double start = kStart;     // initial value of a network's gates
 
     void fields(FieldVisitor& v);
     void check(const AttentionScope& scope) const override;
