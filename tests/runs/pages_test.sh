@@ -65,7 +65,7 @@ for page in "$root"/docs/*.md; do
     grep -qF "](docs/${page##*/})" "$root/README.md" || fail "README.md does not lead to docs/${page##*/}"
 done
 # What comments, scripts and messages call docs/<page>.md.
-grep -rhoE 'docs/[a-z_]+\.md' "$root/train" "$root/kernels" "$root/data" "$root/scripts" "$root/tests" "$root/configs" | sort -u >"$work/named"
+grep -rhoE 'docs/[a-z_-]+\.md' "$root/train" "$root/kernels" "$root/data" "$root/scripts" "$root/tests" "$root/configs" | sort -u >"$work/named"
 while IFS= read -r page; do
     [ -f "$root/$page" ] || fail "$page is named in the code or in a script, and is not there: grep -rn $page"
 done <"$work/named"
