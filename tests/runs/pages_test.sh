@@ -70,12 +70,12 @@ while IFS= read -r page; do
     [ -f "$root/$page" ] || fail "$page is named in the code or in a script, and is not there: grep -rn $page"
 done <"$work/named"
 
-# docs/records.md shows the leaderboard as it is printed, README.md its seconds and factors.
+# docs/leaderboard.md and docs/history.md show the boards as they are printed, README.md seconds and factors.
 cd "$root" || exit 1
 if "$speedrun" records list records/kjv --markdown >"$work/board" 2>&1; then
     sed 's|](records/|](../records/|' "$work/board" >"$work/lines"
     while IFS= read -r line; do
-        grep -qxF -- "$line" docs/records.md || fail "docs/records.md lacks the line (see: speedrun records list records/kjv --markdown)
+        grep -qxF -- "$line" docs/leaderboard.md docs/history.md || fail "docs/leaderboard.md and docs/history.md lack the line (see: speedrun records list records/kjv --markdown)
     $line"
     done <"$work/lines"
     # README.md has one or two tables of records: the first boards of the first class, the rows in any order. Of each row the class,
