@@ -1,10 +1,10 @@
 // Every figure of a run, declared once: the member of its struct, its key in metrics.jsonl or summary.json,
-// the row of docs/files.md and the heading in scripts/speedrun_report follow from one line of the lists below.
+// the row of docs/metrics.md and the heading in scripts/speedrun_report follow from one line of the lists below.
 //
 // A line is X(type, key, roll-up, unit, title, meaning). The roll-up says what the summary makes of a step's
 // figure: `none`, `sum` over the steps, or that of the `last` step. A figure with one stands in both files, so
 // its line is in a list that both contain.
-// A new figure: its line, and the place that measures it. Then scripts/regenerate.sh, for the rows of docs/files.md.
+// A new figure: its line, and the place that measures it. Then scripts/regenerate.sh, for the rows of docs/metrics.md.
 #pragma once
 
 #include <cstdint>
