@@ -25,15 +25,16 @@ COVERS = re.compile(r"^(?://|#) Covers: (.*)")
 
 
 def layers(root):
-    """Paths from the top, as the first block of ARCHITECTURE.md lists them."""
+    """Layers from the top, as the first block of ARCHITECTURE.md lists them: folders and patterns of files, joined by commas."""
     block = (root / "ARCHITECTURE.md").read_text().split("```")[1]
     return [line.split()[0] for line in block.splitlines() if line[:1].strip()]
 
 
 def layer_of(path, order):
     """Index of the layer that a path lies in; None: of none."""
-    inside = [i for i, layer in enumerate(order) if path == layer or (layer.endswith("/") and path.startswith(layer))]
-    return max(inside, key=lambda i: len(order[i]), default=None)
+    patterns = [(pattern, i) for i, layer in enumerate(order) for pattern in layer.split(",")]
+    inside = [(len(p), i) for p, i in patterns if (path.startswith(p) if p.endswith("/") else fnmatch.fnmatch(path, p))]
+    return max(inside, default=(0, None))[1]
 
 
 def files(root, folders, suffixes):

@@ -111,8 +111,7 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option(
             "--graph", plan.graph,
-            "instead: draw one unit of the model, nodes and values of forward, as .svg (by Graphviz's "
-            "dot) or as the text for dot (.dot, .gv)")
+            "instead: write one unit of the model, nodes and values of forward, for Graphviz (.dot, .gv)")
         ->type_name("FILE");
     plan_command
         ->add_option("--unit", plan.unit,

@@ -43,7 +43,7 @@ struct PlanOptions {
     bool search = false;           // with gpu: which layouts of the ranks are fast
     std::string network;           // of these: JSON (train/timeline/network.h); empty: the default
     std::string trace;             // of that: write it there
-    std::string graph;             // write a picture of a unit of the model there instead: .svg, .dot or .gv
+    std::string graph;             // .dot or .gv file for a unit of the model, in place of the tables
     std::optional<int64_t> stage;  // that --gpu, --graph and the table of layers show; the last one
     std::optional<int> unit;       // of that; the middle one of those with the most nodes
 };

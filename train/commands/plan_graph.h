@@ -6,9 +6,9 @@
 #include "train/commands/commands.h"
 #include "train/config/config.h"
 #include "train/engine/node_work.h"
-#include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/model_graph.h"
 
 namespace speedrun {
 
@@ -24,8 +24,8 @@ std::string node_work_text(const std::vector<NodeWork>& work);
 // The step and the five kinds that take most of it.
 std::string busiest_step_text(const BusiestStep& busiest);
 
-// Writes options.graph, says what it shows. Usage error for a unit that is not there, another ending than .svg,
-// .dot or .gv, a file that can't be written, and where Graphviz is missed. Returns the exit code.
+// Writes options.graph in Graphviz's language. Usage error for an absent unit, another ending than .dot or .gv, and a file that
+// cannot be written. Returns the exit code.
 int write_unit_picture(const PlanOptions& options, const Config& config);
 
 }  // namespace speedrun
