@@ -102,7 +102,7 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option("--network", plan.network,
                      "with --gpu: latency and bandwidth inside a host and between hosts, as JSON "
-                     "(docs/scale.md); default: hosts of 8 H100s")
+                     "(docs/step-time.md); default: hosts of 8 H100s")
         ->type_name("FILE");
     plan_command
         ->add_option("--trace", plan.trace,
