@@ -24,15 +24,16 @@ COVERS = re.compile(r"^(?://|#) Covers: (.*)")
 
 
 def layers(root):
-    """Returns the layers of the first block of ARCHITECTURE.md, top first."""
+    """Returns the layers of the first block of ARCHITECTURE.md, top first: folders and file patterns, joined by commas."""
     block = (root / "ARCHITECTURE.md").read_text().split("```")[1]
     return [line.split()[0] for line in block.splitlines() if line[:1].strip()]
 
 
 def layer_of(path, order):
     """Returns the index of the layer that contains a path; None: no layer."""
-    inside = [i for i, layer in enumerate(order) if path == layer or (layer.endswith("/") and path.startswith(layer))]
-    return max(inside, key=lambda i: len(order[i]), default=None)
+    patterns = [(pattern, i) for i, layer in enumerate(order) for pattern in layer.split(",")]
+    inside = [(len(p), i) for p, i in patterns if (path.startswith(p) if p.endswith("/") else fnmatch.fnmatch(path, p))]
+    return max(inside, default=(0, None))[1]
 
 
 def files(root, folders, suffixes):

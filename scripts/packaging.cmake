@@ -36,8 +36,8 @@ install(FILES tests/bench/first_losses.json DESTINATION ${tree}/tests/bench COMP
 install(DIRECTORY tests/bench/peers DESTINATION ${tree}/tests/bench COMPONENT check EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)
 
 # All libraries that the programs load, except: the C and C++ library (the machine's must be at least as new), MPI (it must
-# match the machine's launcher), and libraries of the driver and of CUDA's toolkit. Libraries that MPI loads too are the machine's, as
-# a newer MPI needs newer ones.
+# match the machine's launcher), and libraries of the driver and of CUDA's toolkit. Libraries that MPI loads too are the
+# machine's, as a newer MPI needs newer ones.
 set(not_ours "^ld-linux" "^linux-vdso" "^lib(c|m|pthread|dl|rt|resolv|stdc\\+\\+|gcc_s)\\.so" "^lib(mpi|open-rte|open-pal|pmix)"
   "^lib(cuda|cudart|cublas.*|cudnn.*|nccl|cupti|nv.*)\\.so")
 if(MPI_C_FOUND)

@@ -359,7 +359,7 @@ say_settled() { # reports the result of the loaded run
     echo "$line${1:-}"
 }
 
-# The first signal lets the runs save and end; a second one kills them, unless it repeats the first within 2 s (as timeout does).
+# The first signal lets the runs save and end; a second one kills them, unless it follows within 2 s (timeout).
 on_signal() {
     [ "$(date +%s)" -gt $((stopped_at + 1)) ] || return 0
     stopped_at=$(date +%s)

@@ -3,6 +3,9 @@
 #include <utility>
 
 #include "train/config/config_json.h"
+#include "train/model/parts/compose_heads.h"
+#include "train/model/parts/paired_heads.h"
+#include "train/model/parts/value_gate.h"
 
 namespace speedrun::testing {
 
@@ -129,7 +132,7 @@ ModelConfig model_with_places(int64_t heads) {
     ModelConfig model = model_with_networks(heads);
     model.parts.tables.emplace_back("values", model.parts.tables.front().second);
     model.parts.layers.each.attention->value_table = "values";
-    model.parts.layers.each.attention->value_gate = ValueGateConfig{};
+    model.parts.layers.each.attention->parts.set(ValueGatePart{});
     for (LayersAt& at : model.parts.layers.at)
         if (at.numbers == "3")
             at.layer->attention->add_to_values = {{.of = "input", .start = 0.2, .network = "late"},
@@ -140,9 +143,13 @@ ModelConfig model_with_places(int64_t heads) {
 
 // The last layer stays as it was, so that both kinds are there.
 ModelConfig with_composed_heads(ModelConfig model) {
+    ComposeHeadsPart composed;
+    composed.keys = 6;
+    composed.maps_start = 0.5;
+    composed.output_start = 0.4;
     for (std::optional<AttentionConfig>* attention :
          {&model.parts.layers.each.attention, &model.parts.layers.at[1].layer->attention})
-        (*attention)->compose_heads = {.keys = 6, .maps_start = 0.5, .output_start = 0.4};
+        (*attention)->parts.set(composed);
     return model;
 }
 
@@ -201,8 +208,8 @@ ModelConfig newest_model_for_shared_rows(int64_t heads, bool untied) {
     ModelConfig model = newest_model(heads, untied);
     for (LayersAt& at : model.parts.layers.at) {
         if (!at.layer->attention) continue;
-        at.layer->attention->paired = false;
-        at.layer->attention->compose_heads.reset();
+        at.layer->attention->parts.remove<PairedHeadsPart>();
+        at.layer->attention->parts.remove<ComposeHeadsPart>();
     }
     return model;
 }

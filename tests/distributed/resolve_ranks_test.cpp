@@ -12,6 +12,9 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/world.h"
+#include "train/model/parts/compose_heads.h"
+#include "train/model/parts/key_offset.h"
+#include "train/model/parts/paired_heads.h"
 
 namespace speedrun::testing {
 namespace resolve_ranks_test {
@@ -105,8 +108,8 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
         Config config = config_of(64, 128, 1024);
         config.model.preset = Family::none;
         LayerConfig layer;
-        layer.attention->key_offset = key_offset;
-        layer.attention->paired = paired;
+        if (key_offset) layer.attention->parts.set(KeyOffsetPart{});
+        if (paired) layer.attention->parts.set(PairedHeadsPart{});
         config.model.parts.layers.at = {{"2-3", layer}};
         config.parallel = parallel;
         return refusal(config, 2);
@@ -117,8 +120,9 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
     EXPECT_EQ(refused(true, true, {}), "none");
     EXPECT_EQ(refused(true, false, tensor), "none");
     EXPECT_EQ(refused(true, false, context), "none");
-    EXPECT_NE(refused(false, true, context).find("parallel.context is 2, but attention of layer 2 is paired"),
-              std::string::npos);
+    EXPECT_NE(
+        refused(false, true, context).find("parallel.context is 2, but attention of layer 2 has paired"),
+        std::string::npos);
     EXPECT_EQ(refused(false, true, tensor), "none") << "each rank has all heads";
 }
 
@@ -130,7 +134,7 @@ TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
     ASSERT_EQ(config.model.parts.layers.each.attention->heads, 4);
     EXPECT_NE(refusal(config, 8).find("parallel.tensor is 8, but attention of layer 0 has 4 heads"),
               std::string::npos);
-    config.model.parts.layers.each.attention->paired = true;
+    config.model.parts.layers.each.attention->parts.set(PairedHeadsPart{});
     EXPECT_EQ(refusal(config, 8), "none");
 }
 
@@ -139,7 +143,7 @@ TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
         Config config = config_of(64, 128, 1024);
         config.model.preset = Family::none;
         LayerConfig layer;
-        layer.attention->compose_heads = ComposeHeadsConfig{};
+        layer.attention->parts.set(ComposeHeadsPart{});
         config.model.parts.layers.at = {{"1", layer}};
         config.parallel = parallel;
         return refusal(config, 2);

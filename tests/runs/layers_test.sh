@@ -24,6 +24,11 @@ printf '#include <vector>\n' >train/low/b.h
 expect 0 'as they should be' python3 "$check" .
 printf '#include "train/top/a.h"\n' >train/low/b.h
 expect 1 'train/low/b.h:1: includes train/top/a.h, but train/low/ lies below train/top/' python3 "$check" .
+# shellcheck disable=SC2016  # not for the shell
+printf '```\ntrain/top/,train/low/*.h   headers of both\ntrain/low/\nkernels/\ndata/\n```\n' >joined.md
+cp ARCHITECTURE.md folders.md && mv joined.md ARCHITECTURE.md
+expect 0 'as they should be' python3 "$check" .
+mv folders.md ARCHITECTURE.md
 printf '#include "tests/a.h"\n' >train/low/b.h
 expect 1 'train/low/b.h:1: includes tests/a.h, which lies in no layer' python3 "$check" .
 : >train/low/b.h

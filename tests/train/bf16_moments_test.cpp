@@ -10,6 +10,7 @@
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/xxh128.h"
+#include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace bf16_moments_test {

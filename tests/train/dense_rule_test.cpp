@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/model/nodes/embedding.h"
 
 namespace speedrun {

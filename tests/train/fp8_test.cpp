@@ -9,6 +9,7 @@
 #include "tests/reference/reference.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/model/nodes/fusions.h"
 
 namespace speedrun::testing {
@@ -142,7 +143,6 @@ TEST(Fp8ModelTest, ValidationDoesNotRound) {
 TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
     MemoryConfig memory;
     memory.activation_checkpointing = Checkpointing::full;
-    memory.checkpointed_blocks = "all";
     ModelHarness plain(model_of(true), kTokens, kTokens),
         checkpointed(model_of(true), kTokens, kTokens, DType::f32, {}, memory);
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);

@@ -14,6 +14,7 @@
 #include "tests/train/rows.h"
 #include "train/config/config_json.h"
 #include "train/config/network_numbers.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {

@@ -12,6 +12,7 @@
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 #include "train/model/sign_bits.h"
 

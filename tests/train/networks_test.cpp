@@ -11,10 +11,10 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/device/error.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
 #include "train/config/config_json.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {

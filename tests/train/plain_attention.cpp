@@ -34,7 +34,7 @@ Values PlainModel::normed(const Values& x) const {
 }
 
 void PlainModel::turn(const Layer& layer, int64_t token, Values& heads) const {
-    const RotaryConfig& rotary = *layer.config.rotary;
+    const RotaryConfig& rotary = layer.part<RotaryPart>();
     const int64_t half = layer.dim / 2, turning = std::llround(rotary.fraction * static_cast<double>(half));
     for (int64_t h = 0; h < layer.heads; ++h) {
         const auto begin = heads.begin() + h * layer.dim;
@@ -43,7 +43,7 @@ void PlainModel::turn(const Layer& layer, int64_t token, Values& heads) const {
         for (int64_t i = 0; i < turning; ++i) {
             const int32_t position = batch_.positions[static_cast<size_t>(token)];
             const double angle =
-                static_cast<double>(layer.config.paired ? 2 * position + h % 2 : position) *
+                static_cast<double>(layer.has<PairedHeadsPart>() ? 2 * position + h % 2 : position) *
                 std::pow(rotary.base, -static_cast<double>(i) / static_cast<double>(turning));
             const double a = begin[i], b = begin[i + half];
             begin[i] = a * std::cos(angle) - b * std::sin(angle);
@@ -77,9 +77,9 @@ PlainModel::Rows PlainModel::project(const Layer& layer, const std::vector<Value
 // The key of a token as queries meet it.
 double PlainModel::key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const {
     const int64_t half = layer.dim / 2,
-                  turning = std::llround(layer.config.rotary->fraction * static_cast<double>(half)),
+                  turning = std::llround(layer.part<RotaryPart>().fraction * static_cast<double>(half)),
                   pair = column % layer.dim % half;
-    const bool of_before = layer.config.key_offset && pair >= turning && token % sequence_length_ > 0;
+    const bool of_before = layer.has<KeyOffsetPart>() && pair >= turning && token % sequence_length_ > 0;
     return rows.k[static_cast<size_t>(of_before ? token - 1 : token)][static_cast<size_t>(column)];
 }
 
@@ -101,7 +101,7 @@ Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, i
     };
     const int64_t pairs = layer.heads / 2, window = layer.window;
     for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
-        if (!layer.config.paired) {
+        if (!layer.has<PairedHeadsPart>()) {
             if (window == 0 || token - key < window) see(key, head);
             continue;
         }
@@ -136,7 +136,7 @@ void PlainModel::compose(const Layer& layer, const Rows& rows, int64_t token, in
                          Values& out) const {
     const Values &maps = weight(layer, "composed_maps"), &output = weight(layer, "composed_output");
     const int64_t first = std::max<int64_t>(batch_.first_key[static_cast<size_t>(token)],
-                                            token - layer.config.compose_heads->keys + 1);
+                                            token - layer.part<ComposeHeadsPart>().keys + 1);
     double square = parts_.norms.epsilon;
     for (const double a : maps) square += a * a / static_cast<double>(layer.heads);
     for (int64_t other = 0; other < layer.heads; ++other) {
@@ -175,8 +175,8 @@ Values PlainModel::losses() const {
             Values outputs;
             for (int64_t head = 0; head < layer.heads; ++head) {
                 Values out = attend(layer, rows, static_cast<int64_t>(t), head);
-                if (config.compose_heads) compose(layer, rows, static_cast<int64_t>(t), head, out);
-                if (config.exclude_own_value) exclude_own_value(layer, rows.v[t], head, out);
+                if (layer.has<ComposeHeadsPart>()) compose(layer, rows, static_cast<int64_t>(t), head, out);
+                if (layer.has<ExcludeOwnValuePart>()) exclude_own_value(layer, rows.v[t], head, out);
                 outputs.insert(outputs.end(), out.begin(), out.end());
             }
             const Values added = times(weight(layer, "out.weight"), outputs);

@@ -6,6 +6,11 @@
 #include <string>
 
 #include "tests/train/model_harness.h"
+#include "train/model/parts/compose_heads.h"
+#include "train/model/parts/exclude_own_value.h"
+#include "train/model/parts/key_offset.h"
+#include "train/model/parts/paired_heads.h"
+#include "train/model/parts/rotary.h"
 
 namespace speedrun::testing {
 
@@ -24,6 +29,14 @@ class PlainModel {
     struct Layer {
         const AttentionConfig& config;
         int64_t number, window, heads, dim;  // window 0: none
+        template <class T>
+        bool has() const {
+            return config.parts.find<T>() != nullptr;
+        }
+        template <class T>
+        const T& part() const {
+            return *config.parts.find<T>();
+        }
     };
     struct Rows {
         std::vector<Values> q, k, v;  // by token

@@ -1,5 +1,5 @@
 // Which pairs of a head's dimensions turn, and how fast.
-#include "train/model/rotary_frequencies.h"
+#include "train/model/parts/rotary.h"
 
 #include <gtest/gtest.h>
 

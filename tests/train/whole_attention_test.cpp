@@ -30,7 +30,7 @@ TEST(WholeAttentionTest, IsWhatMixesHeadsOrReadsWholeRows) {
             "4": {"attention": {"key_offset": true, "rotary": {"fraction": 0.5}, "exclude_own_value": {}, "reads": "after 1"}},
             "5": {"attention": {"value_table": "b"}}})"));
     EXPECT_EQ(whole.describe(),
-              "attention of layers 0, 2 (paired), 3 (value_gate, add_to_values, compose_heads), table a");
+              "attention of layers 0, 2 (paired), 3 (compose_heads, value_gate, add_to_values), table a");
 }
 
 TEST(WholeAttentionTest, NothingOfIt) {

@@ -102,7 +102,7 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option("--network", plan.network,
                      "with --gpu: latency and bandwidth inside a host and between hosts, as JSON "
-                     "(docs/scale.md); default: hosts of 8 H100s")
+                     "(docs/step-time.md); default: hosts of 8 H100s")
         ->type_name("FILE");
     plan_command
         ->add_option("--trace", plan.trace,
@@ -111,8 +111,7 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option(
             "--graph", plan.graph,
-            "instead: draw one unit of the model, nodes and values of forward, as .svg (by Graphviz's "
-            "dot) or as the text for dot (.dot, .gv)")
+            "instead: write one unit of the model, nodes and values of forward, for Graphviz (.dot, .gv)")
         ->type_name("FILE");
     plan_command
         ->add_option("--unit", plan.unit,

@@ -43,7 +43,7 @@ struct PlanOptions {
     bool search = false;           // with gpu: search for fast layouts
     std::string network;           // JSON (train/timeline/network.h); empty: the default
     std::string trace;             // with timeline: output file
-    std::string graph;             // draw a unit of the model to this file: .svg, .dot or .gv
+    std::string graph;             // write a unit of the model to this file: .dot or .gv
     std::optional<int64_t> stage;  // stage for gpu, graph and the table of layers; default: last
     std::optional<int> unit;       // with graph; default: the middle one of those with the most nodes
 };

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "train/commands/graphviz.h"
 #include "train/engine/memory_plan.h"
+#include "train/model/build_model.h"
 #include "train/model/graph/dot_text.h"
 #include "train/model/nodes/fusions.h"
 
@@ -104,9 +104,9 @@ std::string busiest_step_text(const BusiestStep& busiest) {
 
 int write_unit_picture(const PlanOptions& options, const Config& config) {
     const std::string ending = std::filesystem::path(options.graph).extension().string();
-    if (ending != ".svg" && ending != ".dot" && ending != ".gv")
+    if (ending != ".dot" && ending != ".gv")
         throw_usage(
-            "--graph {}: ends in '{}', expected .svg (a picture), .dot or .gv (the text for Graphviz)",
+            "--graph {}: ends in '{}', expected .dot or .gv, from which `dot -Tsvg` of Graphviz draws a picture",
             options.graph, ending);
     const ModelGraph model = model_graph(config);
     const int num_units = model.graph.num_units();
@@ -128,10 +128,8 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
          .program = program,
          .unit = unit,
          .title = fmt::format("{}: {}", std::filesystem::path(options.config).filename().string(), shown)});
-    const std::string written =
-        ending == ".svg" ? svg_of({.text = text, .option = "--graph " + options.graph}) : text;
     std::ofstream file(options.graph, std::ios::binary);
-    file << written;
+    file << text;
     file.close();
     if (!file)
         throw_usage("--graph {}: the file cannot be written ({}); name one in a folder of yours",

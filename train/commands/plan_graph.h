@@ -6,9 +6,9 @@
 #include "train/commands/commands.h"
 #include "train/config/config.h"
 #include "train/engine/node_work.h"
-#include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/model_graph.h"
 
 namespace speedrun {
 
@@ -24,8 +24,8 @@ std::string node_work_text(const std::vector<NodeWork>& work);
 // The step's total and the five kinds with the largest share.
 std::string busiest_step_text(const BusiestStep& busiest);
 
-// Writes options.graph and prints a summary. Usage errors: an unknown unit, another extension than .svg, .dot or .gv, a file
-// that cannot be written, Graphviz not installed. Returns the exit code.
+// Writes options.graph in Graphviz's language. Usage error for an absent unit, another ending than .dot or .gv, and a file that
+// cannot be written. Returns the exit code.
 int write_unit_picture(const PlanOptions& options, const Config& config);
 
 }  // namespace speedrun

@@ -134,8 +134,9 @@ class InitialZeros {
         const bool computed = stream && !zero(attention.init);
         const bool scaled_away = attention.value_scale && attention.value_start == 0;
         if (attention.value_table.empty()) return !computed || scaled_away;
-        if (const auto& gate = attention.value_gate)
-            return (!computed || scaled_away) && (gate->start == 0 || table_is_zero(attention.value_table));
+        if (const AttentionPart* const rows = attention.parts.value_rows())
+            return (!computed || scaled_away) &&
+                   (*rows->value_row_factor() == 0 || table_is_zero(attention.value_table));
         return attention.value_start == 0 || (!computed && table_is_zero(attention.value_table));
     }
 

@@ -34,39 +34,11 @@ void NetworkConfig::fields(FieldVisitor& v) {
             "a name makes the scale a learned number (networks.NAME), which networks of the same name share");
 }
 
-void ValueGateConfig::fields(FieldVisitor& v) {
-    v.field(
-        "columns", columns,
-        "first columns of what attention reads, normed, and of the row, of which it is 2*sigmoid; it starts at 1",
-        {1, kMaxNarrow / 2});
-    v.field(
-        "network", network,
-        "of model.networks: it computes two gates instead, of the first and of the second half of the heads");
-    v.field("start", start, "a network's gates at the start", {-1e6, 1e6});
-}
-
-void AttentionConfig::check_factors(const std::string& key, int64_t model_dim) const {
+void AttentionConfig::check_factors(const std::string& key) const {
     if (out_scale != 0 && !join)
         throw_usage(
             "{}.out_scale {}: a factor beside p of a join, which is not there: say \"join\": {{}}, or 0", key,
             out_scale);
-    if (!value_gate) return;
-    const std::string gate = key + ".value_gate";
-    if (value_table.empty())
-        throw_usage("{}: there are no rows that it could weigh, name a value_table", gate);
-    if (value_start != kValueStart && !value_scale)
-        throw_usage("{}.value_start {}: with a value_gate v has no factor, unless value_scale is true", key,
-                    value_start);
-    const bool computed = !value_gate->network.empty();
-    if (!computed && value_gate->start != ValueGateConfig::kStart)
-        throw_usage("{}.start {}: a gate by sigmoid starts at {}; name a network that computes it", gate,
-                    value_gate->start, ValueGateConfig::kStart);
-    if (computed && heads % 2 != 0)
-        throw_usage("{}.network: {} heads have no halves, of which it computes a gate each", gate, heads);
-    if (!computed && heads > kMaxNarrow)
-        throw_usage("{}: {} heads, gates are for at most {}", gate, heads, kMaxNarrow);
-    if (value_gate->columns > model_dim)
-        throw_usage("{}.columns {} exceeds model.model_dim {}", gate, value_gate->columns, model_dim);
 }
 
 std::string InjectedConfig::value_name() const {

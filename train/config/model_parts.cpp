@@ -5,7 +5,6 @@
 #include <set>
 
 #include "kernels/device/error.h"
-#include "kernels/ops/compose_heads.h"
 
 namespace speedrun {
 
@@ -17,16 +16,6 @@ void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>&
         name, doc, values.size(), [&](size_t n) { values.assign(n, T{}); },
         [&](size_t i, FieldVisitor& inner) { values[i].fields(inner); });
 }
-
-void init_field(FieldVisitor& v, const char* name, InitConfig& init, const char* doc) {
-    v.section(name, doc, [&](FieldVisitor& s) { init.fields(s); });
-}
-
-constexpr const char* kNetwork =
-    "of model.networks: it computes this number for each token, from this start; empty: none does";
-
-constexpr const char* kJoin =
-    "the stream becomes r*x + p*this + what is injected, with learned r and p; null: x + this";
 
 }  // namespace
 
@@ -91,14 +80,6 @@ void NormConfig::fields(FieldVisitor& v) {
         {1e-20, 1});
 }
 
-void GateConfig::fields(FieldVisitor& v) {
-    v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
-    v.field(
-        "network", network,
-        "of model.networks: it computes a factor of each head, which no sigmoid bounds; empty: none does");
-    v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
-}
-
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice(
         "type", type,
@@ -117,72 +98,18 @@ void StreamPartConfig::fields(FieldVisitor& v) {
     v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
 }
 
-void YarnConfig::fields(FieldVisitor& v) {
-    v.field("window", window,
-            "name of the window of model.windows at whose changes frequencies are rescaled");
-    v.field("alpha", alpha,
-            "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
-    v.field("beta", beta, "those that turn more often are left as they are; between the two a ramp",
-            {0, 1e6});
-    v.field("log_scale", log_scale,
-            "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
-}
-
-void RotaryConfig::fields(FieldVisitor& v) {
-    v.field("base", base, "base of the frequencies", {1, 1e9});
-    v.field("fraction", fraction,
-            "share of a head's pairs of dimensions that turn, the fastest first; the others stay as they are",
-            {0, 1});
-    v.field(
-        "endpoint", endpoint,
-        "of n pairs that turn the last has the frequency 1/base, the i-th base^(-i/(n-1)); else base^(-i/n)");
-    v.optional("yarn", yarn,
-               "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
-}
-
-void ExcludeOwnValueConfig::fields(FieldVisitor& v) {
-    v.field("start", start, "the learned number of each head at the start; tanh of it is the share",
-            {-20, 20});
-    v.field("network", network, kNetwork);
-}
-
-void ComposeHeadsConfig::fields(FieldVisitor& v) {
-    v.field("keys", keys, "last keys of the document, the query's own included, that the maps are of",
-            {1, ComposeHeadsOptions::kMostKeys});
-    v.field("maps_start", maps_start,
-            "weight of each head's map in the mix at the start; the weights are RMS-normalised over heads",
-            {-1e6, 1e6});
-    v.field("output_start", output_start,
-            "factor at the start by which each head's output gets what the mix makes of its values",
-            {-1e6, 1e6});
-    v.field("network", network, kNetwork);
-}
-
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("reads", reads,
             "what q, k and v are made of, normed: \"after 3\" (what layer 3 gave), \"input\" or \"first\" "
             "(model.networks.NAME.input); empty: the stream, as everything else in the layer");
     v.field("bias", bias, "its linear layers have biases");
-    v.field("qk_norm", qk_norm, "RMS-normalise each head's q and k");
-    v.optional("rotary", rotary, "turn q and k by angles of their positions; null: do not");
-    v.field(
-        "key_offset", key_offset,
-        "keys have the dimensions that rotary does not turn from the token before, across documents; the first token "
-        "of a row has its own");
-    v.field(
-        "paired", paired,
-        "of H heads j and j + H/2 are one over rows of twice the length, their q, k, v in turns: a token has two places, "
-        "and the window, which counts these, half its span. Rotary turns heads of even number by the first place, those "
-        "of odd number by the second");
     v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window,
             "keys that a query sees at most, itself included: a number, 0 for all, or a name "
             "of model.windows");
     v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
     v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
-    v.optional("value_gate", value_gate,
-               "v becomes v + gate*row of value_table instead, gates for each token and head");
     v.field(
         "value_scale", value_scale,
         "v is multiplied by a learned factor without a value_table, and with a value_gate; else with a table it has that "
@@ -191,33 +118,13 @@ void AttentionConfig::fields(FieldVisitor& v) {
             "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
             "attention, not normed",
             add_to_values);
-    v.optional(
-        "compose_heads", compose_heads,
-        "add to each head's output its values seen through a learned mix of all heads' maps (dynamically composable "
-        "attention); null: do not");
-    v.optional(
-        "exclude_own_value", exclude_own_value,
-        "take from each head's output a learned share of what lies along the token's own v; null: do not");
-    v.optional("gate", gate, "multiply each head's output by a sigmoid gate, which starts at 1/2");
+    parts.fields(v);
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
     v.field("out_scale", out_scale,
             "a learned factor of the output matrix at the start, beside that of the join; 0: there is none",
             {-1e6, 1e6});
-    v.optional("join", join, kJoin);
-}
-
-void MlpConfig::fields(FieldVisitor& v) {
-    v.field("ratio", ratio, "hidden width as a multiple of model.model_dim", {1, 64});
-    v.choice("activation", activation, "nonlinearity");
-    v.field("bias", bias, "its linear layers have biases");
-    init_field(v, "init", init, "first matrix at the start");
-    init_field(v, "down_init", down_init, "second matrix at the start");
-    v.optional(
-        "up_fp8", up_fp8,
-        "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
-    v.optional("down_fp8", down_fp8, "likewise by the second");
-    v.optional("join", join, kJoin);
+    v.optional("join", join, kJoinHelp);
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
@@ -243,62 +150,6 @@ void LayersConfig::fields(FieldVisitor& v) {
                   }
                   at = std::move(read);
               });
-}
-
-std::string HeadConfig::cap_text() const {
-    if (softcap <= 0) return "";
-    if (softcap_function == SoftcapFunction::tanh && logit_shift == 0 && cap().slope() == 1)
-        return fmt::format("softcap {:g}", softcap);
-    const std::string z =
-        logit_shift == 0 ? "z"
-                         : fmt::format("(z {} {:g})", logit_shift < 0 ? '-' : '+', std::abs(logit_shift));
-    const double steepest = softcap_function == SoftcapFunction::tanh ? softcap : softcap / 4;
-    return fmt::format("softcap {:g} x {}({}/{:g})", softcap, word_of(softcap_function), z,
-                       logit_scale > 0 ? logit_scale : steepest);
-}
-
-void HeadConfig::fields(FieldVisitor& v) {
-    v.field("tied_to", tied_to, "table of tokens whose matrix the head shares; empty: one of its own");
-    v.field(
-        "untied_after", untied_after,
-        "stage of the schedule, counted from 0, behind which the head has a matrix of its own (head.weight), which begins "
-        "as a copy of the table with a copy of its optimizer's state; -1: it stays tied",
-        {-1, 1e6});
-    v.field("softcap", softcap,
-            "c > 0: bounds logits, to c*tanh(logits/c) if nothing below says otherwise; 0: off", {0, 1e6});
-    v.choice(
-        "softcap_function", softcap_function,
-        "tanh: c*tanh((logits + logit_shift)/logit_scale); sigmoid: c*sigmoid((logits + logit_shift)/logit_scale)");
-    v.field("logit_shift", logit_shift, "added to logits before they are bounded", {-1e6, 1e6});
-    v.field(
-        "logit_scale", logit_scale,
-        "then they are divided by this; 0: by c for tanh, by c/4 for sigmoid, so that the steepest slope is 1",
-        {0, 1e6});
-    init_field(v, "init", init, "its own matrix at the start");
-    v.optional(
-        "fp8", fp8,
-        "training multiplies in 8 bits: x and the matrix e4m3, gradients of logits e5m2; validation does not; null: "
-        "no");
-}
-
-void LossConfig::fields(FieldVisitor& v) {
-    v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
-    v.field(
-        "weights", weights,
-        "of the cross entropies of the tokens to come in the row, beginning with the next; the loss of training is their "
-        "weighted sum, that of validation the next token's",
-        {0, 1e3});
-    v.field(
-        "prefix_weight", prefix_weight,
-        "of the cross entropy of one more target, the longest other token that the next token's bytes begin with; tokens "
-        "that begin with none have no such term. Needs the tokenizer's vocabulary (data.vocabulary)",
-        {0, 1e3});
-    v.field(
-        "gradient_divisor", gradient_divisor,
-        "gradients are those of the sum of a step's losses, over all ranks and microbatches, divided by this; 0: by "
-        "the step's number of targets, which is the mean. R for a recipe whose R ranks sum over their tokens and "
-        "average their gradients. Reported losses are means either way",
-        {0, 1e12});
 }
 
 void ModelParts::fields(FieldVisitor& v) {
@@ -330,19 +181,6 @@ void ModelParts::fields(FieldVisitor& v) {
     list_of(v, "output", "what happens behind the last layer, in order", output);
     v.section("head", "logits", [this](FieldVisitor& s) { head.fields(s); });
     v.section("loss", "cross entropy", [this](FieldVisitor& s) { loss.fields(s); });
-}
-
-bool LossConfig::counts_prefixes() const {
-    const auto& entries = prefix_weight.entries();
-    return std::any_of(entries.begin(), entries.end(),
-                       [](const auto& entry) { return entry.from != 0 || entry.to != 0; });
-}
-
-std::vector<float> LossConfig::numbers_at(const StagePoint& point) const {
-    std::vector<float> numbers;
-    for (const Scheduled<double>& weight : weights) numbers.push_back(static_cast<float>(weight.at(point)));
-    if (counts_prefixes()) numbers.push_back(static_cast<float>(prefix_weight.at(point)));
-    return numbers;
 }
 
 const TableConfig* ModelParts::find_table(const std::string& name) const {
@@ -381,8 +219,7 @@ int64_t ModelParts::num_layers() const {
 
 bool ModelParts::uses_fp8() const {
     bool uses = head.fp8.has_value();
-    for (const auto& layer : layers.resolved())
-        uses |= layer && layer->mlp && (layer->mlp->up_fp8 || layer->mlp->down_fp8);
+    for (const auto& layer : layers.resolved()) uses |= layer && layer->mlp && layer->mlp->uses_fp8();
     return uses;
 }
 

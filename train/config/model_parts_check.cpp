@@ -6,7 +6,6 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
-#include "train/config/heads_check.h"
 #include "train/config/injected_check.h"
 #include "train/config/model_parts.h"
 #include "train/config/network_numbers.h"
@@ -99,16 +98,12 @@ class PartsCheck {
             throw_usage("model.layers: all {} are left out", layers_.size());
         for (size_t i = 0; i < layers_.size(); ++i)
             if (layers_[i]) check_layer(*layers_[i], i);
-        if (parts_.head.fp8) expect_fp8_width("model.head.fp8", model_dim_);
         for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
         check_injected_places(parts_);
         check_networks(parts_);
-        check_loss();
-        check_softcap();
-        if (parts_.head.comes_apart() && parts_.head.tied_to.empty())
-            throw_usage("model.head.untied_after {}: the head is tied to no table (model.head.tied_to)",
-                        parts_.head.untied_after);
+        parts_.loss.check();
+        parts_.head.check(model_dim_);
         if (!parts_.head.tied_to.empty()) {
             uses_.expect_tokens("model.head.tied_to", parts_.head.tied_to);
             parts_.find_table(parts_.head.tied_to)->validate_tied(parts_.head.tied_to);
@@ -220,38 +215,20 @@ class PartsCheck {
         }
         if (!layer.mlp) return;
         check_join(key + "mlp.join", layer.mlp->join);
-        if (layer.mlp->up_fp8 || layer.mlp->down_fp8) expect_fp8_width(key + "mlp, in fp8", model_dim_);
-        if (layer.mlp->bias && (layer.mlp->up_fp8 || layer.mlp->down_fp8))
-            throw_usage(
-                "{}mlp: products of 8-bit numbers add no bias: mlp.bias false, or up_fp8 and down_fp8 null",
-                key);
+        layer.mlp->check(key + "mlp", model_dim_);
     }
 
     void check_attention(const AttentionConfig& attention, size_t layer) {
         const std::string key = fmt::format("model.layers, layer {}: attention", layer);
         if (model_dim_ % attention.heads != 0)
             throw_usage("{}.heads {} does not divide model.model_dim {}", key, attention.heads, model_dim_);
-        if (attention.rotary && model_dim_ / attention.heads % 2 != 0)
-            throw_usage("{}.rotary needs an even head size, not {} (= model_dim {} / heads {})", key,
-                        model_dim_ / attention.heads, model_dim_, attention.heads);
-        if (attention.rotary)
-            check_rotary(key + ".rotary", *attention.rotary, model_dim_ / attention.heads / 2);
-        if (attention.rotary && attention.rotary->yarn)
-            check_yarn(key + ".rotary.yarn", *attention.rotary->yarn);
-        if (attention.key_offset)
-            check_key_offset(key + ".key_offset", attention, model_dim_ / attention.heads / 2);
-        if (attention.paired) check_pairs(key + ".paired", attention);
-        if (attention.compose_heads) check_composed(key + ".compose_heads", attention);
+        for (const auto& [name, part] : attention.parts.all())
+            part->check(
+                {.key = key + "." + name, .attention = attention, .model = parts_, .model_dim = model_dim_});
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (!attention.reads.empty())
             earlier_place(key + ".reads", attention.reads, static_cast<int64_t>(layer), layers_);
-        if (attention.gate && attention.gate->network.empty()) {
-            check_sigmoid(key + ".gate", *attention.gate);
-            check_columns(key + ".gate.columns", attention.gate->columns);
-            if (attention.heads > kMaxNarrow)
-                throw_usage("{}.heads {}: gates are for at most {} heads", key, attention.heads, kMaxNarrow);
-        }
-        attention.check_factors(key, model_dim_);
+        attention.check_factors(key);
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
@@ -259,31 +236,6 @@ class PartsCheck {
         if (injected_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is injected too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
-    }
-
-    // Changes of windows that have no ratio, or turn attention's scale around.
-    void check_yarn(const std::string& key, const YarnConfig& yarn) const {
-        if (!names_of(parts_.windows).count(yarn.window))
-            throw_usage("{}.window: no window \"{}\" in model.windows{}", key, yarn.window,
-                        suggestion(yarn.window, names_of(parts_.windows)));
-        if (yarn.alpha >= yarn.beta)
-            throw_usage("{}: alpha {} is not below beta {}, which its ramp leads to", key, yarn.alpha,
-                        yarn.beta);
-        const std::vector<int64_t> past = parts_.past_of(yarn.window);
-        for (size_t i = 1; i < past.size(); ++i) {
-            const int64_t before = past[i - 1], keys = past[i];
-            if (std::min(before, keys) < 2)
-                throw_usage(
-                    "{}: model.windows.{} goes from {} to {} keys, which have no ratio to rescale by: a window has 2 "
-                    "keys at least, and 0 (all keys) is none",
-                    key, yarn.window, before, keys);
-            const double growth = static_cast<double>(keys - 1) / static_cast<double>(before - 1);
-            if (const double factor = yarn.log_scale * std::log(growth) + 1; factor <= 0)
-                throw_usage(
-                    "{}: model.windows.{} shrinks from {} to {} keys, where log_scale {} would multiply attention's "
-                    "scale by {:.3g}: shrink less at once, or lower log_scale",
-                    key, yarn.window, before, keys, yarn.log_scale, factor);
-        }
     }
 
     void check_columns(const std::string& key, int64_t columns) const {
@@ -312,32 +264,6 @@ class PartsCheck {
                 throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
     }
 
-    void check_softcap() const {
-        const HeadConfig& head = parts_.head;
-        if (head.softcap > 0) return;
-        if (head.logit_shift != 0 || head.logit_scale != 0 ||
-            head.softcap_function != HeadConfig{}.softcap_function)
-            throw_usage(
-                "model.head: softcap is 0, so that softcap_function {}, logit_shift {} and logit_scale {} have nothing to "
-                "bound logits by: give softcap, or leave these out",
-                word_of(head.softcap_function), head.logit_shift, head.logit_scale);
-    }
-
-    void check_loss() const {
-        const std::vector<Scheduled<double>>& weights = parts_.loss.weights;
-        constexpr size_t kMost = op::CrossEntropy::kMostTargets;
-        if (weights.empty() || weights.size() > kMost)
-            throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
-                        weights.size(), kMost);
-        if (parts_.loss.counts_prefixes() && weights.size() == kMost)
-            throw_usage(
-                "model.loss: {} weights and prefix_weight, which are {} targets in all: at most {} are counted",
-                weights.size(), weights.size() + 1, kMost);
-        for (const auto& entry : weights.front().entries())
-            if (entry.from <= 0 || entry.to < 0)
-                throw_usage("model.loss.weights[0] is {}: the next token has to count",
-                            std::min(entry.from, entry.to));
-    }
     void check_output() {
         expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {

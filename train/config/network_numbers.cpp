@@ -85,37 +85,18 @@ class NumbersOfNetworks {
         }
     }
     void note_attention(const AttentionConfig& attention) {
-        if (const auto& own = attention.exclude_own_value)
-            note(own->network, {.name = "attn.own_value",
-                                .key = key_ + "attention.exclude_own_value.network",
-                                .start = own->start,
-                                .heads = attention.heads,
-                                .attention = true});
-        if (const auto& composed = attention.compose_heads) {
-            const std::string key = key_ + "attention.compose_heads.network";
-            note(composed->network, {.name = "attn.composed_maps",
-                                     .key = key,
-                                     .start = composed->maps_start,
-                                     .heads = attention.heads,
-                                     .attention = true});
-            note(composed->network, {.name = "attn.composed_output",
-                                     .key = key,
-                                     .start = composed->output_start,
-                                     .heads = attention.heads,
-                                     .attention = true});
-        }
-        if (const auto& gate = attention.gate)
-            note(gate->network, {.name = "attn.gate",
-                                 .key = key_ + "attention.gate.network",
-                                 .start = gate->start,
-                                 .heads = attention.heads,
-                                 .attention = true});
-        if (const auto& gate = attention.value_gate)
-            note(gate->network, {.name = "attn.value_gate",
-                                 .key = key_ + "attention.value_gate.network",
-                                 .start = gate->start,
-                                 .count = 2,
-                                 .attention = true});
+        std::vector<std::pair<std::string, TokenNumber>> numbers;  // with the key of their part
+        for (const auto& [key, part] : attention.parts.all())
+            for (const TokenNumber& number : part->numbers()) numbers.emplace_back(key, number);
+        std::stable_sort(numbers.begin(), numbers.end(),
+                         [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
+        for (const auto& [key, number] : numbers)
+            note(number.network, {.name = number.name,
+                                  .key = key_ + "attention." + key + ".network",
+                                  .start = number.start,
+                                  .heads = number.by_heads ? attention.heads : 0,
+                                  .count = number.count,
+                                  .attention = true});
         note_added("attn.value_", key_ + "attention.add_to_values", attention.add_to_values);
         note_join("attn", attention.join);
     }
@@ -205,8 +186,8 @@ void check_networks(const ModelParts& parts) {
         expect_layer(key + ".input", network.input, place, layers);
         if (counts[name] == 0)
             throw_usage(
-                "{}: nothing reads it (network of gates, joins, mixes, skips, exclude_own_value, compose_heads, what is added)",
-                key);
+                "{}: nothing reads it: no key named network, of a layer, a skip, model.input or model.output, is \"{}\"",
+                key, name);
         if (counts[name] > kMaxNarrow)
             throw_usage(
                 "{}: {} numbers are asked of it, at most {} are possible: share them with a second network",

@@ -1,7 +1,9 @@
-// The presets in parts.
+// Presets as lists of parts.
 #include <cmath>
 
 #include "train/config/config.h"
+#include "train/model/parts/qk_norm.h"
+#include "train/model/parts/rotary.h"
 
 namespace speedrun {
 
@@ -61,14 +63,15 @@ class Speller {
         const bool by_stage = !model_.window.is_number();
         AttentionConfig attention{.heads = model_.num_heads,
                                   .bias = model_.biases,
-                                  .qk_norm = model_.qk_norm,
-                                  .rotary = std::nullopt,
                                   .scale = model_.attention_scale,
                                   .window = by_stage ? kWindow : std::to_string(int64_t{model_.window}),
                                   .init = inner(),
                                   .out_init = projection()};
         if (by_stage) parts_.windows = {{kWindow, model_.window}};
-        if (model_.position == PositionKind::rotary) attention.rotary = {.base = model_.rotary_base};
+        if (!model_.qk_norm) attention.parts.remove<QkNormPart>();
+        attention.parts.remove<RotaryPart>();
+        if (model_.position == PositionKind::rotary)
+            attention.parts.set(RotaryPart({.base = model_.rotary_base}));
         LayerConfig each{.attention = attention,
                          .mlp = MlpConfig{.ratio = model_.mlp_ratio,
                                           .activation = model_.activation,

@@ -15,12 +15,13 @@ void set_stage(Scheduled<T>& value, int64_t stage) {
     value = Scheduled<T>({value.in(stage)});
 }
 
-// Names of the windows at whose changes some layer's frequencies are rescaled.
-std::set<std::string> yarn_windows(const LayersConfig& layers) {
+// Names of the windows that some part of attention follows.
+std::set<std::string> followed_windows(const LayersConfig& layers) {
     std::set<std::string> names;
     const auto note = [&](const LayerConfig& layer) {
-        if (layer.attention && layer.attention->rotary && layer.attention->rotary->yarn)
-            names.insert(layer.attention->rotary->yarn->window);
+        if (!layer.attention) return;
+        for (const auto& [key, part] : layer.attention->parts.all())
+            if (const std::string window = part->followed_window(); !window.empty()) names.insert(window);
     };
     note(layers.each);
     for (const LayersAt& at : layers.at)
@@ -104,7 +105,7 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
     set_stage(model.window, stage);
     // That of one stage already has its past.
-    if (const auto followed = yarn_windows(parts.layers); model.parts.window_past.empty())
+    if (const auto followed = followed_windows(parts.layers); model.parts.window_past.empty())
         for (const auto& [name, keys] : parts.windows)
             if (followed.count(name))
                 model.parts.window_past.emplace_back(name, past_of(keys.entries(), stage));
@@ -113,15 +114,6 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
     HeadConfig& head = model.parts.head;
     if (!head.apart) head.apart = head.comes_apart() && stage > head.untied_after;
     return model;
-}
-
-LossConfig LossConfig::in_stage(int64_t stage) const {
-    LossConfig loss = *this;
-    for (Scheduled<double>& weight : loss.weights) set_stage(weight, stage);
-    set_stage(loss.prefix_weight, stage);
-    // Targets that count for nothing at the end of the list need not be there.
-    while (loss.weights.size() > 1 && loss.weights.back() == Scheduled<double>(0)) loss.weights.pop_back();
-    return loss;
 }
 
 Config Config::in_stage(int64_t stage) const {

@@ -10,16 +10,13 @@ namespace speedrun {
 
 namespace {
 
-// What of the config needs all heads; nothing where they can be divided.
+// The keys that need all heads, separated by commas.
 std::string reason_of(const AttentionConfig& attention) {
     std::string reason;
-    const auto add = [&](bool there, const char* name) {
-        if (there) reason += (reason.empty() ? "" : ", ") + std::string(name);
-    };
-    add(attention.paired, "paired");
-    add(attention.value_gate.has_value(), "value_gate");
-    add(!attention.add_to_values.empty(), "add_to_values");
-    add(attention.compose_heads.has_value(), "compose_heads");
+    const auto add = [&](const std::string& name) { reason += (reason.empty() ? "" : ", ") + name; };
+    for (const auto& [key, part] : attention.parts.all())
+        if (part->needs_all_heads()) add(key);
+    if (!attention.add_to_values.empty()) add("add_to_values");
     return reason;
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/device/error.h"
 #include "train/config/whole_attention.h"
 #include "train/model/graph/parameter_uses.h"
+#include "train/model/layers.h"
 #include "train/model/networks.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/stream_input.h"
@@ -32,12 +33,7 @@ class Builder {
     ModelGraph build() {
         ModelGraph& model = w_.model;
         model.tokens = w_.ids("batch.tokens");
-        const bool plain = parts_.loss.is_plain();
-        const int64_t num_targets = parts_.loss.num_targets();
-        model.targets = w_.ids("batch.targets", plain ? 0 : num_targets);
-        if (!plain)
-            model.loss_weights = model.graph.value("batch.loss_weights", Element::f32,
-                                                   {{Dimension::numbers, num_targets}}, Holder::batch);
+        parts_.loss.add_columns(w_);
         model.positions = w_.ids("batch.positions");
         model.first_key = w_.ids("batch.first_key");
         for (int64_t n = 2; n <= parts_.ngram_table().max_ngram; ++n)
@@ -82,13 +78,22 @@ class Builder {
                 join("attn", attention.join, attention.out_scale);
             }
             if (layers[i]->mlp) {
-                delta_ = sublayers.mlp(*layers[i]->mlp, norm("mlp_norm"));
+                MlpLayer mlp{.w = w_, .normed = norm("mlp_norm")};
+                layers[i]->mlp->build(mlp);
+                delta_ = mlp.out;
                 join("mlp", layers[i]->mlp->join);
             }
             last_ = number;
         }
         begin_unit("head", "");
-        head(w_.into_matrices(output()), tables);
+        const std::string& tied = parts_.head.tied_to;
+        HeadLayer head{.w = w_,
+                       .config = config_,
+                       .loss = parts_.loss,
+                       .x = w_.into_matrices(output()),
+                       .table = tied.empty() ? kNoParameter : tables[tied],
+                       .logit_rows = options_.logit_rows};
+        parts_.head.build(head);
         note_parameter_uses(model.graph, model.table);
         return std::move(model);
     }
@@ -295,37 +300,6 @@ class Builder {
                     {{.value = x}, {.value = after_.at(part.layer), .parameter = factor, .factor = -1}});
         }
         return entered("final");
-    }
-
-    void head(ValueId x, const TokenTables& tables) {
-        const HeadConfig& config = parts_.head;
-        ModelGraph& model = w_.model;
-        ParameterId weight = config.tied_to.empty() ? kNoParameter : tables[config.tied_to];
-        if (config.tied_to.empty() || config.comes_apart()) {
-            const ParameterId own = w_.parameter("head.weight", {w_.vocabulary(), w_.width()},
-                                                 {w_.rule(config.init, config_.model_dim),
-                                                  "logits = W x; rows behind the vocabulary are padding"});
-            if (config.comes_apart()) model.table.set_copy_of(own, weight);
-            (config.tied() ? model.resting : weight) = own;
-        }
-        model.losses = model.graph.value("losses", Element::f32, {w_.tokens()}, Holder::model);
-        const int64_t padded = config_.padded_vocab_size();
-        model.head =
-            &w_.add<Head>({.losses = model.losses,
-                           .x = x,
-                           .targets = model.targets,
-                           .weight = weight,
-                           .loss_weights = model.loss_weights},
-                          HeadOptions{.num_tokens = w_.tokens().size,
-                                      .logit_rows = options_.logit_rows,
-                                      .vocab_size = parts_.loss.padding ? padded : config_.vocab_size,
-                                      .padded_vocab_size = padded,
-                                      .softcap = config.cap(),
-                                      .softcap_text = config.cap_text(),
-                                      .prefixes = parts_.loss.counts_prefixes(),
-                                      .part = w_.batch.tensor,
-                                      .fp8 = config.fp8,
-                                      .width = config_.model_dim});
     }
 
     const ModelConfig& config_;

@@ -2,13 +2,16 @@
 // each. What a model consists of, build_model.cpp says.
 #pragma once
 
+#include <any>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 #include "train/config/config.h"
-#include "train/model/build_model.h"
+#include "train/model/model_graph.h"
 #include "train/model/nodes/chunk_borders.h"
 #include "train/model/nodes/norm.h"
 #include "train/model/nodes/redistribute.h"
@@ -106,6 +109,14 @@ class GraphWriter {
     ValueId shared_out(ValueId x);
     ValueId as_term(ValueId x);
 
+    // State of one kind of part, for all layers of the graph.
+    template <class T>
+    T& memo() {
+        std::any& held = memos_[typeid(T)];
+        if (!held.has_value()) held = T{};
+        return std::any_cast<T&>(held);
+    }
+
   private:
     // The table's scale of this, if it goes by the last step; else −1.
     int kept_scale(const std::string& of, const Fp8ScaleConfig& how);
@@ -115,6 +126,7 @@ class GraphWriter {
     const ModelParts& parts_;
     std::string prefix_;
     ValueId one_ = kNoValue;
+    std::map<std::type_index, std::any> memos_;
 };
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// What a layer adds to the stream: attention and MLP.
+// Attention of a layer: the operations that all kinds of attention have.
 #pragma once
 
 #include <map>
@@ -13,6 +13,8 @@
 
 namespace speedrun {
 
+class AttentionLayer;
+
 class Sublayers {
   public:
     Sublayers(GraphWriter& writer, const ModelParts& parts, TokenTables& tables, Networks& networks,
@@ -25,12 +27,8 @@ class Sublayers {
         std::vector<WeightedSum::Term> added_to_values;  // values of the stream
     };
     ValueId attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x);
-    ValueId mlp(const MlpConfig& config, ValueId normed);
 
   private:
-    // Angles for one frequency per pair of a head's dimensions; layers that agree in all share them. paired: of twice as
-    // many positions.
-    const RotaryTables& rotary_tables(const std::vector<double>& frequencies, bool paired);
     struct Projected {
         ValueId q, k, v;
     };
@@ -43,24 +41,10 @@ class Sublayers {
     std::vector<WeightedSum::Term> of_all_tokens(const std::vector<WeightedSum::Term>& terms);
     // Attention of these, over the keys of other ranks too where the batch is a part of rows.
     ValueId attend(const Projected& x, AttentionOptions how);
-    ValueId with_key_offset(ValueId k, int64_t turning_pairs);
-    // Gates of rows that are added to values, of heads or of their halves.
-    ValueId value_gate(const ValueGateConfig& config, ValueId normed, ValueId rows);
-    // The values of each head, seen through a mix of all heads' maps.
-    ValueId compose_heads(const ComposeHeadsConfig& config, const Projected& x, const AttentionOptions& how);
-    // The output of attention without what lies along v.
-    struct OutputAndValue {
-        ValueId out, v;
-    };
-    ValueId without_own_value(const ExcludeOwnValueConfig& config, const OutputAndValue& x);
-    // Heads j and j + H/2 as one over rows of twice the length, in which they take turns.
-    ValueId attend_in_pairs(const Projected& x, AttentionOptions how);
-    ValueId without_gaps(ValueId x);  // in memory of its own
-    const PairedRows& paired_rows();  // made once
-    void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
-    SharedKeys shared_keys(int64_t window) const;
-    // The places for a window and step, made once. row_length 0: that of what is kept.
-    const KeyPlaces& key_places(KeyPlaces wanted);
+    // Makes v the sum of its terms. mixed: a·v + b·row of the value table.
+    void add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added);
+    // Key places of a window, created at the first call.
+    const KeyPlaces& key_places(int64_t window);
 
     GraphWriter& w_;
     const ModelParts& parts_;
@@ -69,7 +53,6 @@ class Sublayers {
     const WholeAttention& whole_;
     const ModelOptions options_;
     Extent heads_{};  // of the attention at hand
-    std::map<std::pair<std::vector<double>, bool>, RotaryTables> rotary_;
 };
 
 }  // namespace speedrun

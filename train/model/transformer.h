@@ -1,4 +1,4 @@
-// The model at work: the programs of its graph (build_model.h), bound to memory and enqueued.
+// The model at work: the programs of its graph (model_graph.h), bound to memory and enqueued.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "train/model/build_model.h"
 #include "train/model/graph/busiest_step.h"
 #include "train/model/graph/executor.h"
 #include "train/model/graph/value_collectives.h"
+#include "train/model/model_graph.h"
 #include "train/sharding/gradient_store.h"
 
 namespace speedrun {

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "train/model/build_model.h"
 #include "train/model/nodes/embedding.h"
 
 namespace speedrun {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "train/model/build_model.h"
+#include "train/model/model_graph.h"
 
 namespace speedrun {
 

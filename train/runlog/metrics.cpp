@@ -1,5 +1,9 @@
 #include "train/runlog/metrics.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "train/runlog/metrics_json.h"
 
 namespace speedrun {
@@ -89,13 +93,18 @@ std::string summary_text(const RunSummary& summary) {
     return metrics_to_json<Json>(summary).dump(2) + "\n";
 }
 
+// One field a line.
 std::string metric_fields() {
-    return Json({{"description", "Made by: speedrun plan --metrics"},
-                 {"step", fields_of<StepMetrics>()},
-                 {"val", fields_of<Validation>()},
-                 {"summary", fields_of<RunSummary>()}})
-               .dump(2) +
-           "\n";
+    std::string text = "{\n  \"description\": \"Made by: speedrun plan --metrics\"";
+    const std::pair<const char*, Json> files[] = {{"step", fields_of<StepMetrics>()},
+                                                  {"val", fields_of<Validation>()},
+                                                  {"summary", fields_of<RunSummary>()}};
+    for (const auto& [name, fields] : files) {
+        text += fmt::format(",\n  \"{}\": [\n", name);
+        for (const Json& field : fields)
+            text += "    " + field.dump() + (&field == &fields.back() ? "\n  ]" : ",\n");
+    }
+    return text + "\n}\n";
 }
 
 }  // namespace speedrun

@@ -1,9 +1,9 @@
 // All metrics of a run, each declared once. One line of the lists below defines the member of the struct, the key in
-// metrics.jsonl or summary.json, the row of docs/files.md and the heading in scripts/speedrun_report.
+// metrics.jsonl or summary.json, the row of docs/metrics.md and the heading in scripts/speedrun_report.
 //
 // A line is X(type, key, roll-up, unit, title, meaning). The roll-up defines the summary's value: `none`, the `sum` over the
 // steps, or the `last` step's value. A metric with a roll-up is in both files, so its line is in a list used by both.
-// To add a metric: its line, and the code that measures it. Then run scripts/regenerate.sh for the rows of docs/files.md.
+// To add a metric: its line, and the code that measures it. Then run scripts/regenerate.sh for the rows of docs/metrics.md.
 #pragma once
 
 #include <cstdint>

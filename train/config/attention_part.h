@@ -1,0 +1,122 @@
+// The interface of a part of attention: one optional trick, with its keys, checks, numbers of networks and graph in one class of
+// train/model/parts. The build lists the classes of that folder (sources.cmake).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/config/field_visitor.h"
+
+namespace speedrun {
+
+class AttentionLayer;  // train/model/attention_layer.h
+struct AttentionConfig;
+struct ModelParts;
+
+// Numbers that a network computes per token for one part.
+struct TokenNumber {
+    std::string network;  // empty: none computes them
+    std::string name;     // of the values, such as "attn.gate"
+    double start;         // initial value of each number
+    bool by_heads;        // one number per head; false: `count`
+    int64_t count = 1;
+    int order = 0;  // position among the numbers of a layer; equal ones follow the order of the keys
+};
+
+// Passed to the checks of a part.
+struct AttentionScope {
+    std::string key;  // of the part: "model.layers, layer 3: attention.gate"
+    const AttentionConfig& attention;
+    const ModelParts& model;
+    int64_t model_dim;
+
+    int64_t head_pairs() const;  // pairs of dimensions per head
+    // Throws a usage error for more columns than a row has.
+    void check_columns(const std::string& field, int64_t columns) const;
+};
+
+// A class also has kKey and kHelp, and fields(FieldVisitor&) if its key is an object. A part without fields is a switch.
+// kDefault = true: attention has the part unless its key is null or false.
+class AttentionPart {
+  public:
+    virtual ~AttentionPart() = default;
+    // Throws a usage error, with key and values, if the part does not fit the attention.
+    virtual void check(const AttentionScope& /*scope*/) const {}
+    virtual std::vector<TokenNumber> numbers() const { return {}; }
+    // True if each rank of the tensor axis has to compute all heads.
+    virtual bool needs_all_heads() const { return false; }
+    // True if ranks of the context axis cannot share rows.
+    virtual bool needs_whole_rows() const { return false; }
+    // Initial factor of the rows of AttentionConfig::value_table, if the part adds these to v.
+    virtual std::optional<double> value_row_factor() const { return std::nullopt; }
+    // Name of a window (ModelParts::windows): the graph of a stage depends on the sizes of this window so far. Empty: none.
+    virtual std::string followed_window() const { return {}; }
+    // Writes the graph: now, before the projection of queries, keys and values, and in later slots (AttentionLayer::at).
+    virtual void build(AttentionLayer& layer) const = 0;
+};
+
+// The parts of one attention, at most one of each class. Copies share them; a part does not change once it is set.
+class AttentionParts {
+  public:
+    using Held = std::shared_ptr<const AttentionPart>;
+
+    AttentionParts();  // the default ones
+
+    template <class T>
+    const T* find() const {
+        const auto at = held_.find(T::kKey);
+        return at == held_.end() ? nullptr : static_cast<const T*>(at->second.get());
+    }
+    template <class T>
+    void set(T part) {
+        held_[T::kKey] = std::make_shared<const T>(std::move(part));
+    }
+    template <class T>
+    void remove() {
+        held_.erase(T::kKey);
+    }
+    // Null unless a part adds the rows of the value table to v.
+    const AttentionPart* value_rows() const {
+        for (const auto& [key, part] : held_)
+            if (part->value_row_factor()) return part.get();
+        return nullptr;
+    }
+    // Parts by key, in alphabetical order.
+    const std::map<std::string, Held>& all() const { return held_; }
+    // The keys of all classes.
+    void fields(FieldVisitor& v);
+
+    // Reads or writes the key of one class.
+    template <class T>
+    void visit(FieldVisitor& v) {
+        const T* const held = find<T>();
+        std::optional<T> part = held ? std::optional<T>(*held) : std::nullopt;
+        if constexpr (requires { part->fields(v); }) {
+            v.optional(T::kKey, part, T::kHelp);
+        } else {
+            bool on = part.has_value();
+            v.field(T::kKey, on, T::kHelp);
+            part = on ? std::optional<T>(T{}) : std::nullopt;
+        }
+        part ? set(*std::move(part)) : remove<T>();
+    }
+
+  private:
+    template <class T>
+    void set_default() {
+        if constexpr (requires { T::kDefault; }) set(T{});
+    }
+
+    std::map<std::string, Held> held_;
+};
+
+// Help of a key that names a network.
+inline constexpr const char* kNetworkHelp =
+    "name in model.networks: it computes this number for each token, from this start; empty: none does";
+
+}  // namespace speedrun

@@ -1,0 +1,24 @@
+// A gate of each head's output: a sigmoid of the first columns of the normed stream, or a factor that a network computes.
+#pragma once
+
+#include "train/config/attention_part.h"
+
+namespace speedrun {
+
+class HeadGatePart final : public AttentionPart {
+  public:
+    static constexpr const char* kKey = "gate";
+    static constexpr const char* kHelp = "multiply each head's output by a sigmoid gate, which starts at 1/2";
+    static constexpr double kStart = 0.5;  // initial value of a sigmoid
+
+    int64_t columns = 12;      // first columns of the normed stream
+    std::string network = {};  // network that computes the factor
+    double start = kStart;     // factor of a network
+
+    void fields(FieldVisitor& v);
+    void check(const AttentionScope& scope) const override;
+    std::vector<TokenNumber> numbers() const override;
+    void build(AttentionLayer& layer) const override;
+};
+
+}  // namespace speedrun

@@ -1,0 +1,35 @@
+#include "train/model/parts/key_offset.h"
+
+#include "kernels/device/error.h"
+#include "train/model/attention_layer.h"
+#include "train/model/nodes/key_offset.h"
+#include "train/model/parts/rotary.h"
+
+namespace speedrun {
+
+void KeyOffsetPart::check(const AttentionScope& scope) const {
+    const RotaryPart* const rotary = scope.attention.parts.find<RotaryPart>();
+    const int64_t pairs = scope.head_pairs(), turning = rotary ? rotary->turning_pairs(pairs) : 0;
+    if (turning > 0 && turning < pairs) return;
+    throw_usage(
+        "{}: rotary turns {} of {} pairs of a head's dimensions, expected some and not all: the others come from the "
+        "token before. Say a fraction, such as \"rotary\": {{\"fraction\": 0.5}}",
+        scope.key, turning, pairs);
+}
+
+void KeyOffsetPart::build(AttentionLayer& layer) const {
+    layer.at(AttentionSlot::keys, [&a = layer] {
+        const ValueId y = a.head_rows("offset k");
+        const int64_t D = a.head_dim();
+        a.w.add<KeyOffset>(
+            {.y = y, .k = a.k},
+            KeyOffsetOptions{.num_heads = a.heads.size,
+                             .head_dim = D,
+                             .turning_pairs = a.config.parts.find<RotaryPart>()->turning_pairs(D / 2),
+                             .sequence_length = a.w.batch.sequence_length},
+            a.w.chunk_borders(a.head_width()));
+        a.k = y;
+    });
+}
+
+}  // namespace speedrun

@@ -1,0 +1,78 @@
+#include "train/model/parts/loss.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "kernels/ops/ops.h"
+#include "train/model/graph_writer.h"
+
+namespace speedrun {
+
+void LossConfig::fields(FieldVisitor& v) {
+    v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
+    v.field(
+        "weights", weights,
+        "weights of the cross entropies of the next tokens in the row, the next one first. The loss of training is their "
+        "weighted sum, that of validation the next token's",
+        {0, 1e3});
+    v.field(
+        "prefix_weight", prefix_weight,
+        "weight of the cross entropy of one more target: the longest other token that the next token's bytes begin with. "
+        "Tokens without such a prefix have no such term. Needs the tokenizer's vocabulary (data.vocabulary)",
+        {0, 1e3});
+    v.field(
+        "gradient_divisor", gradient_divisor,
+        "divisor of the sum of a step's losses, over all ranks and microbatches, for gradients; 0: the step's number of "
+        "targets, which gives the mean. Set R for a recipe of R ranks that sum over their tokens and average their "
+        "gradients. Reported losses are means either way",
+        {0, 1e12});
+}
+
+void LossConfig::check() const {
+    constexpr size_t kMost = op::CrossEntropy::kMostTargets;
+    if (weights.empty() || weights.size() > kMost)
+        throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
+                    weights.size(), kMost);
+    if (counts_prefixes() && weights.size() == kMost)
+        throw_usage(
+            "model.loss: {} weights and prefix_weight, which are {} targets in all: at most {} are counted",
+            weights.size(), weights.size() + 1, kMost);
+    for (const auto& entry : weights.front().entries())
+        if (entry.from <= 0 || entry.to < 0)
+            throw_usage("model.loss.weights[0] is {}: the next token has to count",
+                        std::min(entry.from, entry.to));
+}
+
+bool LossConfig::counts_prefixes() const {
+    const auto& entries = prefix_weight.entries();
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const auto& entry) { return entry.from != 0 || entry.to != 0; });
+}
+
+std::vector<float> LossConfig::numbers_at(const StagePoint& point) const {
+    std::vector<float> numbers;
+    for (const Scheduled<double>& weight : weights) numbers.push_back(static_cast<float>(weight.at(point)));
+    if (counts_prefixes()) numbers.push_back(static_cast<float>(prefix_weight.at(point)));
+    return numbers;
+}
+
+LossConfig LossConfig::in_stage(int64_t stage) const {
+    const auto in_stage = [&](const Scheduled<double>& weight) {
+        return Scheduled<double>({weight.in(stage)});
+    };
+    LossConfig loss = *this;
+    for (Scheduled<double>& weight : loss.weights) weight = in_stage(weight);
+    loss.prefix_weight = in_stage(prefix_weight);
+    // Trailing targets of weight 0 are left out.
+    while (loss.weights.size() > 1 && loss.weights.back() == Scheduled<double>(0)) loss.weights.pop_back();
+    return loss;
+}
+
+void LossConfig::add_columns(GraphWriter& w) const {
+    w.model.targets = w.ids("batch.targets", is_plain() ? 0 : num_targets());
+    if (is_plain()) return;
+    w.model.loss_weights = w.model.graph.value("batch.loss_weights", Element::f32,
+                                               {{Dimension::numbers, num_targets()}}, Holder::batch);
+}
+
+}  // namespace speedrun

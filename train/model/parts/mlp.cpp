@@ -1,0 +1,54 @@
+#include "train/model/parts/mlp.h"
+
+#include "kernels/device/error.h"
+#include "train/model/layers.h"
+#include "train/model/nodes/activation.h"
+
+namespace speedrun {
+
+void MlpConfig::fields(FieldVisitor& v) {
+    v.field("ratio", ratio, "hidden width as a multiple of model.model_dim", {1, 64});
+    v.choice("activation", activation, "nonlinearity");
+    v.field("bias", bias, "its linear layers have biases");
+    init_field(v, "init", init, "first matrix at the start");
+    init_field(v, "down_init", down_init, "second matrix at the start");
+    v.optional(
+        "up_fp8", up_fp8,
+        "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
+    v.optional("down_fp8", down_fp8, "second matrix in 8 bits, as up_fp8");
+    v.optional("join", join, kJoinHelp);
+}
+
+void MlpConfig::check(const std::string& key, int64_t model_dim) const {
+    if (!uses_fp8()) return;
+    expect_fp8_width(key + ", in fp8", model_dim);
+    if (bias)
+        throw_usage("{}: products of 8-bit numbers add no bias: mlp.bias false, or up_fp8 and down_fp8 null",
+                    key);
+}
+
+void MlpConfig::build(MlpLayer& layer) const {
+    GraphWriter& w = layer.w;
+    const int64_t width = w.width().size, hidden_size = ratio * width;
+    const Extent hidden_width = w.cut({Dimension::hidden, hidden_size});
+    const ValueId hidden = w.linear("mlp.up", w.into_matrices(layer.normed),
+                                    {.outputs = hidden_width,
+                                     .inputs = w.width(),
+                                     .init = init,
+                                     .bias = bias,
+                                     .fan_in = width,
+                                     .meaning = "h = f(W x), x normed",
+                                     .fp8 = up_fp8});
+    const ValueId activated = w.real("activated", w.tokens(), hidden_width);
+    w.add<Activate>({.y = activated, .x = hidden}, activation);
+    layer.out = w.into_stream(w.linear("mlp.down", activated,
+                                       {.outputs = w.width(),
+                                        .inputs = hidden_width,
+                                        .init = down_init,
+                                        .bias = bias,
+                                        .fan_in = hidden_size,
+                                        .meaning = "W h is added to the stream",
+                                        .fp8 = down_fp8}));
+}
+
+}  // namespace speedrun

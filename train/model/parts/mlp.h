@@ -1,0 +1,30 @@
+// MLP of a layer: x + down·activation(up·norm(x)).
+#pragma once
+
+#include <optional>
+
+#include "train/config/fp8.h"
+#include "train/config/init_config.h"
+#include "train/config/joins.h"
+
+namespace speedrun {
+
+struct MlpLayer;  // train/model/layers.h
+
+struct MlpConfig {
+    int64_t ratio = 4;
+    Activation activation = Activation::relu_squared;
+    bool bias = false;
+    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
+    InitConfig down_init = {};
+    std::optional<LinearFp8Config> up_fp8 = {}, down_fp8 = {};
+    std::optional<JoinConfig> join = {};
+
+    void fields(FieldVisitor& v);
+    // Throws a usage error if 8-bit products do not fit the width or a bias. The join has its own check.
+    void check(const std::string& key, int64_t model_dim) const;
+    bool uses_fp8() const { return up_fp8 || down_fp8; }
+    void build(MlpLayer& layer) const;
+};
+
+}  // namespace speedrun

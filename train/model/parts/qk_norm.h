@@ -1,0 +1,17 @@
+// RMS norm of each head's queries and keys, in one operation with rotary (op::QkNormRotaryForward).
+#pragma once
+
+#include "train/config/attention_part.h"
+
+namespace speedrun {
+
+class QkNormPart final : public AttentionPart {
+  public:
+    static constexpr const char* kKey = "qk_norm";
+    static constexpr const char* kHelp = "RMS-normalise each head's q and k";
+    static constexpr bool kDefault = true;
+
+    void build(AttentionLayer& layer) const override;
+};
+
+}  // namespace speedrun

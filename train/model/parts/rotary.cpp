@@ -1,0 +1,191 @@
+#include "train/model/parts/rotary.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <numbers>
+#include <set>
+
+#include "kernels/device/error.h"
+#include "train/config/suggestion.h"
+#include "train/model/attention_layer.h"
+#include "train/model/nodes/attention.h"
+#include "train/model/parts/paired_heads.h"
+#include "train/model/parts/qk_norm.h"
+
+namespace speedrun {
+
+namespace {
+
+// Distance in tokens from a query to its first key.
+double reach_of(int64_t keys) {
+    return static_cast<double>(keys - 1);
+}
+
+void check_pairs(const std::string& key, const RotaryConfig& rotary, int64_t pairs) {
+    const int64_t turning = rotary.turning_pairs(pairs);
+    const double asked = rotary.fraction * static_cast<double>(pairs);
+    if (turning < 1 || std::abs(asked - static_cast<double>(turning)) > 1e-6)
+        throw_usage(
+            "{}.fraction {} of {} pairs of a head's dimensions is {:.6g}, expected a whole number from 1 to {}: "
+            "say N/{}, or \"rotary\": null to turn none",
+            key, rotary.fraction, pairs, asked, pairs, pairs);
+    if (rotary.endpoint && turning < 2)
+        throw_usage(
+            "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
+            "fraction {:.6g}, or endpoint false",
+            key, 2.0 / static_cast<double>(pairs));
+}
+
+// Refuses changes of the window without a ratio, and changes that make attention's scale negative.
+void check_yarn(const std::string& key, const YarnConfig& yarn, const ModelParts& model) {
+    std::set<std::string> names;
+    for (const auto& [name, keys] : model.windows) names.insert(name);
+    if (!names.count(yarn.window))
+        throw_usage("{}.window: no window \"{}\" in model.windows{}", key, yarn.window,
+                    suggestion(yarn.window, names));
+    if (yarn.alpha >= yarn.beta)
+        throw_usage("{}: alpha {} is not below beta {}, which its ramp leads to", key, yarn.alpha, yarn.beta);
+    const std::vector<int64_t> past = model.past_of(yarn.window);
+    for (size_t i = 1; i < past.size(); ++i) {
+        const int64_t before = past[i - 1], keys = past[i];
+        if (std::min(before, keys) < 2)
+            throw_usage(
+                "{}: model.windows.{} goes from {} to {} keys, which have no ratio to rescale by: a window has 2 "
+                "keys at least, and 0 (all keys) is none",
+                key, yarn.window, before, keys);
+        const double growth = reach_of(keys) / reach_of(before);
+        if (const double factor = yarn.log_scale * std::log(growth) + 1; factor <= 0)
+            throw_usage(
+                "{}: model.windows.{} shrinks from {} to {} keys, where log_scale {} would multiply attention's "
+                "scale by {:.3g}: shrink less in one stage, or lower log_scale",
+                key, yarn.window, before, keys, yarn.log_scale, factor);
+    }
+}
+
+// The tables of a model. Layers with equal frequencies share them.
+struct AngleTables {
+    std::map<std::pair<std::vector<double>, bool>, RotaryTables> tables;
+};
+
+// paired: tables of two positions per token.
+const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& frequencies, bool paired) {
+    const auto [at, is_new] = w.memo<AngleTables>().tables.try_emplace({frequencies, paired});
+    if (!is_new) return at->second;
+    const int64_t length = w.batch.sequence_length * (paired ? 2 : 1);
+    std::vector<float> cos, sin;
+    for (int64_t position = 0; position < length; ++position) {
+        for (const double frequency : frequencies) {
+            const double angle = static_cast<double>(position) * frequency;
+            cos.push_back(static_cast<float>(std::cos(angle)));
+            sin.push_back(static_cast<float>(std::sin(angle)));
+        }
+    }
+    const std::vector<Extent> extents{{Dimension::positions, length},
+                                      {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
+    at->second = {.cos = w.constant("rotary cos", extents, std::move(cos)),
+                  .sin = w.constant("rotary sin", extents, std::move(sin)),
+                  .positions = paired ? PairedHeadsPart::rows(w).positions : w.model.positions};
+    return at->second;
+}
+
+}  // namespace
+
+void YarnConfig::fields(FieldVisitor& v) {
+    v.field("window", window, "name of a window of model.windows; at its changes frequencies are rescaled");
+    v.field("alpha", alpha,
+            "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
+    v.field("beta", beta, "pairs that turn more often are unchanged; between the two a ramp", {0, 1e6});
+    v.field("log_scale", log_scale,
+            "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
+}
+
+void RotaryConfig::fields(FieldVisitor& v) {
+    v.field("base", base, "base of the frequencies", {1, 1e9});
+    v.field("fraction", fraction,
+            "share of a head's pairs of dimensions that turn, the fastest first; the others stay as they are",
+            {0, 1});
+    v.field(
+        "endpoint", endpoint,
+        "frequency of the i-th of n pairs that turn: true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
+    v.optional("yarn", yarn,
+               "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
+}
+
+void RotaryPart::check(const AttentionScope& scope) const {
+    const int64_t head_dim = scope.model_dim / scope.attention.heads;
+    if (head_dim % 2 != 0)
+        throw_usage("{} needs an even head size, not {} (= model_dim {} / heads {})", scope.key, head_dim,
+                    scope.model_dim, scope.attention.heads);
+    check_pairs(scope.key, *this, scope.head_pairs());
+    if (yarn) check_yarn(scope.key + ".yarn", *yarn, scope.model);
+}
+
+void RotaryPart::build(AttentionLayer& layer) const {
+    layer.at(AttentionSlot::rotate, [this, &a = layer] {
+        write(a, this);
+        a.scale *= yarn_scale(*this, a.model.past_of(followed_window()));
+    });
+}
+
+void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
+    const int64_t C = a.head_width().size, H = a.heads.size, D = a.head_dim();
+    const RotaryOptions options{.num_heads = H,
+                                .head_dim = D,
+                                .normalize = a.config.parts.find<QkNormPart>() != nullptr,
+                                .rotate = rotary != nullptr,
+                                .epsilon = static_cast<float>(a.model.norms.epsilon)};
+    const ValueId q = a.w.view(a.qkv, "q", 0, C), k = a.w.view(a.qkv, "k", C, C);
+    const ValueId rstd =
+        options.normalize ? a.w.f32("qk_rstd", {a.w.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
+    RotaryTables angles;
+    if (rotary) {
+        const std::vector<int64_t> past = a.model.past_of(rotary->followed_window());
+        angles = angle_tables(a.w, rotary_frequencies(*rotary, D / 2, past),
+                              a.config.parts.find<PairedHeadsPart>() != nullptr);
+        angles.described = described_rotary(*rotary, D / 2, past);
+    }
+    a.w.add<QkNormRotary>(
+        {.q = q, .k = k, .rstd = rstd, .projected_q = a.q, .projected_k = a.k, .tables = angles}, options);
+    a.q = q;
+    a.k = k;
+}
+
+std::vector<double> rotary_frequencies(const RotaryConfig& config, int64_t pairs,
+                                       const std::vector<int64_t>& windows) {
+    const int64_t turning = config.turning_pairs(pairs), last = config.endpoint ? turning - 1 : turning;
+    std::vector<double> frequencies(static_cast<size_t>(pairs), 0.0);
+    for (int64_t i = 0; i < turning; ++i)
+        frequencies[static_cast<size_t>(i)] =
+            std::pow(config.base, -static_cast<double>(i) / static_cast<double>(last));
+    for (size_t change = 1; config.yarn && change < windows.size(); ++change) {
+        const double reach = reach_of(windows[change - 1]), ratio = reach / reach_of(windows[change]);
+        for (double& frequency : frequencies) {
+            const double rotations = reach * frequency / (2 * std::numbers::pi);
+            const double kept = std::clamp(
+                (rotations - config.yarn->alpha) / (config.yarn->beta - config.yarn->alpha), 0.0, 1.0);
+            frequency *= ratio + kept * (1 - ratio);
+        }
+    }
+    return frequencies;
+}
+
+double yarn_scale(const RotaryConfig& config, const std::vector<int64_t>& windows) {
+    double scale = 1;
+    for (size_t change = 1; config.yarn && change < windows.size(); ++change)
+        scale *=
+            config.yarn->log_scale * std::log(reach_of(windows[change]) / reach_of(windows[change - 1])) + 1;
+    return scale;
+}
+
+std::string described_rotary(const RotaryConfig& config, int64_t pairs, const std::vector<int64_t>& windows) {
+    std::string text;
+    if (const int64_t turning = config.turning_pairs(pairs); turning < pairs)
+        text += fmt::format(", {} of {} pairs", turning, pairs);
+    if (config.endpoint) text += fmt::format(", to 1/{:g}", config.base);
+    if (config.yarn && windows.size() > 1) text += fmt::format(", YaRN {}", fmt::join(windows, " -> "));
+    return text;
+}
+
+}  // namespace speedrun
