@@ -72,8 +72,7 @@ int run(const Options& options) {
     int num_failed = 0;
     for (Case& c : cases) {
         if (options.device != "cuda" || small) c.published.clear();  // published for a GPU at full size
-        std::fprintf(stderr, "running %s\n", c.name.c_str());  // after a hang, the last such line names the
-                                                               // case
+        std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
         const size_t num_notes = backend.ops->notes().size();
         const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
         // Skips the figure if our own kernels replaced cuDNN, or the portable kernels replaced wgmma.

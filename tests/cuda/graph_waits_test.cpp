@@ -28,8 +28,7 @@ void test_graph_waits() {
     {
         CudaDevice device;
         const auto stream = device.create_stream("compute");
-        const auto graph = device.capture_graph(*stream, [] {});  // first graph: runs the test before its
-                                                                  // capture
+        const auto graph = device.capture_graph(*stream, [] {});  // the first one: tests before its capture
         faults = device.notes();
         if (!graph != !faults.empty())
             faults.push_back("a fault was found, but a graph recorded, or neither");

@@ -162,8 +162,7 @@ TEST_F(SassReader, FindsLoopsAndTheirDepths) {
     EXPECT_EQ(loops[1].depth, 2);
     EXPECT_EQ(loops[2].header, 14);
     EXPECT_EQ(loops[2].depth, 1);
-    const SassCounts last{.instructions = 6, .fused = 1};  // .L_x_3 to EXIT, and .L_x_5; without the called
-                                                           // subroutine
+    const SassCounts last{.instructions = 6, .fused = 1};  // .L_x_3 to EXIT, and .L_x_5; no called code
     EXPECT_EQ(loops[2].counts, last);
 }
 
