@@ -16,8 +16,7 @@ namespace speedrun {
 
 ModelGraph model_graph(const Config& config) {
     const BatchConfig& batch = config.batch;
-    // How many rows the head computes at a time is a matter of memory: neither descriptions nor pictures
-    // have it.
+    // The number of rows per chunk of the head affects memory only; it appears neither in descriptions nor in pictures.
     return build_model(config.model,
                        {.tokens = batch.microbatch_tokens, .sequence_length = batch.sequence_length},
                        {.documents = config.data.document_mask, .logit_rows = batch.sequence_length});
@@ -116,7 +115,7 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
         throw_usage("--unit {}: the model has units 0 to {}; speedrun plan {} lists them", unit,
                     num_units - 1, options.config);
     const Fusions fusions = model_fusions();
-    // What activation checkpointing keeps changes nothing in forward.
+    // Activation checkpointing does not affect the forward pass.
     const Program program =
         derive_program(model.graph, fusions, Retained(static_cast<size_t>(num_units)), DType::f32);
     const auto nodes = std::count_if(model.graph.nodes().begin(), model.graph.nodes().end(),

@@ -20,7 +20,7 @@ void add_to(BytesByKind& sums, const BytesByKind& values) {
     for (const auto& [kind, bytes] : values) sums[kind] += bytes;
 }
 
-// A summary without the member that a step's figure rolls up into does not compile.
+// Does not compile unless the summary has the member that the step's value rolls up into.
 template <class Summary>
 void roll_up(Summary& summary, const StepMetrics& step) {
 #define SPEEDRUN_ROLL_UP(type, key, how, ...)                                \
@@ -49,7 +49,7 @@ const char* roll_up_word(RollUp roll_up) {
     return nullptr;
 }
 
-// Fields of a struct; those of a struct in it behind its key and a dot.
+// Appends the fields of a struct; fields of a nested struct have its key and a dot as prefix.
 template <class S>
 void list_fields(const std::string& prefix, Json& list) {
     S::fields([&](auto member, const MetricField& field) {
