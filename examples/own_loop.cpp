@@ -1,6 +1,6 @@
-// Trains with a loop of one's own: a config as text, batches from anywhere, an end when the loss is low
-// enough. Sequences count modulo 31 in steps of 1, 2 or 3: a model can know all tokens but the first two.
-// Usage: own_loop [cpu|cuda|auto]    default: cpu. Exit code 0: learned, 1: not in 200 steps.
+// Trains with a custom loop: a config as text, batches from any source, a stop once the loss is low enough. Sequences count
+// modulo 31 in steps of 1, 2 or 3: all tokens but the first two are predictable.
+// Usage: own_loop [cpu|cuda|auto]    default: cpu. Exit code 0: learned, 1: not learned in 200 steps.
 #include <fmt/format.h>
 
 #include <exception>
@@ -32,9 +32,9 @@ class CountingBatches final : public BatchSource {
             for (int64_t i = 0; i < shape_.sequence_length; ++i) {
                 batch_.tokens.push_back(token);
                 token = (token + stride) % 31;
-                batch_.targets.push_back(token);  // -1 here leaves a token out of the loss
+                batch_.targets.push_back(token);  // -1 excludes a token from the loss
                 batch_.positions.push_back(static_cast<int32_t>(i));
-                batch_.first_key.push_back(static_cast<int32_t>(row));  // what it may attend to
+                batch_.first_key.push_back(static_cast<int32_t>(row));  // start of the visible keys
             }
         }
         batch_.valid_targets = shape_.microbatch_tokens;
@@ -59,7 +59,7 @@ int train(const char* device) {
     runner.start_clock();
     for (int64_t step = 0; step < config.schedule.total_steps(); ++step) {
         runner.enqueue(step, batches);
-        if (runner.uncollected() < 2) continue;  // results come one step later: the device never waits
+        if (runner.uncollected() < 2) continue;  // results arrive one step later: no device wait
         const StepResult result = runner.collect();
         if (result.step % 20 == 0) fmt::print("step {:3}  loss {:.4f}\n", result.step, result.loss);
         if (result.loss < 0.2) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What each part of a config is worth: the whole config against itself without one item, for each item of a list."""
+"""Contribution of each part of a config: compares the whole config with the config without one item, for each item of a
+list."""
 
 import argparse
 import json
@@ -16,16 +17,15 @@ TURNS = 6
 
 EPILOG = """\
 ITEMS is a JSON list of {"name": "smear", "what": "smear of the input", "set": {"model.input": [...]}}: the keys of
-`speedrun plan --options` that leave the item out. Runs lie in OUT/NAME/seed=N, made by sweep.sh: called again, the script skips
-what is done, continues what was stopped and repeats what failed. Seeds are the outer loop, so that items meet the same moods of
-a shared machine.
+`speedrun plan --options` that remove the item. Runs are in OUT/NAME/seed=N, made by sweep.sh: a repeated call skips finished
+runs, continues stopped ones and repeats failed ones. Seeds are the outer loop, so that all items run under similar load of a
+shared machine.
 
-The table, in Markdown on standard output: loss after the last step, and how far it is from the whole config's, mean over seeds
-of the differences of equal seeds with the standard error of that mean; the mean step of a training; seconds of training to the
-target, "-" where a run did not reach it. Times are not those of the runs, between which a machine may have had other things to do:
-`speedrun bench --run` measures every item's steps, all items six times in turns, of which the fastest counts, as others may use the
-same machine; and the steps to the target (on a straight line between the two validations around it, mean over seeds) are as long as
-that says. Leave the machine alone while it does.
+The table is Markdown on standard output. Columns: the loss after the last step; its difference from the whole config's, as
+the mean over seeds with its standard error; the mean step time; the training time to the target in seconds, "-" if a run did
+not reach it. Times are not the runs' own, which depend on the machine's load. `speedrun bench --run` measures every item's
+steps, all items six times alternately; the fastest counts. The number of steps to the target is interpolated linearly between
+two validations, and averaged over seeds. The machine must be otherwise idle during the measurement.
 
   scripts/ablation.py configs/kjv_newest.json records/ablation/kjv_newest.json --svg docs/kjv_newest_ablation.svg -- --set record.target_loss=1.25"""
 
@@ -116,7 +116,7 @@ def steps_to(target: float, run: Path) -> float | None:
     for line in (run / "metrics.jsonl").read_text(errors="replace").splitlines():
         try:
             event = json.loads(line)
-        except ValueError:  # a full disk leaves such lines
+        except ValueError:  # incomplete line, as after a full disk
             print(f"warning: {run / 'metrics.jsonl'}: a damaged line is left out", file=sys.stderr)
             continue
         if not isinstance(event, dict) or event.get("event") != "val" or not isinstance(event.get("loss"), float):
@@ -163,7 +163,7 @@ def rows_of(arguments: argparse.Namespace, items: list[Item]) -> list[Row]:
             for seed, run in done.items()
         ]
         to_target = None if None in reached else statistics.mean(reached)
-        # Without times they are nan.
+        # NaN without times.
         fastest = min(turns, key=lambda stages: seconds_of(total, stages), default=[{"first_step": 0, "end_step": total, "step_ms": math.nan}])
         rows.append(
             Row(

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Holds the tree to ARCHITECTURE.md: folders listed there from the top include only what is listed below them.
+"""Checks the tree against ARCHITECTURE.md: a folder may include only folders listed below it.
 
 Usage: check_layers.py [ROOT]      (default: the repository of this script)
 
-Fails, naming every place, on
-- an #include of a folder further up, of one that the list lacks, or of tests/ (two folders that include each other are
-  one of these: the list has an order);
-- JSON that is parsed elsewhere than in data/json_text.cpp, which has the limits of depth, size and keys;
+Reports every instance of
+- an #include of a folder further up, of an unlisted folder, or of tests/ (this excludes cycles, as the list is ordered);
+- JSON parsed outside data/json_text.cpp, which limits depth, size and keys;
 - a source or script of more than 400 lines;
-- a source of train/, kernels/ or data/ that has no test of its stem and is in no test's line "Covers: PATTERN...", paths from
-  the root, * for any part of a name; a pattern there without such a source.
-Exit: 0 all holds, 1 something does not, 2 bad usage.
+- a source of train/, kernels/ or data/ without a test of its stem that no test lists in "Covers: PATTERN..." (paths from
+  the root, * for any part of a name); a pattern without such a source.
+Exit: 0 no findings, 1 findings, 2 bad usage.
 """
 import fnmatch
 import re
@@ -25,13 +24,13 @@ COVERS = re.compile(r"^(?://|#) Covers: (.*)")
 
 
 def layers(root):
-    """Layers from the top, as the first block of ARCHITECTURE.md lists them: folders and patterns of files, joined by commas."""
+    """Returns the layers of the first block of ARCHITECTURE.md, top first: folders and patterns of files, joined by commas."""
     block = (root / "ARCHITECTURE.md").read_text().split("```")[1]
     return [line.split()[0] for line in block.splitlines() if line[:1].strip()]
 
 
 def layer_of(path, order):
-    """Index of the layer that a path lies in; None: of none."""
+    """Returns the index of the layer that contains a path; None: no layer."""
     patterns = [(pattern, i) for i, layer in enumerate(order) for pattern in layer.split(",")]
     inside = [(len(p), i) for p, i in patterns if (path.startswith(p) if p.endswith("/") else fnmatch.fnmatch(path, p))]
     return max(inside, default=(0, None))[1]

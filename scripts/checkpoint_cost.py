@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What saving costs a run that has gone on meanwhile: how much longer its steps were while a checkpoint was written."""
+"""Cost of asynchronous checkpoints: how much longer a run's steps were while a checkpoint was written."""
 
 import argparse
 import json
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EPILOG = """\
-A save begins with the step that takes the snapshot and ends when run.log says that it is on the disk; its cost is how much longer
-these steps took than as many at the mean of those before and behind it, up to the saves beside it, whatever the reason: the copy,
-waiting, and the writer's share of the cores. A shared machine is steadier over short times than from run to run, so save often,
-and let each save end long before the next.
+A save begins with the step that takes the snapshot and ends when run.log reports that it is on disk. Its cost is the time of
+its steps minus the same number of steps at the mean of the steps before and after it, up to the adjacent saves. It includes
+the copy, waits, and the writer's share of the cores. A shared machine varies less over short times than between runs, so save
+often, with long intervals between the saves.
 
   speedrun train configs/kjv.json --name cost --set checkpoint.every=80 --set schedule.steps=1600 --set checkpoint.last=false
   scripts/checkpoint_cost.py logs/cost"""
@@ -23,8 +23,8 @@ SAVED = re.compile(r"step-(\d+): ([\d.]+) MB from \d+ rank\(s\) on the disk afte
 
 @dataclass
 class Save:
-    first: int  # step that began with the snapshot
-    end: int  # … and the first that had nothing of it
+    first: int  # first step that includes the snapshot
+    end: int  # first step without any part of the save
     megabytes: float
     disk_ms: float
     core_ms: float
@@ -44,13 +44,13 @@ def read_saves(folder: Path, step_ms: list[float]) -> list[Save]:
         while end < len(step_ms) and passed < disk_ms:
             passed += step_ms[end]
             end += 1
-        if passed >= disk_ms:  # else the run ended first, and waited for it
+        if passed >= disk_ms:  # otherwise the run ended first, and waited for the save
             saves.append(Save(first, end, megabytes, disk_ms, core_ms))
     return saves
 
 
 def costs(step_ms: list[float], saves: list[Save], first: int) -> list[float]:
-    """Of each save with steps on both sides of it, ms; `first`: of the steps that count, after the start."""
+    """Returns the cost in ms of each save with steps on both sides; `first`: the first step that counts."""
     result = []
     for i, save in enumerate(saves):
         before = step_ms[saves[i - 1].end if i > 0 else first : save.first]

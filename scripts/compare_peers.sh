@@ -1,31 +1,32 @@
 #!/bin/sh
-# Compares `speedrun` with its PyTorch twin (tests/bench/peers): same weights, same tokens, same machine. First the losses of
-# both in f32 must agree; then both are timed in turns, and medians and ratios are printed, those of a precision together, with
-# the processor and the instruction level that they hold for.
+# Compares `speedrun` with its PyTorch twin (tests/bench/peers): same weights, same tokens, same machine. The f32 losses of both
+# must agree first. Then both are timed alternately, and medians and ratios are printed, grouped by precision, with the
+# processor and the instruction set level.
 # Usage: compare_peers.sh [--device cpu|cuda] [--rounds N] [--steps N] [--modes LIST] [--speedrun PROGRAM] [--json FILE]
 #                         [--set KEY=VALUE]... CONFIG
 #   --device    default: cpu
-#   --rounds    each side's turns (default: 5)
-#   --steps     timed steps of a turn, after 3 that are not (default: cuda 20, cpu 5)
+#   --rounds    timed turns per side (default: 5)
+#   --steps     timed steps per turn, after 3 untimed ones (default: cuda 20, cpu 5)
 #   --modes     of the twin, separated by commas: eager or compiled, a dash, f32 or bf16
-#               (default: cuda compiled-bf16,eager-bf16; cpu eager-f32,compiled-f32 and, where `speedrun doctor` says
-#               that the processor has it, eager-bf16,compiled-bf16)
+#               (default: cuda compiled-bf16,eager-bf16; cpu eager-f32,compiled-f32 and, if `speedrun doctor` reports
+#               that the processor supports it, eager-bf16,compiled-bf16)
 #   --speedrun  default: bin/ beside this script, else build/cuda or build/release
-#   --json      the result, one object, anew after each round; also written where the comparison failed
-#   --set       for both sides, as `speedrun train` takes it
+#   --json      the result, one object, rewritten after each round; also written if the comparison failed
+#   --set       for both sides, as for `speedrun train`
 #   CONFIG      as for `speedrun train`; data patterns are relative to the current folder
-# Data are read in file order; output projections start at random values, so that no first gradient is hidden behind a zero; and
-# learning rates rise from zero, because a loss that leaps multiplies every rounding. PEER_PYTHON: the Python that has PyTorch (default: python3).
-# SPEEDRUN_ISA lowers the instruction level of both sides.
-# Exit: 0 the losses agree and all modes ran, 1 not so, 2 bad usage, 77 no PyTorch here.
+# Data are read in file order. Output projections start at random values: zeros would make the first gradients zero. Learning
+# rates rise from zero, because a jump of the loss amplifies every rounding. PEER_PYTHON: a Python with PyTorch (default:
+# python3).
+# SPEEDRUN_ISA lowers the instruction set level of both sides.
+# Exit: 0 the losses agree and all modes ran, 1 otherwise, 2 bad usage, 77 no PyTorch.
 set -uf
 script_dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
 python=${PEER_PYTHON:-python3}
-warm_up=3      # steps of each turn that are not timed
-check_steps=4  # whose losses are compared
-# f32 sums in another order: seen up to 1e-6 of the loss after four steps; a wrong mask, order or update moves it by 1e-3.
+warm_up=3      # untimed steps of each turn
+check_steps=4  # steps with compared losses
+# f32 sums in another order: up to 1e-6 of the loss after four steps. A wrong mask, order or update changes it by 1e-3.
 tolerance=1e-4
-# bf16 keeps 8 bits: the first loss was seen up to 2e-5 apart, the fourth, after three updates, up to 2e-3.
+# bf16 has 8 bits: differences up to 2e-5 in the first loss, and up to 2e-3 in the fourth, after three updates.
 bf16_first_tolerance=5e-4
 bf16_tolerance=1e-2
 
@@ -91,7 +92,7 @@ if [ -z "$modes" ]; then
 fi
 modes=$(echo "$modes" | tr ',' ' ')
 precisions=''
-for mode in $modes; do # those of a precision together, in the order of their first
+for mode in $modes; do # grouped by precision, in order of first occurrence
     case $mode in
     eager-f32 | compiled-f32 | eager-bf16 | compiled-bf16) ;;
     *) die "--modes $mode: eager-f32 compiled-f32 eager-bf16 compiled-bf16" 2 ;;
@@ -110,7 +111,7 @@ trap '[ -z "$twin_pid" ] || kill "$twin_pid" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 export PYTHONDONTWRITEBYTECODE=1
-# PyTorch's own kernels, its compiler and its oneDNN: a level that one side may not use is no advantage of the other.
+# PyTorch's own kernels, its compiler and its oneDNN: both sides are limited to the same level.
 case ${SPEEDRUN_ISA:-} in
 avx2) export ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ;;
 avx512) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI ;;
@@ -128,7 +129,7 @@ train() {
         --set "checkpoint.last=$keep" --set data.shuffle=false --set data.val_tokens=64 --set eval.every=0 --set model.zero_init_projections=false \
         >"$work/$name.log" 2>&1 || die "speedrun failed: $(tail -n 3 "$work/$name.log")"
 }
-# Starts a twin with the config of one run and the weights of another; its first line goes to $reply.
+# Starts a twin with the config of one run and the weights of another; stores its first line in $reply.
 start_twin() {
     rm -f "$work/commands" "$work/answers"
     mkfifo "$work/commands" "$work/answers" || exit 1
@@ -151,15 +152,15 @@ stop_twin() {
     wait "$twin_pid"
     twin_pid=''
 }
-# The numbers of an array in a line of JSON, one a line.
+# Prints the numbers of an array in a line of JSON, one per line.
 array_of() { sed -n "s/.*\"$1\": *\[\([^]]*\)\].*/\1/p" | tr -d ' ' | tr ',' '\n'; }
 losses_of() { grep '"event":"step"' "$work/$1/metrics.jsonl" | sed 's/.*"loss":\([^,}]*\).*/\1/'; }
 times_of() { grep '"event":"step"' "$work/$1/metrics.jsonl" | sed 's/.*"step_ms":\([^,}]*\).*/\1/'; }
 error_of() { printf '%s' "$1" | sed -n 's/.*"error": "\(.*\)"}$/\1/p'; }
-# processor_of KEY: a text of the processor in the record of the timed run; "" where it has none.
+# processor_of KEY: prints a text about the processor from the record of the timed run; "" if unknown.
 processor_of() { sed -n '/^  "cpu": {/,/^  }/s/^ *"'"$1"'": "*\([^",]*[^",]\)"*,*$/\1/p' "$work/weights/environment.json"; }
 median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) printf "%.6g\n", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
-# difference A B N: the largest |a − b|/b of the first N lines of two files; "nan" if one is short or holds no number.
+# difference A B N: prints the largest |a − b|/b of the first N lines of two files; "nan" if one is short or is not a number.
 difference() {
     paste "$1" "$2" | head -n "$3" | awk -v want="$3" '
         $1 !~ /^[0-9.]+(e[-+]?[0-9]+)?$/ || $2 !~ /^[0-9.]+(e[-+]?[0-9]+)?$/ { bad = 1 }
@@ -173,7 +174,7 @@ failed() {
     echo "FAILED: $1"
     failures="$failures${failures:+, }\"$(printf '%s' "$1" | tr '\n"' '  ' | tr '\134' /)\""
 }
-# check NAME STEPS TOLERANCE: of the losses of the twin's first steps against ours.
+# check NAME STEPS TOLERANCE: compares the losses of the twin's first steps with ours.
 check() {
     apart=$(difference "$work/theirs" "$work/ours" "$2")
     verdict=true
@@ -197,7 +198,7 @@ write_json() {
     } >"$json" || die "$json: cannot be written"
 }
 
-# The losses, on one small microbatch: f32 needs four times the memory that the timed batch takes in bf16.
+# The losses, on one small microbatch: f32 needs four times the memory of the timed batch in bf16.
 # shellcheck disable=SC2086
 sequence=$("$speedrun" plan "$config" --set device=cpu $settings 2>/dev/null | sed -n 's/^ *"sequence_length": \([0-9]*\).*/\1/p' | head -n 1)
 [ -n "$sequence" ] || die "speedrun plan $config $settings: no sequence_length"
@@ -222,7 +223,7 @@ if [ -n "$failures" ]; then
     exit 1
 fi
 
-# Timed: the twin lives on between its turns, so that it compiles once; while it waits it computes nothing.
+# Timed: the twin process persists between its turns, so that it compiles once; it is idle while it waits.
 total=$((warm_up + steps))
 train weights 0 "${precisions##* }"
 for precision in $precisions; do train "first_$precision" "$total" "$precision"; done
@@ -251,13 +252,13 @@ for mode in $modes; do
         check "$mode" "$check_steps" "$bf16_tolerance"
     fi
 done
-# The page, and what write_json takes, of the rounds so far.
+# summarise: prints the page, and the input of write_json, for the completed rounds.
 summarise() {
     peers='' rows='' against_best=''
     : >"$work/rows"
     printf '%s, %s cores%s, %s; PyTorch %s on %s\n' "${processor:-processor unknown}" "${cores:-?}" "${level:+, level $level}" \
         "$(date -u +%Y-%m-%d)" "$torch" "$peer_device"
-    # A turn's figure is the median of its steps, a side's the median of its turns.
+    # A turn's value is the median of its steps, a side's the median of its turns.
     printf '%-16s %14s %12s %12s %10s  %s\n' "$device" tokens/s 'step ms' 'fastest ms' ratio 'first step'
     for precision in $precisions; do
         rows="$rows speedrun-$precision"
@@ -284,7 +285,7 @@ summarise() {
         peers="$peers${peers:+,
   }{\"name\": \"$name\", \"tokens_per_s\": $1, \"step_ms\": $2, \"fastest_ms\": $3, \"speedrun_is_faster_by\": $4, \"first_step_s\": $first}"
     done
-    # The fastest of each side: within each precision, and whatever the precision.
+    # The fastest mode of each side: within each precision, and overall.
     for precision in $precisions overall; do
         wanted=$precision
         [ "$precision" != overall ] || wanted='.*'
@@ -314,7 +315,7 @@ while [ "$round" -le "$rounds" ]; do
         [ -z "$why" ] || failed "$mode, round $round: $why"
         printf '%s\n' "$reply" | array_of step_ms | tail -n "$steps" | tee -a "$work/all.$mode" | median >>"$work/medians.$mode"
     done
-    # After each, for whoever has no time for all.
+    # Results after each round, so that the script may be stopped early.
     done_rounds=$round
     summarise >"$work/page"
     write_json

@@ -1,13 +1,13 @@
 #!/bin/sh
-# How the cost of a training step grows: a Markdown table of step time and memory against width, depth, context (with a window
-# and without), batch and threads, beside the FLOPs of the step and the memory that the plan names. Each point is a run of
-# `speedrun bench` on made-up tokens, each sequence one document.
+# Cost of a training step: a Markdown table of step time and memory against width, depth, context (with and without a window),
+# batch and threads. It also has the step's FLOPs and the planned memory. Each point is a run of `speedrun bench` on made-up
+# tokens, each sequence one document.
 # Usage: cost_table.sh [--quick] [--steps N] [--out FILE] [--speedrun PROGRAM] [--set KEY=VALUE]... [CONFIG]
-#   --quick   a few points of a tiny model, in seconds: to see that it works
+#   --quick   a few points of a tiny model, in seconds: a functional check
 #   --steps   timed at each point (default: 4; the two longest contexts without a window: 2)
 #   --out     the table (default: logs/cost_table-TIME.md); an existing file is not overwritten
-#   --set     for all points, as `speedrun train` takes it
-#   CONFIG    whose family, optimizers and options are timed; the sweeps set shape, batch and threads (default: configs/kjv_modern.json)
+#   --set     for all points, as for `speedrun train`
+#   CONFIG    defines family, optimizers and options; the sweeps set shape, batch and threads (default: configs/kjv_modern.json)
 # Exit: 0 done, 1 a run failed, 2 bad usage.
 set -uf
 cd "$(dirname "$0")/.." || exit 1
@@ -50,7 +50,7 @@ case $steps in '' | *[!0-9]* | 0) die "--steps '$steps' is not a number of steps
 config=${config:-configs/kjv_modern.json}
 [ -r "$config" ] || die "$config cannot be read" 2
 
-# The point that every sweep starts from, and the values of each. A context fits into a batch; long: contexts of fewer steps.
+# Base point of all sweeps, and the values of each. A context must fit into a batch; long: contexts with fewer steps.
 base='layers=4 width=256 context=256 tokens=8192 threads=2 window=0'
 widths='128 256 384 512' depths='2 4 8' contexts='256 512 1024 2048 4096 8192' batches='2048 4096 8192 16384'
 head=64 largest_window=256 long=4096
@@ -66,8 +66,8 @@ trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$out")" || die "--out $out: its folder cannot be made"
 : >"$work/rows"
 
-# point SWEEP VALUE: times the point of the current variables; appends "SWEEP VALUE: figures" to $work/rows. A point that has been
-# timed is not timed again.
+# point SWEEP VALUE: times the point of the current variables and appends "SWEEP VALUE: figures" to $work/rows. A point is timed
+# only once.
 point() {
     key="$layers-$width-$context-$window-$tokens-$threads"
     if [ ! -e "$work/$key" ]; then
@@ -99,7 +99,7 @@ point() {
     echo "$1 $2 $(cat "$work/$key")" >>"$work/rows"
 }
 
-# sweep NAME VARIABLE VALUE...: points that differ from the base in this variable, and in what WITH sets.
+# sweep NAME VARIABLE VALUE...: points that differ from the base in this variable, and in the settings of WITH.
 sweep() {
     name=$1 variable=$2
     shift 2
@@ -118,13 +118,13 @@ sweep() {
     WITH="window=$largest_window" sweep window context $contexts
 }
 
-# rows SWEEP TITLE: its part of the table.
+# rows SWEEP TITLE: prints its part of the table.
 rows() {
     awk -v sweep="$1" -v title="$2" '$1 == sweep {
         printf "| %s | %s | %.1f | %.1f | %.0f | %.0f%% | %.1f | %.1f | %.1f | %.1f | %.2f |\n", title, $2, $3, $4 * 1e-9,
             $4 / $3 * 1e-6, 100 * $4 / $3 * 1e-6 / $10, $5, $6 * 1e-9, $7 / 1048576, $8 / 1048576, $8 / $7 }' "$work/rows"
 }
-# growth SWEEP: of attention, between the first and the last context.
+# growth SWEEP: prints the growth of attention between the first and the last context.
 growth() {
     awk -v sweep="$1" '$1 == sweep { if (!n++) { first = $2; ms = $5; flops = $6 } last = $2; end = $5; work = $6 }
         END { printf "from a context of %d to %d its time grew %.1f times, its FLOPs %.1f times", first, last, end / ms, work / flops }' "$work/rows"

@@ -1,6 +1,6 @@
-# Sourced by gpu_check.sh: lets the loader find what an NVIDIA machine keeps outside its path. CUDA's libraries lie in a
-# toolkit folder or in Python's nvidia wheels; the driver's in the loader's path or in /usr/local/nvidia. Adds folders
-# behind what LD_LIBRARY_PATH holds, and only those that have a library that is wanted and not found before them.
+# Sourced by gpu_check.sh: makes libraries of an NVIDIA machine visible to the loader. CUDA's libraries are in a toolkit folder
+# or in Python's nvidia wheels; the driver's are in the loader's path or in /usr/local/nvidia. Appends folders to
+# LD_LIBRARY_PATH, and only folders with a required library that was not found before.
 # shellcheck shell=sh
 
 speedrun_library_folders() {

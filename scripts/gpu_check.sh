@@ -1,33 +1,34 @@
 #!/bin/sh
-# Checks everything that can only be checked on a GPU, unattended, and leaves one report, also from several short calls.
+# Runs all checks that need a GPU, unattended, and writes one report, also over several short calls.
 # Runs inside a bundle of make_bundle.sh, or from a clone with a build.
 # Usage: gpu_check.sh [OPTION...] OUT_DIR [STAGE...]
-#   tests     every kernel test on the GPU; again shuffled, twice; suite by suite where that failed
-#   step      a training step of the 124M models, 32,768 tokens a microbatch: products by cuBLASLt and by our own kernels, with
-#             and without CUDA graphs
-#   ops       every operation timed and compared with its floor
-#   train     the KJV track to its target, twice; the 124M modern model on the King James text: its first losses in f32 and in
-#             bf16 against those of the CPU, and 300 steps
-#   ranks     2 and 4 ranks that share the card against one; NCCL with one rank; under mpirun where speedrun has MPI
-#   sanitize  the tests of operations under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
-#   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" where there is no PyTorch
-# Default: all of them, in this order: what is worth most comes first, as cards are lent by the minute.
-#   --bin            folder of the programs; default: bin/ beside this script, else build/cuda or build/release
-#   --device         cuda (default) or cpu: a rehearsal on a machine without a GPU, at small shapes
-#   --seconds N      limit of the whole call, its report included: steps for which no time is left are "not run"
-#   --step-seconds N no step takes longer, whatever its own limit
-#   --again STAGE    do its steps once more that failed or were skipped; may be given several times
-#   --fresh          begin anew: forget the results in OUT_DIR
-#   --write-first-losses FILE: computes on the CPU what the stage train compares with, and ends (two minutes on 2 cores)
-# A long check in short calls, on one machine or several of the same card: the same call with the same OUT_DIR, or a copy of it,
-# goes on where the one before stopped, until nothing is "not run":
+#   tests     every kernel test on the GPU; again shuffled, twice; suite by suite after a failure.
+#   step      a training step of the 124M models, 32,768 tokens per microbatch. Matmuls by cuBLASLt and by our kernels, with
+#             and without CUDA graphs.
+#   ops       every operation timed and compared with its roofline bound.
+#   train     the KJV track to its target, twice. The 124M modern model on the King James text: first losses in f32 and
+#             in bf16 against the CPU's, and 300 steps.
+#   ranks     2 and 4 ranks on one GPU against one rank; NCCL with one rank; under mpirun if speedrun has MPI.
+#   sanitize  the tests of operations under compute-sanitizer: memcheck, racecheck, synccheck, initcheck.
+#   peer      the same step against the PyTorch twin (compare_peers.sh); "skipped" without PyTorch.
+# Default: all, in this order, most important first, as GPU time may be limited.
+#   --bin            folder of the programs; default: bin/ beside this script, else build/cuda or build/release.
+#   --device         cuda (default) or cpu: a rehearsal on a machine without a GPU, at small shapes.
+#   --seconds N      limit of the whole call with its report; steps without time left are "not run".
+#   --step-seconds N upper limit of each step.
+#   --again STAGE    repeat its failed or skipped steps; may be given several times.
+#   --fresh          delete the results in OUT_DIR first.
+#   --write-first-losses FILE: compute the CPU's losses for the stage train, and exit (two minutes on 2 cores).
+# A long check in short calls, on one machine or on several with the same GPU model: repeat the call with the same OUT_DIR,
+# or a copy of it. Each call continues the previous one, until no step is "not run".
 #   gpu_check.sh --seconds 540 OUT; gpu_check.sh --seconds 540 OUT; gpu_check.sh --seconds 540 OUT
-# Steps that passed, failed or were skipped are not repeated. A step that the end of a call cuts off, and one that could do nothing
-# useful in the time left, is "not run" and done whole by the next call. Results of other programs or another card are refused.
-# SANITIZE_FILTER: gtest filter of the stage sanitize, default the tests of operations and one short run.
-# OUT_DIR: results.jsonl (grows as results come), gpu_check.json and report.txt (written anew after every step), check.log (at most
-# 8 MB), kept/ (what later steps need of earlier ones), and during a call 1 MiB reserved for the report on a full disk.
-# Never changes clocks or settings of the card. Exit: 0 all that was asked for passed, 1 not so, 2 bad usage or other results.
+# Steps that passed, failed or were skipped are not repeated. A step is "not run" if the end of a call interrupts it, or
+# if the remaining time is too short for it. The next call runs it from its start.
+# Results of other programs or another GPU model are refused.
+# SANITIZE_FILTER: gtest filter of the stage sanitize; default: the tests of operations and one short run.
+# OUT_DIR: results.jsonl (appended), gpu_check.json and report.txt (rewritten after every step), check.log (at most 8 MB),
+# kept/ (inputs of later steps), and during a call a reserve of 1 MiB for the report on a full disk.
+# Never changes clocks or settings of the GPU. Exit: 0 all requested steps passed, 1 otherwise, 2 bad usage or other results.
 # shellcheck disable=SC2317  # stages are called by name
 set -u
 call_start=$(date +%s)
@@ -101,11 +102,11 @@ done
 . "$script_dir/cuda_env.sh"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"; [ -z "$out" ] || rm -f "$out/reserve"' EXIT
-# No core files of what crashes.
+# No core files of crashing programs.
 # shellcheck disable=SC3045  # where the shell has it
 ulimit -c 0 2>/dev/null
 
-# The bundle's own C++ library serves only where the machine's is too old: tools that start beside ours keep theirs.
+# The bundle's own C++ library is used only if the machine's is too old: other tools then use the machine's.
 if ! "$bin/gpu_report" --help >/dev/null 2>&1 && [ -d "$bin/../lib/fallback" ]; then
     LD_LIBRARY_PATH=$bin/../lib/fallback${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH
@@ -115,7 +116,7 @@ if ! "$bin/gpu_report" --help >/dev/null 2>"$work/why"; then
     die "$bin/gpu_report does not run on this machine"
 fi
 
-# Facts about build and machine, one a line in $work/facts.
+# find_facts: writes facts about build and machine to $work/facts, one per line.
 find_facts() {
     if [ -r "$bin/../manifest.txt" ]; then
         cat "$bin/../manifest.txt"
@@ -145,7 +146,7 @@ find_facts() {
     echo "card=$card"
 }
 
-# Opens OUT_DIR: new, or with the results of earlier calls, perhaps copied from where they were read-only.
+# open_results: opens OUT_DIR: new, or with results of earlier calls, possibly copied from read-only files.
 open_results() {
     mkdir -p "$out" || die "$out: cannot be made"
     out=$(CDPATH='' cd -- "$out" && pwd) || exit 1
@@ -165,7 +166,7 @@ open_results() {
     merge
 }
 
-# The last seconds are for what must be killed, and for the report.
+# The last seconds are reserved for killing processes and for the report.
 reserve=10 grace=5
 if [ "$device" = cpu ]; then reserve=2 grace=1; fi
 call_end=$((call_start + seconds - reserve))
@@ -175,7 +176,7 @@ call_end=$((call_start + seconds - reserve))
 . "$script_dir/gpu_check_tests.sh"
 # shellcheck source=scripts/gpu_check_train.sh
 . "$script_dir/gpu_check_train.sh"
-# The tree that has configs, data and what tests compare with: the bundle's, or the repository. Tests look there, too.
+# The tree with configs, data and reference results: the bundle's, or the repository. Tests use it too.
 root=$script_dir/share/speedrun
 [ -d "$root" ] || root=$(CDPATH='' cd -- "$script_dir/.." && pwd) || exit 1
 SPEEDRUN_ROOT=$root
@@ -186,7 +187,7 @@ if [ -n "$first_losses" ]; then
 fi
 open_results
 cd "$root" || exit 1
-# What products were chosen by timing is kept from call to call, also where there is no home: runs have the same bits.
+# The matmul algorithms chosen by timing are kept between calls, also without a home folder, so that runs are bitwise equal.
 SPEEDRUN_CACHE_DIR=${SPEEDRUN_CACHE_DIR:-$out/kept}
 export SPEEDRUN_CACHE_DIR
 trap 'stop 130' INT

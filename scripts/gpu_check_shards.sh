@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs a program of tests as several processes at once, each a share of them, for checks on a GPU that is lent by the minute: the
-# tests of operations mostly wait for what the host computes to compare with.
+# Runs a test program as several parallel processes, each with a share of the tests, as GPU time may be limited. Tests of
+# operations mostly wait for reference results from the host.
 # Usage: gpu_check_shards.sh COUNT JSON PROGRAM [OPTION...]
-#   JSON     the shards' results one after the other, written if all came to their end
-# Prints their output one after the other, also when told to stop. Exit: 77 if all skipped, else the highest that a shard ended with.
+#   JSON     the concatenated results of the shards, written if all completed
+# Prints their output in order, also when it is stopped. Exit: 77 if all skipped, else the highest exit code of a shard.
 set -u
 count=$1 json=$2 program=$3
 shift 3

@@ -1,10 +1,10 @@
-# Sourced by gpu_check.sh: how a step is chosen, run, stopped and recorded, and how time and disk are shared out. Uses bin, device,
-# out, work, expected, step_seconds, grace and call_end.
+# Sourced by gpu_check.sh: selects, runs, stops and records steps, and divides time and disk space. Uses bin, device, out, work,
+# expected, step_seconds, grace and call_end.
 # shellcheck shell=sh disable=SC2154,SC2034
 merged=1 step_stage='' step_name='' running='' planning=0 put_off=0 is_full=0 rc=none
 stage_end=$call_end
 
-# merge: writes the report anew; merged: 0 all passed, 1 not so, 3 it could not be written.
+# merge: rewrites the report; merged: 0 all passed, 1 otherwise, 3 not written.
 merge() {
     "$bin/gpu_report" merge --expect "$expected" --states "$work/states" --json "$out/gpu_check.json" --table "$out/report.txt" \
         "$out" "$work" >"$work/page" 2>"$work/why"
@@ -12,7 +12,7 @@ merge() {
     if [ "$merged" = 3 ] && make_room; then merge; fi
 }
 
-# OUT_DIR's disk is full: gives up the space kept for this and most of the log; fails where that is done already.
+# make_room: OUT_DIR's disk is full. Deletes the reserved file and most of the log; fails if that is already done.
 make_room() {
     [ "$is_full" = 0 ] || return 1
     is_full=1
@@ -21,7 +21,7 @@ make_room() {
     append step --stage device --step disk --status failed --message "no space left in $out: check.log was shortened"
 }
 
-# append COMMAND OPTION...: of gpu_report, to the results; without room for them, to those of this call alone.
+# append COMMAND OPTION...: of gpu_report, to the results; if the disk is full, to the results of this call only.
 append() {
     "$bin/gpu_report" "$@" --results "$out/results.jsonl" 2>"$work/why" && return
     make_room
@@ -29,19 +29,19 @@ append() {
     "$bin/gpu_report" "$@" --results "$work/results.jsonl"
 }
 
-# record STAGE STEP STATUS MESSAGE: of a step that was no program.
+# record STAGE STEP STATUS MESSAGE: for a step without a program.
 record() {
     append step --stage "$1" --step "$2" --status "$3" --message "$4"
     merge
 }
 
-# state_of STAGE STEP: how it ended, in this call or an earlier one; nothing where it was never planned.
+# state_of STAGE STEP: prints its result, from this call or an earlier one; nothing if it was never planned.
 state_of() {
     sed -n "s|^$1 $2 ||p" "$work/states"
 }
 
-# due STAGE STEP: whether it is to be done now; what follows is about this step. While planning nothing is, but is noted as "not
-# run": so a call that is killed leaves no step untold.
+# due STAGE STEP: true if it must run now; later functions apply to this step. While planning it is false and records "not run",
+# so that a call that is killed has an entry for every step.
 due() {
     step_stage=$1 step_name=$2
     due_state=$(state_of "$1" "$2")
@@ -53,20 +53,21 @@ due() {
     [ -z "$due_state" ] || [ "$due_state" = 'not run' ]
 }
 
-# A stage begins no step once it has used 60% of the time that was left: one that hangs leaves time for the others. What is put off
-# so comes after them.
+# A stage starts no step once it has used 60% of the time that was left, so that a hanging stage leaves time for the others. Its
+# postponed steps run after them.
 begin_stage() {
     now=$(date +%s)
     stage_end=$((now + (call_end - now) * 6 / 10))
     [ "$1" = first ] || stage_end=$call_end
 }
 
-# Ends what is left of the step, children with process groups of their own included. A subshell, for the caller may have set -f.
+# Ends all remaining processes of the step, including children with their own process groups. A subshell, as the caller may use
+# set -f.
 end_session() (
     session=$(cat "$work/session" 2>/dev/null)
     [ -n "$session" ] || exit 0
     set +f
-    for round in 1 2; do # what was started during the first
+    for round in 1 2; do # twice: for processes started during the first round
         for stat in /proc/[0-9]*/stat; do
             { read -r stat_line <"$stat"; } 2>/dev/null || continue
             # After the name: state, parent, group, session.
@@ -80,8 +81,8 @@ end_session() (
     rm -f "$work/session"
 )
 
-# run MINIMUM LIMIT COMMAND...: for LIMIT seconds at most; not at all where less than MINIMUM is left of the call. Sets rc ("none": it
-# was not begun), took, limit and log, the first and last 2 MB of its output; records nothing.
+# run MINIMUM LIMIT COMMAND...: for at most LIMIT seconds; not at all if less than MINIMUM is left of the call. Sets rc ("none":
+# not started), took, limit and log, the first and last 2 MB of its output; records nothing.
 run() {
     minimum=$1 own_limit=$2
     shift 2
@@ -122,7 +123,7 @@ run() {
     keep_log "$@"
 }
 
-# keep_log COMMAND...: what it printed, in check.log, which stays below 8 MB.
+# keep_log COMMAND...: appends its output to check.log, which stays below 8 MB.
 keep_log() {
     [ -n "$out" ] || return 0
     {
@@ -139,7 +140,7 @@ keep_log() {
     tail -c 4000000 "$out/check.log" >"$work/end_of_log" && cat "$work/end_of_log" >"$out/check.log"
 }
 
-# finish OPTION...: records how the step that is due has ended, as run() left it; options as of `gpu_report step`.
+# finish OPTION...: records the result of the current step, set by run(); options as for `gpu_report step`.
 finish() {
     if [ "$rc" = none ]; then
         record "$step_stage" "$step_name" 'not run' "$why_not"
@@ -152,7 +153,7 @@ finish() {
     merge
 }
 
-# gtest_step MINIMUM LIMIT PROGRAM OPTION...: the step that is due, a program with tests.
+# gtest_step MINIMUM LIMIT PROGRAM OPTION...: runs a test program as the current step.
 gtest_step() {
     gtest_minimum=$1 gtest_limit=$2 program=$3
     shift 3
@@ -160,7 +161,7 @@ gtest_step() {
     run "$gtest_minimum" "$gtest_limit" "$program" "--gtest_output=json:$work/gtest.json" "$@"
     finish --gtest "$work/gtest.json"
 }
-# The same by as many processes as the cores of the machine feed.
+# As gtest_step, with several processes, limited by the cores of the machine.
 sharded_gtest_step() {
     shards=$(($(getconf _NPROCESSORS_ONLN) / 2))
     [ "$shards" -le 6 ] || shards=6
@@ -175,7 +176,7 @@ sharded_gtest_step() {
     finish --gtest "$work/gtest.json"
 }
 
-# stop EXIT_CODE: the call was told to end.
+# stop EXIT_CODE: handles a signal to end the call.
 stop() {
     trap '' INT TERM
     if [ -n "$running" ]; then

@@ -1,6 +1,6 @@
-# Sourced by gpu_check.sh: its stages that run tests or time operations. They use due(), run() and finish() of gpu_check_steps.sh.
+# Sourced by gpu_check.sh: its stages that run tests or time operations, using due(), run() and finish() of gpu_check_steps.sh.
 # shellcheck shell=sh disable=SC2154,SC2034,SC2317
-# Fails where there is no GPU.
+# Fails without a GPU.
 stage_device() {
     step_stage=device step_name=present
     if [ "$device" = cpu ]; then
@@ -36,7 +36,7 @@ stage_tests() {
     find_tests tests || return
     if due tests all; then sharded_gtest_step 60 240 "$tests"; fi
     if [ "$(state_of tests all)" = failed ] && [ "$planning" = 0 ]; then
-        # An illegal access spoils all that follows it in the process: alone, each suite tells the truth about itself.
+        # An illegal access invalidates the rest of the process: separate runs isolate each suite.
         suites=$(timeout -k 5 30 "$tests" --gtest_list_tests 2>/dev/null </dev/null | sed -n 's/^\([A-Za-z0-9_/]*\.\).*/\1/p')
         for planning in 1 0; do
             for suite in $suites; do
@@ -44,7 +44,7 @@ stage_tests() {
             done
         done
     fi
-    # Other orders, other neighbours in the caches of shapes: the comparisons of bits are inside the tests.
+    # Other orders, and other previous entries in the caches of shapes: the tests compare bits themselves.
     if due tests shuffled_twice; then
         sharded_gtest_step 60 240 "$tests" --gtest_shuffle --gtest_random_seed=20251116 --gtest_repeat=2
     fi
@@ -68,7 +68,7 @@ stage_sanitize() {
             continue
         fi
         rm -f "$work/gtest.json"
-        # Kernels loaded as they are needed: the tool patches whatever is loaded, all of cuBLASLt and cuDNN otherwise.
+        # Lazy loading of kernels: the tool patches all loaded kernels, otherwise including all of cuBLASLt and cuDNN.
         run 60 130 env CUDA_MODULE_LOADING=LAZY "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 "$tests" \
             "--gtest_output=json:$work/gtest.json" "--gtest_filter=${SANITIZE_FILTER:-Backends/*:GpuRunTest.GraphsAndCallsAreBitwiseEqual}"
         set --
@@ -83,7 +83,7 @@ stage_sanitize() {
     done
 }
 
-# ops_step NAME OPTION...: one process per group of cases: an error that spoils the device spoils no other group.
+# ops_step NAME OPTION...: one process per group of cases, so that a device error affects one group only.
 ops_step() {
     due ops "$1" || return 0
     shift
@@ -97,11 +97,11 @@ stage_ops() {
     [ "$device" = cuda ] || scale=small
     for group in product attention pointwise optimizer utility fp8; do
         ops_step "$group" --scale "$scale" --filter "^$group"
-        # Beside its likes, of the same minutes.
+        # Directly after the other attention cases, for comparable conditions.
         [ "$group$device" != attentioncuda ] || ops_step attention_wgmma --attention wgmma --filter '^attention'
     done
     [ "$device" = cuda ] || return 0
     ops_step product_hand --products hand --filter '^product'
-    # Where no documents are masked: what cuDNN serves.
+    # Cases without document masks, which cuDNN supports.
     ops_step attention_cudnn --attention cudnn --filter '^attention[.](gpt2|causal)'
 }

@@ -1,10 +1,10 @@
-# Sourced by gpu_check.sh: its stages that train. They use due(), run() and finish() of gpu_check_steps.sh.
+# Sourced by gpu_check.sh: its training stages, using due(), run() and finish() of gpu_check_steps.sh.
 # shellcheck shell=sh disable=SC2154,SC2034,SC2317
 timed_precision=bf16
 [ "$device" = cuda ] || timed_precision=auto
 
-# trained MINIMUM LIMIT CONFIG SETTING...: the step that is due, a run of speedrun; `judge` says what else its figures must be, `keep`
-# is the file that its metrics are kept in for later steps.
+# trained MINIMUM LIMIT CONFIG SETTING...: runs speedrun as the current step. `judge` has further requirements on its figures;
+# `keep` is the file that stores its metrics for later steps.
 judge='' launcher='' keep=''
 trained() {
     trained_minimum=$1 trained_limit=$2 trained_config=$root/configs/$3
@@ -21,13 +21,13 @@ trained() {
     # shellcheck disable=SC2086  # options are words
     finish --run "$folder" $judge
 }
-# ended STAGE STEP: whether a step that another one builds on has come to its end, in this call or an earlier one.
+# ended STAGE STEP: true if a step that another one depends on has completed, in this call or an earlier one.
 ended() {
     case $(state_of "$1" "$2") in passed | failed) return 0 ;; esac
     record "$step_stage" "$step_name" 'not run' "$2 has not run yet"
     return 1
 }
-# losses_of METRICS TITLE: as --losses of gpu_report reads them.
+# losses_of METRICS TITLE: prints the input of gpu_report --losses.
 losses_of() {
     losses=$(sed -n '/"event":"step"/s/.*"loss":\([^,}]*\).*/\1/p' "$1" | tr '\n' ',')
     printf '{"config": "%s", "losses": [%s]}\n' "$2" "${losses%,}"
@@ -37,13 +37,13 @@ find_speedrun() {
     if due "$1" "$1"; then record "$1" "$1" failed "$bin/speedrun: not there"; fi
     return 1
 }
-# find_data STAGE STEP STATUS: whether the King James text is there; if not, the step ends so.
+# find_data STAGE STEP STATUS: true if the King James text is available; else records STATUS for the step.
 find_data() {
     [ -f "$root/data/kjv/dataset.json" ] && return 0
     if due "$1" "$2"; then record "$1" "$2" "$3" "$root/data/kjv: no dataset; run data/kjv/prepare.sh"; fi
     return 1
 }
-# The config of a family, and settings for its size and data: those of the rehearsal are small.
+# choose_family: the config of a family, and settings for its size and data; small ones for a rehearsal.
 choose_family() {
     config=124m_modern.json sizes='' tokens=$work/tokens
     [ "$1" = modern ] || config=gpt2_124m.json sizes=data.document_mask=false # as its published figures
@@ -54,7 +54,7 @@ choose_family() {
     fi
     sizes="$sizes device=$device data.train=$tokens/train_*.bin data.val=$tokens/val_*.bin data.val_tokens=16384 eval.every=0"
 }
-# Its tokens, made once a call; the step that is due fails, or waits for a later call, where there are none.
+# make_tokens: creates the tokens once per call. Without tokens the current step fails, or waits for a later call.
 no_tokens=''
 make_tokens() {
     if [ ! -f "$tokens/dataset.json" ] && [ -z "$no_tokens" ]; then
@@ -70,8 +70,8 @@ make_tokens() {
     return 1
 }
 
-# Floor: 43 ms for forward and backward of a microbatch of 32,768 tokens: 24.3 TFLOP of products at 798 TFLOP/s, attention with
-# 450 keys on average, pointwise passes and the loss at 3.0 TB/s (an H100's ceilings). The optimizer comes on top.
+# Roofline bound: 43 ms for forward and backward of a microbatch of 32,768 tokens: 24.3 TFLOP of matmuls at 798 TFLOP/s,
+# attention with 450 keys on average, pointwise passes and the loss at 3.0 TB/s (an H100's peaks). The optimizer is additional.
 stage_step() {
     find_speedrun step || return
     for family in modern gpt2; do
@@ -80,7 +80,7 @@ stage_step() {
             IFS=, read -r products graph count other <<V
 $variant
 V
-            # What only a GPU knows: attention of its own kind, kernels that begin early.
+            # GPU only: attention kinds, early kernel launch.
             [ -z "$other" ] || [ "$device" = cuda ] || continue
             attention=hand early=false
             [ "$other" != wgmma ] || attention=wgmma
@@ -94,7 +94,7 @@ V
             [ "$graph" = true ] || name=$name,no_graph
             [ "$count" = 1 ] || name=$name,${count}_microbatches
             if ! due step "$name" || ! make_tokens; then continue; fi
-            set -f # the data's patterns are for speedrun
+            set -f # data patterns are expanded by speedrun
             # shellcheck disable=SC2086  # settings are words
             trained 15 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
                 cuda.attention=$attention cuda.dependent_launch=$early \
@@ -106,7 +106,7 @@ V
     judge=''
 }
 
-# In process, where ranks are threads with devices of their own; then as processes of a launcher, through its messages.
+# In process, with ranks as threads with separate devices; then as processes of a launcher, with its messages.
 stage_ranks() {
     if [ "$device" = cuda ] && find_tests ranks; then
         if due ranks sharing_the_card; then gtest_step 60 240 "$tests" '--gtest_filter=GpuRanksTest.*'; fi
@@ -136,7 +136,7 @@ stage_ranks() {
     keep=''
     if due ranks mpirun && ended ranks alone; then
         losses_of "$out/kept/ranks-alone.jsonl" 'one rank' >"$work/alone.json"
-        # Sums in another order, which Muon amplifies.
+        # Sums in another order; Muon amplifies the difference.
         judge="--losses $work/alone.json --tolerance 2e-3" launcher='mpirun -np 2 --oversubscribe --bind-to none'
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         trained 30 120 kjv.json "$@"
@@ -169,9 +169,9 @@ stage_peer() {
     done
 }
 
-# The 124M modern model on bytes, 4096 tokens a step; the rehearsal's is small. Random projections: with those of zero the first
-# gradients would be zero and nothing but rounding would turn Muon's first updates. Gentle rates: at the config's the loss leaps
-# up and down in the first steps, which multiplies every rounding.
+# The 124M modern model on bytes, 4096 tokens a step; a rehearsal uses a small model. Random projections: with zero projections
+# the first gradients would be zero, and rounding alone would determine Muon's first updates. Low rates: at the config's rates
+# the loss fluctuates in the first steps, which amplifies every rounding.
 first_steps=6
 kjv_settings() {
     sizes='batch.microbatch_tokens=4096 batch.tokens_per_step=4096 data.val_tokens=4096 record.target_loss=0'
@@ -196,7 +196,7 @@ write_first_losses() {
     rm -rf "$work/cpu"
 }
 
-# first_losses_step MINIMUM LIMIT TOLERANCE SETTING...: the step that is due, a run whose first losses are the CPU's.
+# first_losses_step MINIMUM LIMIT TOLERANCE SETTING...: as the current step, compares a run's first losses with the CPU's.
 first_losses_step() {
     step_minimum=$1 step_limit=$2 tolerance=$3
     shift 3
@@ -228,7 +228,7 @@ stage_train() {
     keep='' judge="--target --same-as $out/kept/train-kjv.jsonl"
     if due train kjv_again && ended train kjv; then trained 20 120 kjv.json "$@"; fi
     judge=''
-    # f32: other orders of summation. bf16: its roundings, which move the first loss by 5e-5 of it and the sixth by 3e-3 on a CPU.
+    # f32: other orders of summation. bf16: rounding, which changes the first loss by 5e-5 of it and the sixth by 3e-3 on a CPU.
     if due train 124m_first_steps_f32; then
         first_losses_step 25 120 1e-4 precision=f32 schedule.steps=$first_steps
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""HellaSwag's published lines as items for `speedrun eval --multiple-choice`. Needs no packages."""
+"""Converts HellaSwag's published lines to items for `speedrun eval --multiple-choice`. Needs no packages."""
 
 import argparse
 import json
@@ -8,16 +8,17 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Reads lines with ctx, endings and label (hellaswag_val.jsonl of HellaSwag's authors) and writes lines with context, endings and label.
-A space is put before every ending, so that context and ending are one text. The lines of the test split have no label and are refused."""
+Inserts a space before every ending, so that context and ending form one text. Lines of the test split have no label and are
+refused."""
 
 EPILOG = """\
-Exit codes: 0 written; 2 bad usage; 3 a bad line, named with its number: then nothing is written.
+Exit codes: 0 written; 2 bad usage; 3 a bad line, reported by its number; nothing is written.
 
   scripts/hellaswag_to_jsonl.py hellaswag_val.jsonl hellaswag.jsonl"""
 
 
 class LineError(Exception):
-    """The fault of a line."""
+    """An error in a line."""
 
 
 def item_of(line: str) -> dict:
@@ -36,7 +37,7 @@ def item_of(line: str) -> dict:
     if not isinstance(endings, list) or len(endings) < 2 or not all(isinstance(e, str) and e for e in endings):
         raise LineError("endings: a list of two texts or more is expected")
     try:
-        index = int(label)  # some copies have it as text
+        index = int(label)  # text in some copies
     except (TypeError, ValueError):
         raise LineError(f"label: a number is expected, found {str(label)[:40]!r}") from None
     if isinstance(label, float) or not 0 <= index < len(endings):

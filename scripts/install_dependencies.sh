@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs the Debian/Ubuntu packages that speedrun is built from, where they are missing; says which. Uses sudo only
-# if it is not run as root. Nothing else is installed and nothing is downloaded besides these packages.
-# Usage: install_dependencies.sh [tests]    tests: also what only tests use: an emulator of older processors (12 MB to
-# download), xxhsum, clang-tidy 14 where the system has it and, beside a CUDA toolkit that lacks it, NVIDIA's disassembler (7 MB by
-# pip, into build/disassembler)
+# Installs the missing Debian/Ubuntu packages for building speedrun, and prints their names. Uses sudo unless run as root.
+# Installs and downloads no other packages.
+# Usage: install_dependencies.sh [tests]
+#   tests: also the packages of tests: an emulator of older processors (12 MB to download), xxhsum, clang-tidy 14 if the system
+#   has it. With a CUDA toolkit without NVIDIA's disassembler, also that (7 MB by pip, into build/disassembler).
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
@@ -36,7 +36,7 @@ if [ "$oldest" != "3.25" ]; then
 fi
 
 [ "${1:-}" = tests ] || exit 0
-# Of this version alone, which newer systems do not have: another one finds other things.
+# Exactly this version, which newer systems lack: other versions report other findings.
 if ! command -v clang-tidy-14 >/dev/null && apt-cache show clang-tidy-14 >/dev/null 2>&1; then
     echo "installing: clang-tidy-14"
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends clang-tidy-14 >/dev/null ||

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Harms runs at random moments and lets them go on, until each has come to its end: then it has to be, bit for bit, the run that
-# was never harmed, and one that a signal has stopped must have saved itself. Two ranks under every strategy and a mesh, and one alone.
+# Disturbs runs at random moments and continues them until each has completed. The result must be bitwise equal to the
+# undisturbed run, and a run stopped by a signal must have saved a checkpoint. Two ranks under every strategy and a mesh, and
+# one rank.
 # Usage: kill_campaign.sh [--kills N] [--seed S] [--speedrun PATH] [--mpiexec PATH] [--out TABLE.md]
-#     --kills N   how many harms in all (120)
-# Harms: kill -9 of a rank (or of what watches over it), of mpirun, of a rank while a checkpoint is being written; SIGTERM and
-# SIGUSR1; a disk that is full for a while and then a kill, where the folder of runs may be mounted (root).
-# Ctrl-C: no further harms; what is under way comes to its end.
-# Exit code 0: every run ended as it had to. The folder of a run that did not is kept, and named.
+#   --kills N   total number of disturbances (120)
+# Disturbances: kill -9 of a rank (or of its supervisor), of mpirun, of a rank while a checkpoint is being written; SIGTERM and
+# SIGUSR1; a temporarily full disk and then a kill, if a file system can be mounted on the folder of runs (root).
+# Ctrl-C: no further disturbances; running ones complete.
+# Exit code 0: every run had the expected result. The folder of a failed run is kept, and named.
 set -u
 kills=120 seed=1 out="" speedrun="" mpiexec=mpirun
 while [ $# -gt 0 ]; do
@@ -56,7 +57,7 @@ modes="one ddp zero1 zero2 zero3 tensor"
 harms="rank watcher save term usr1 mpirun"
 [ $disk = no ] || harms="$harms disk"
 num_steps=80
-# run_words MODE: the command of its runs, but for --name.
+# run_words MODE: prints the command of its runs, without --name.
 run_words() {
     words="train $work/tiny.json --quiet --set schedule.steps=$num_steps --set eval.every=20 --set checkpoint.every=2 --set batch.microbatch_tokens=128"
     case $1 in
@@ -66,7 +67,7 @@ run_words() {
     esac
 }
 losses() { grep -o '"step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
-# Processes of a run's ranks, those that watch over them first: each rank has two.
+# Prints the processes of a run's ranks, supervisors first: each rank has two.
 processes_of() { pgrep -f "^$speedrun train .*--name $1( |\$)" | sort -n; }
 draw() { # BELOW -> drawn
     seed=$(((seed * 1103515245 + 12345) % 2147483648))
@@ -88,10 +89,10 @@ is_wrong() {
     wrong=$((wrong + 1))
 }
 
-# harm MODE HOW PID: to run $1, which process PID has begun.
+# harm MODE HOW PID: disturbs run $1, started by process PID.
 harm() {
     draw 8
-    if [ "$drawn" -eq 0 ]; then # while it starts
+    if [ "$drawn" -eq 0 ]; then # during start-up
         draw 600
         sleep "0.$(printf '%03d' "$drawn")"
     else
@@ -125,7 +126,7 @@ harm() {
     if saving "$1"; then during=$((during + 1)); fi
 }
 
-# ended MODE: its run has come to its end; is it the one that was never harmed?
+# ended MODE: compares the completed run with the undisturbed one.
 ended() {
     losses "$1" >"$1.loss"
     cmp -s "whole-$1.loss" "$1.loss" || is_wrong "$1: other losses ($work/logs/$1)"
@@ -158,7 +159,7 @@ while [ $done_kills -lt "$kills" ] && [ $wrong -eq 0 ]; do
         harm "$mode" "$how" $pid
         wait $pid 2>/dev/null
         code=$?
-        # Ranks whose launcher was killed end by themselves.
+        # Ranks exit by themselves after their launcher was killed.
         tries=0
         while [ -n "$(processes_of "$mode")" ] && [ $tries -lt 600 ]; do
             sleep 0.05

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine with glibc as new as this one's, an
-# NVIDIA driver and nothing else of ours: programs, the libraries that a plain machine lacks, scripts, configs, and the King
-# James text's tokens. packaging.cmake lists them.
+# Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine. It needs an NVIDIA driver and a glibc at least
+# as new as this machine's. Contents: programs, libraries that a plain machine lacks, scripts, configs, and the King James
+# text's tokens. packaging.cmake lists them.
 # Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
 #   --cuda           off: a rehearsal without GPU programs (default: on)
-#   --architectures  GPU architectures, as CMake takes them (default: 90a-real)
-#   --archive        what travels: OUT_DIR.tar.gz (default), OUT_DIR.tar.zst or the folder as it is
-#   --build          build folder, kept for the next time (default: build/bundle-build)
-#   OUT_DIR          made anew; an older bundle there is replaced (default: build/bundle)
-# JOBS: compile jobs (default: all cores). Fails if what travels is above 60 MiB.
+#   --architectures  GPU architectures, as for CMake (default: 90a-real)
+#   --archive        result: OUT_DIR.tar.gz (default), OUT_DIR.tar.zst or the folder only
+#   --build          build folder, kept for later calls (default: build/bundle-build)
+#   OUT_DIR          created; an existing bundle is replaced (default: build/bundle)
+# JOBS: compile jobs (default: all cores). Fails if the result is larger than 60 MiB.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 limit_mib=60
@@ -56,7 +56,7 @@ fi
 programs='speedrun op_bench gpu_report make_tokens kernels_tests'
 [ "$cuda" = off ] || programs="$programs gpu_tests"
 mkdir -p "$build"
-# Machine code of the kernels takes a quarter of the space compressed (CUDA 12.8 and later; drivers since 550 read it).
+# Compressed machine code of the kernels takes a quarter of the space (CUDA 12.8 and later; drivers since 550 support it).
 cuda_flags=''
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; then cuda_flags=--compress-mode=size; fi
@@ -70,7 +70,7 @@ if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; 
         { grep -E 'error|FAILED' "$build/build.log" >&2 || true; die "the build failed: $build/build.log"; }
 }
 
-# What ships is listed in packaging.cmake.
+# packaging.cmake lists the shipped files.
 rm -rf "$out"
 mkdir -p "$out/lib/fallback"
 out=$(CDPATH='' cd -- "$out" && pwd)
@@ -82,17 +82,17 @@ done
 for program in $programs; do
     readelf -d "$out/bin/$program" | grep -q 'RPATH.*\$ORIGIN/../lib' || die "$program: no RPATH to ../lib"
 done
-# A fallback, in a folder of its own: tools of the machine that share the process with us want the machine's C++ library, which
-# is newer where it is there at all.
+# A fallback, in a separate folder: tools of the machine that share our process need the machine's C++ library, which is newer
+# if it exists.
 ldd "$out/bin/speedrun" | awk '/libstdc|libgcc_s/ { print $3 }' | while read -r path; do cp -L "$path" "$out/lib/fallback/"; done
-# Plain files: a link may not survive the way to the other machine.
+# Regular files: links may not be preserved in transfer.
 find "$out/lib" -type l | while read -r link; do
     path=$(readlink -f "$link")
     rm "$link" && mv "$path" "$link"
 done
 find "$out/lib" -type f -name '*.so*' -exec strip --strip-unneeded {} +
 
-# Highest version of the C library that anything here asks for.
+# Highest version of the C library that any file requires.
 glibc=$(find "$out/bin" "$out/lib" -type f -exec readelf -V {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
 sha=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)
 [ -z "$(git -C "$root" status --porcelain --untracked-files=no 2>/dev/null)" ] || sha=$sha-dirty

@@ -1,20 +1,20 @@
 #!/bin/sh
-# What overlapping communication with computing is worth: the same run in four variants, on several ranks of this machine with a
-# simulated network, in turns. Variants: reductions start when a gradient is ready or after backward (parallel.launch), parameters
-# are stepped in reverse order or as declared (parallel.step_order). Prints medians; writes a table, and of each variant its
-# overlap table and a picture of one step.
+# Benefit of overlapping communication with compute: the same run in four variants, on several ranks of this machine with a
+# simulated network, alternating. Variants: reductions start when a gradient is ready or after backward (parallel.launch);
+# parameters are stepped in reverse or declared order (parallel.step_order). Prints medians. Writes a table, and for each
+# variant its overlap table and a picture of one step.
 # Usage: overlap_ab.sh [--ranks N] [--rounds N] [--steps N] [--latency US] [--bandwidth GBYTES] [--out DIR]
 #                      [--speedrun PROGRAM] [--set KEY=VALUE]... [CONFIG]
 #   --ranks      default: 2
-#   --rounds     runs of each variant, each round beginning with another one (default: 5)
-#   --steps      of each run; the first 2 do not count (default: 22)
-#   --latency    of each collective, in microseconds (default: 500)
-#   --bandwidth  out of each rank, in 1e9 bytes per second (default: 0.1)
-#   --out        a new folder for results.md, VARIANT.txt and VARIANT.svg, and the runs in runs/ (default: logs/overlap_ab-TIME)
-#   --set        for all variants, as `speedrun train` takes it
-#   CONFIG       default: configs/kjv_modern.json with zero1, and a rank's part of a step as one microbatch
-# MPIEXEC: the launcher (default: mpirun), with what it needs.
-# Exit: 0 the losses of all variants are equal, 1 not so or a run failed, 2 bad usage.
+#   --rounds     runs of each variant; each round starts with another one (default: 5)
+#   --steps      per run; the first 2 are not counted (default: 22)
+#   --latency    per collective, in microseconds (default: 500)
+#   --bandwidth  per rank, in 1e9 bytes per second (default: 0.1)
+#   --out        a new folder for results.md, VARIANT.txt and VARIANT.svg; the runs are in runs/ (default: logs/overlap_ab-TIME)
+#   --set        for all variants, as for `speedrun train`
+#   CONFIG       default: configs/kjv_modern.json with zero1, and one microbatch per rank and step
+# MPIEXEC: the launcher with its options (default: mpirun).
+# Exit: 0 the losses of all variants are equal, 1 otherwise or if a run failed, 2 bad usage.
 set -uf
 cd "$(dirname "$0")/.." || exit 1
 
@@ -68,7 +68,7 @@ settings="--set data.val_tokens=8192 $settings --set record.track= --set eval.ev
 settings="$settings --set parallel.simulate_latency_us=$latency --set parallel.simulate_gbytes_per_s=$bandwidth"
 mkdir -p "$out/runs" || die "--out $out: the folder cannot be made"
 
-# Launch and order of each variant.
+# Launch and step order of each variant.
 variants="after_backward-forward after_backward-reverse ready-forward ready-reverse"
 
 # train VARIANT NAME OPTION...
@@ -82,7 +82,7 @@ train() {
         die "variant $variant failed; see $out/runs/$name.log"
     }
 }
-# values KEY FILE...: of the steps that count, one a line.
+# values KEY FILE...: prints the values of counted steps, one per line.
 values() {
     key=$1
     shift
@@ -92,7 +92,7 @@ median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) printf "%.2f", NR % 2 ? v
 
 round=0
 while [ $round -lt "$rounds" ]; do
-    # Another one first in each round: what drifts meets all alike.
+    # Each round starts with another variant, so that drift affects all equally.
     turn=0
     for variant in $variants $variants; do
         [ $turn -lt $((round % 4)) ] || [ $turn -ge $((round % 4 + 4)) ] || train "$variant" "$variant-$round"
@@ -101,7 +101,7 @@ while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
     echo "round $round of $rounds is done"
 done
-# Traced apart, so that tracing takes no time of what is timed.
+# Separate traced runs, so that tracing does not affect the timed runs.
 for variant in $variants; do
     train "$variant" "$variant-traced" --trace "$((steps - 5)):$((steps - 2))"
     "$speedrun" trace "$out/runs/$variant-traced" --step $((steps - 4)) --svg "$out/$variant.svg" \
@@ -109,7 +109,7 @@ for variant in $variants; do
     "$speedrun" trace "$out/runs/$variant-traced" >"$out/$variant.txt" || die "variant $variant: no overlap table"
 done
 
-# All variants compute the same.
+# All variants must compute the same losses.
 failed=0
 losses() { grep -o '"loss":[^,]*,"grad_norm":[^,]*' "$1"; }
 losses "$out/runs/ready-reverse-0/metrics.jsonl" >"$out/runs/losses"

@@ -1,6 +1,6 @@
-# What ships, listed once. `cmake --install` takes the component runtime; CPack adds libraries; scripts/make_bundle.sh adds what
-# a check on another machine needs. With the prefix as root: bin/, lib/speedrun/, share/doc/speedrun/, and share/speedrun/, which
-# has the layout of this repository. Programs look for libraries in lib/speedrun/, then where the machine keeps its own.
+# The list of shipped files. `cmake --install` installs the component runtime; CPack adds libraries; scripts/make_bundle.sh adds
+# files for checks on another machine. Folders of the prefix: bin/, lib/speedrun/, share/doc/speedrun/, and share/speedrun/ with
+# the layout of this repository. Programs search libraries in lib/speedrun/, then in the system's folders.
 include(GNUInstallDirs)
 set(tree ${CMAKE_INSTALL_DATADIR}/speedrun)
 set(library_folder lib/speedrun)
@@ -10,7 +10,7 @@ if(TARGET gpu_tests)
   list(APPEND check_programs gpu_tests)
 endif()
 foreach(program speedrun ${check_programs})
-  # RPATH and not RUNPATH: it also serves the libraries of our libraries.
+  # RPATH instead of RUNPATH: it also applies to indirect dependencies.
   set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../${library_folder}")
   target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
 endforeach()
@@ -35,9 +35,9 @@ install(FILES tests/runs/golden_kjv.json DESTINATION ${tree}/tests/runs COMPONEN
 install(FILES tests/bench/first_losses.json DESTINATION ${tree}/tests/bench COMPONENT check EXCLUDE_FROM_ALL)
 install(DIRECTORY tests/bench/peers DESTINATION ${tree}/tests/bench COMPONENT check EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)
 
-# Every library that the programs load, but for the C and C++ library (the machine's must be as new as ours), MPI, which belongs
-# to the machine's launcher, and what comes with the driver and CUDA's toolkit. What the machine's MPI loads too is the machine's:
-# libraries of a newer MPI need newer ones than ours.
+# All libraries that the programs load, except: the C and C++ library (the machine's must be at least as new), MPI (it must
+# match the machine's launcher), and libraries of the driver and of CUDA's toolkit. Libraries that MPI loads too are the machine's, as
+# a newer MPI needs newer ones.
 set(not_ours "^ld-linux" "^linux-vdso" "^lib(c|m|pthread|dl|rt|resolv|stdc\\+\\+|gcc_s)\\.so" "^lib(mpi|open-rte|open-pal|pmix)"
   "^lib(cuda|cudart|cublas.*|cudnn.*|nccl|cupti|nv.*)\\.so")
 if(MPI_C_FOUND)
@@ -47,7 +47,7 @@ foreach(set libraries check_libraries)
   install(RUNTIME_DEPENDENCY_SET ${set} PRE_EXCLUDE_REGEXES ${not_ours} POST_EXCLUDE_REGEXES "/ld-linux[^/]*$"
     LIBRARY DESTINATION ${library_folder} COMPONENT ${set} EXCLUDE_FROM_ALL)
 endforeach()
-# Licences of the libraries that are packed, or whose headers are in the program, where Debian's packages are what it is built with.
+# Licences of packed libraries and of header libraries in the program, if it is built with Debian's packages.
 foreach(library libfmt libspdlog libutf8proc libcli11 nlohmann-json3)
   if(EXISTS /usr/share/doc/${library}-dev/copyright)
     install(FILES /usr/share/doc/${library}-dev/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${library}
@@ -65,8 +65,8 @@ set(CPACK_MONOLITHIC_INSTALL ON)
 set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};speedrun;runtime;/;${CMAKE_BINARY_DIR};speedrun;libraries;/")
 set(CPACK_STRIP_FILES ON)
 
-# One package for every release of Debian and Ubuntu since the one that built it: libraries whose names change between releases
-# are packed; the others are named, by every name that their packages have had. What Debian 12 builds serves 12 and 13.
+# One package for the building release of Debian or Ubuntu and all later ones. Libraries with release-specific names are packed;
+# the others are dependencies, with all names of their packages. A package built on Debian 12 installs on 12 and 13.
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_NAME speedrun)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "the gpt-speedrun authors")

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# For scripts that race or compare two programs, sourced: program_of ARGUMENT FOLDER prints the program that
-# an argument stands for, which is one itself or a commit; a commit is built in FOLDER/COMMIT, once, without GPU code.
+# Sourced by scripts that compare two programs. program_of ARGUMENT FOLDER prints the path of a program: ARGUMENT itself, or the
+# program of a commit, which is built once in FOLDER/COMMIT, without GPU code.
 program_of() {
     if [ -f "$1" ] && [ -x "$1" ]; then
         realpath "$1"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# From a fresh clone to a trained model: installs what is missing, builds, prepares the King James text, measures for two seconds
-# how long training takes here, trains, and prints the result and samples from before and after. It trains the leading config of
-# the track's class dense; where that would take more than a minute, a smaller model with a table of hashed n-grams.
-# Without a GPU driver the GPU code is left out.
+# Trains a model from a fresh clone. It installs missing packages, builds, prepares the King James text, measures for two
+# seconds how long training takes here, and trains. It prints the result, and samples from before and after. It trains the
+# leading config of the track's class dense; if that would take more than a minute, a smaller model with a table of hashed
+# n-grams. Without a GPU driver it builds without GPU code.
 # Usage: scripts/quickstart.sh [NAME]    NAME: of the run folder in logs/, default quickstart-<time>
 set -eu
 cd "$(dirname "$0")/.."
@@ -47,7 +47,7 @@ if [ "$seconds" -gt $most ]; then
 fi
 prompt="And the LORD said unto "
 step "5/7 a sample before training"
-build/release/speedrun sample "$config" --tokens 80 --prompt "$prompt" | LC_ALL=C tr -c '[:print:]\n' '.' # any bytes yet
+build/release/speedrun sample "$config" --tokens 80 --prompt "$prompt" | LC_ALL=C tr -c '[:print:]\n' '.' # any bytes
 step "6/7 training: $config, about $seconds s"
 build/release/speedrun train "$config" --name "$name"
 step "7/7 a sample after training"

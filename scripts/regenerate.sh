@@ -1,9 +1,9 @@
 #!/bin/sh
-# Writes every file that a program makes: the tables of metrics in docs/metrics.md and the tables of kernels, which are committed; the
-# schema of configs and the list of metrics, which each build writes too. Run it after a change of a metric or a kernel.
+# Writes every generated file. Committed: the tables of metrics in docs/metrics.md and the tables of kernels. Written by each
+# build too: the schema of configs and the list of metrics. Run it after a change of a metric or a kernel.
 # Usage: regenerate.sh [--check] [BUILD]
 #   --check   write nothing; name each file that differs
-#   BUILD     build folder (default: build/release). Tables of kernels need its CUDA and simt tests, and are left alone without.
+#   BUILD     build folder (default: build/release). Tables of kernels are skipped without its CUDA and simt tests.
 # Exit: 0 all files are current, 1 a file differs (--check) or cannot be made, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -28,7 +28,7 @@ made=$(mktemp)
 trap 'rm -f "$made"' EXIT
 code=0
 
-# current FILE: compares the committed file with $made, which replaces it without --check.
+# current FILE: compares the file with $made, and replaces it unless --check is given.
 current() {
     cmp -s "$made" "$1" && { echo "current: $1"; return; }
     if $check; then
@@ -38,7 +38,7 @@ current() {
         cat "$made" >"$1" && echo "renewed: $1"
     fi
 }
-# from_program FILE COMMAND...: the file is the command's output.
+# from_program FILE COMMAND...: compares the file with the command's output.
 from_program() {
     file=$1
     shift
@@ -67,7 +67,7 @@ P
 else
     echo "not made: tables of docs/metrics.md need python3"
 fi
-# Tests compare the tables of kernels with the build, and write them instead where a variable says so.
+# Tests compare the tables of kernels with the build; with an environment variable they write them instead.
 table_of_kernels() { # VARIABLE TEST FILTER FILE
     [ -x "$build/$2" ] || { echo "left alone: $4 needs $build/$2"; return; }
     before=$(cksum <"$4")

@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 DESCRIPTION = """\
 Compares runs: leaderboard, loss against training time and against tokens, step times, where the time went, overlap of
-communication, what differs between the configs, environment. The page opens offline and asks nothing of any network.
-Runs that differ in their seed alone are one config, in one colour, with their mean."""
+communication, differences between the configs, environment. The page opens offline and sends no requests.
+Runs that differ only in their seed are one config, in one colour, with their mean."""
 
 EPILOG = """\
-A damaged run is listed on the page and in a warning; the report goes on with the others.
-Exit codes: 0 written; 2 bad usage, or a folder is none of these; 3 no run could be read.
+A damaged run is listed on the page and in a warning; the report contains the others.
+Exit codes: 0 written; 2 bad usage, or an unsupported folder; 3 no run could be read.
 
   scripts/report.py logs/* --out report.html
   scripts/report.py records/kjv --title "King James track" --svg records/kjv"""
@@ -56,8 +56,8 @@ def binary_of(arguments: argparse.Namespace) -> Path | None:
 
 
 def boards_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
-    """The boards of open classes with a target, in the track's order, and the folders of the records on each. A class with records of
-    several classes of hardware has one board for each of these. Nothing without the program, or of anything but tracks."""
+    """Returns the boards of open classes with a target, in the track's order, with their folders of records. A class with
+    records of several hardware classes has a board for each. Empty without the program, and unless all folders are tracks."""
     if binary is None or not all((folder / "track.json").exists() for folder in folders):
         return {}
     boards: dict[str, list[str]] = {}
@@ -77,7 +77,7 @@ def boards_of(folders: list[Path], binary: Path | None) -> dict[str, list[str]]:
 
 
 def drawn_classes(track: Path) -> list[str]:
-    """Names of the classes that are open and race to a target, in the track's order."""
+    """Returns the names of the open classes with a target, in the track's order."""
     classes = json.loads((track / "track.json").read_text()).get("classes", [{"name": "open"}])
     left_out = ("ended", "budget_s", "budget_tokens")
     return [c["name"] for c in classes if not any(key in c for key in left_out)]
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
     binary = binary_of(arguments)
     collection = collect(arguments.folders)
     pictured = arguments.png is not None or arguments.svg is not None
-    # Only now, and only what is needed: whoever mistypes a folder need not wait for the libraries.
+    # Imported late, so that usage errors are reported before the slow imports.
     try:
         from speedrun_report.page import write_page
 

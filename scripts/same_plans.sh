@@ -1,10 +1,11 @@
 #!/bin/sh
-# Compares the models that two programs build, without a step, for all shipped configs: parameters (name, shape, types, initial
-# values, group), layer tables, memory, and the graph of every unit. On one rank, and cut over the tensor and context axes.
+# Compares the models that two programs build for all shipped configs, without running a step: parameters (name, shape, types,
+# initial values, group), layer tables, memory, and the graph of every unit. On one rank, and split over the tensor and context
+# axes.
 # Usage: same_plans.sh [--cases PATTERN] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*.tensor'; default: all
-# Takes about a minute. Meanings of parameters may differ: they are text. Writes below build/same.
+# Takes about a minute. Meanings of parameters are text and may differ. Writes below build/same.
 # Exit: 0 all same, 1 something differs, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -20,14 +21,14 @@ mkdir -p "$work"
 old=$(program_of "$1" $work) || exit 1
 new=$(program_of "${2:-build/release/speedrun}" $work) || exit 1
 
-# plans SIDE PROGRAM CONFIG OPTION...: writes everything that is compared below $work/plans/SIDE.
+# plans SIDE PROGRAM CONFIG OPTION...: writes all compared files below $work/plans/SIDE.
 plans() {
     side=$1 program=$2
     shift 2
     folder=$work/plans/$side
     rm -rf "$folder"
     mkdir -p "$folder"
-    # The resolved config is left out: keys may be renamed.
+    # The resolved config is not compared: keys may be renamed.
     "$program" plan "$@" 2>&1 | sed -e '/^{$/,/^}$/d' -e 's/; of [0-9.]* MiB available.*//' >"$folder/tables.txt"
     "$program" plan "$@" --parameters --json 2>&1 | grep -v '"meaning":' >"$folder/parameters.json"
     unit=0

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Shows that a change of the code changed no result: trains a few steps of every shipped config, in every mode of precision,
-# activation checkpointing and sharing among ranks, with the programs of two commits, and compares losses, gradient norms,
-# validation losses and every file of weights and checkpoints, bit by bit. For one machine: another one sums in another order.
+# Shows that a code change affects no result. It trains a few steps of every shipped config, in every mode of precision,
+# activation checkpointing and strategy, with the programs of two commits. It compares losses, gradient norms, validation losses
+# and every file of weights and checkpoints, bitwise. Valid on one machine only: other machines sum in other orders.
 # Usage: same_results.sh [--cases PATTERN] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
-# Needs data/kjv (data/kjv/prepare.sh). Writes below build/same alone. About ten minutes on two cores, builds aside.
-# A case whose config the old program refuses is new, and no difference. Exit: 0 all same, 1 something differs or did not run, 2 bad usage.
+# Needs data/kjv (data/kjv/prepare.sh). Writes below build/same only. Takes about ten minutes on two cores, without builds.
+# A case that the old program refuses is new and no difference. Exit: 0 all same, 1 something differs or did not run, 2 bad
+# usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
@@ -35,7 +36,7 @@ echo "new: $new"
 total=0
 unknown=0
 failed=0
-# Open MPI starts nothing for root that is not told to.
+# Open MPI refuses to run as root without these variables.
 [ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # same NAME RANKS CONFIG SETTING...: one case.
 same() {
@@ -88,7 +89,7 @@ COMPARE
 short="schedule.warmup_steps=0 batch.tokens_per_step=2048 batch.microbatch_tokens=1024 schedule.steps=6 eval.every=3 data.val_tokens=4096 checkpoint.every=4 seed=3"
 large="schedule.warmup_steps=0 batch.sequence_length=64 batch.tokens_per_step=256 batch.microbatch_tokens=128 schedule.steps=2 eval.every=0 data.val_tokens=256 checkpoint.last=false data.train=[\"data/kjv/train_*.bin\"] data.val=[\"data/kjv/val_*.bin\"]"
 configs=$(ls configs/*.json)
-set -f  # patterns in settings stay as they are
+set -f  # no expansion of patterns in settings
 for config in $configs; do
     name=$(basename "$config" .json)
     case $name in

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Trains a config once for every combination of the values given, and ends with one table sorted by time to target.
+# Trains a config for every combination of the given values, and prints a table sorted by time to target.
 # Usage: sweep.sh CONFIG [KEY=V1,V2...]... [seeds=1,2,3] [--jobs N] [--out DIR] [--name NAME] [--keep-failed] [--dry-run]
 #                 [--speedrun PROGRAM] [-- OPTIONS of speedrun train]
 #   KEY=V1,V2...   a key of `speedrun plan --options` and its values. Commas inside brackets, braces or double quotes do not
-#                  separate, so that 'data.train=["a.bin","b.bin"],["c.bin"]' is two lists; "KEY=" alone is the empty text
-#   seeds=1,2,3    every combination with each of these seeds; the table then also has mean and standard deviation over them
-#   --jobs         runs at once (default: 1). With more, each has its share of the cores, and of the GPUs where there are any
+#                  separate: 'data.train=["a.bin","b.bin"],["c.bin"]' is two lists; "KEY=" is one empty text
+#   seeds=1,2,3    every combination with each of these seeds; the table then has mean and standard deviation over the seeds
+#   --jobs         parallel runs (default: 1). Each has an equal share of the cores, and of the GPUs if there are any
 #   --out          folder of sweeps (default: logs)
-#   --name         of this sweep's folder in it (default: sweep-CONFIG's name)
-#   --keep-failed  leave failed runs as they are; without it, a second call repeats them
-#   --dry-run      print what would be run, and run nothing
-#   --speedrun     the program (default: build/release/speedrun beside this script, else the one on PATH)
+#   --name         this sweep's folder in it (default: sweep-CONFIG's name)
+#   --keep-failed  keep failed runs; without it, a second call repeats them
+#   --dry-run      print the runs without running them
+#   --speedrun     the program (default: build/release/speedrun in this repository, else from PATH)
 #   after --       for all runs, for example: -- --set checkpoint.last=false --set schedule.steps=100
 # OUT/NAME/ has a run folder per run, named by its values; RUN.log, its output; RUN.exit, its exit code; sweep.tsv, the table.
-# Called again, it skips finished runs, continues stopped ones and repeats failed ones; more values may be added. SIGINT
+# A repeated call skips finished runs, continues stopped ones and repeats failed ones; values may be added. SIGINT
 # (Ctrl-C) and SIGTERM let the runs save a checkpoint and end; a second one kills them.
 # Exit: 0 all runs are done, 1 some failed or were stopped, 2 bad usage, 129/130/143 stopped by SIGHUP/SIGINT/SIGTERM.
 set -uf
@@ -33,10 +33,10 @@ work=$(mktemp -d) || die "no temporary folder" 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT; trap 'exit 143' TERM
-trap '' PIPE # a reader of the output that leaves ends no run
-separator=$(printf '\037') # between the values of a run: no value may hold it, and IFS keeps empty ones
+trap '' PIPE # a closed pipe on the output ends no run
+separator=$(printf '\037') # between the values of a run: no value may contain it, and IFS keeps empty ones
 
-# Values of $1, one a line. Fails, and says why, if it cannot be taken apart.
+# Prints the values of $1, one per line. Fails, with a reason, if it cannot be split.
 split_values() {
     SWEEP_TEXT=$1 awk 'BEGIN {
         text = ENVIRON["SWEEP_TEXT"]
@@ -101,7 +101,7 @@ while [ $# -gt 0 ]; do
         break
         ;;
     -*) die "unknown option $1; see --help" ;;
-    *=*) if [ -z "$config" ] && [ -f "$1" ]; then config=$1; else add_key "$1"; fi ;; # as runs of sweeps are named
+    *=*) if [ -z "$config" ] && [ -f "$1" ]; then config=$1; else add_key "$1"; fi ;; # run folders contain '='
     *)
         [ -z "$config" ] || die "$1: there is a config already: $config; values are given as KEY=V1,V2..."
         config=$1
@@ -109,7 +109,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-# What is left in $@ is for speedrun train.
+# The remaining $@ is for speedrun train.
 for option; do
     case $option in
     --name | --name=* | --out | --out=* | --resume | --resume=* | --seed | --seed=*)
@@ -136,7 +136,7 @@ folder=$out/$name
 # ---- the runs: work/runs has a line for each: name, seed, values
 
 : >>"$work/keys"
-# A key's name in a run's name: its last parts, as many as tell it from the other keys.
+# A key's name in a run's name: the fewest last parts that distinguish it from the other keys.
 awk -F . '{ key[NR] = $0 } END {
     for (i = 1; i <= NR; i++) {
         n = split(key[i], part, ".")
@@ -154,7 +154,7 @@ awk -F . '{ key[NR] = $0 } END {
     }
 }' "$work/keys" >"$work/short"
 
-# A value in a run's name. What a folder's name should not hold gives way to a checksum.
+# A value in a run's name. Values with characters that are unsuitable for folder names are replaced by a checksum.
 in_name() {
     plain=$(printf '%s' "$1" | tr -c 'A-Za-z0-9.+-' '_' | cut -c 1-40)
     [ "$plain" = "$1" ] || plain=$plain-$(printf '%s' "$1" | cksum | cut -d ' ' -f 1)
@@ -167,7 +167,7 @@ print_run() { # NAME SEED VALUES
     printf '%s\n' "$run$separator$2$separator$3"
 }
 
-# expand KEY_NUMBER NAME VALUES: the runs of all values of this key and those after it.
+# expand KEY_NUMBER NAME VALUES: prints the runs of all values of this key and later ones.
 expand() {
     if [ "$1" -gt "$num_keys" ]; then
         [ -n "$seeds" ] || print_run "$2" '' "$3"
@@ -181,7 +181,7 @@ expand() {
 expand 1 '' '' >"$work/runs"
 num_runs=$(wc -l <"$work/runs" | tr -d ' ')
 
-# load INDEX: sets run, seed and values, a list that ends each value with the separator.
+# load INDEX: sets run, seed and values, a list with the separator after each value.
 load() {
     line=$(sed -n "$1p" "$work/runs")
     run=${line%%"$separator"*}
@@ -190,15 +190,15 @@ load() {
     values=${line#*"$separator"}
 }
 
-# ---- what is done already
+# ---- completed runs
 
 code_of() { cat "$folder/$1.exit" 2>/dev/null; }
-has_no_loss() { grep -q '"val_loss": null' "$folder/$1/summary.json" 2>/dev/null; } # not a number; older programs call that done
+has_no_loss() { grep -q '"val_loss": null' "$folder/$1/summary.json" 2>/dev/null; } # NaN; older programs report "done"
 is_done() {
     if has_no_loss "$1" || ! grep -q '"status": "done"' "$folder/$1/summary.json" 2>/dev/null; then return 1; fi
     case $(code_of "$1") in 0 | '') return 0 ;; *) return 1 ;; esac
 }
-is_left() { # nothing to do for this run in this call
+is_left() { # true if this call must not run it
     is_done "$1" && return 0
     [ -n "$keep_failed" ] || return 1
     case $(code_of "$1") in '' | 129 | 130 | 138 | 140 | 143 | 152) return 1 ;; *) return 0 ;; esac
@@ -206,7 +206,7 @@ is_left() { # nothing to do for this run in this call
 
 # ---- cores and GPUs of each slot
 
-# cores_of SLOT: its share of the cores that this process may use, as taskset takes them. Empty: there are too few.
+# cores_of SLOT: prints its share of this process's cores, in taskset's format. Empty: too few cores.
 all_cores=$(taskset -cp $$ 2>/dev/null | sed 's/.*: //' | tr ',' '\n' | awk -F - '{ for (i = $1; i <= $NF; i++) print i }')
 share() { # LIST SLOT: the SLOT-th of $jobs parts
     printf '%s\n' "$1" | awk -v slot="$2" -v jobs="$jobs" '{ line[NR] = $0 } END {
@@ -235,7 +235,8 @@ gpus_of() {
     printf '%s' "$mine"
 }
 
-# command_of SLOT OPTIONS...: hands the loaded run's command to the function $then. Its own settings come last and win.
+# command_of SLOT OPTIONS...: passes the loaded run's command to the function $then. Its own settings are last and have
+# precedence.
 command_of() {
     slot=$1 rest=$values index=1
     shift
@@ -275,11 +276,11 @@ if [ -n "$dry_run" ]; then
     exit 0
 fi
 
-# ---- the sweep's folder: of one config, the same keys (runs are named by their short names) and options, for one sweep at a time
+# ---- the sweep's folder: one config, fixed keys (runs are named by their short names) and options, one sweep at a time
 
 mkdir -p "$folder" || die "$folder cannot be made" 1
 exec 9>>"$folder/.lock" || die "$folder cannot be written to" 1
-# It is written after it is taken.
+# The file is written after the lock is taken.
 flock -n 9 || die "$folder is in use by another sweep, or by a run that a killed sweep left behind: $(sleep 0.2; cat "$folder/.lock")"
 echo "process $$ on $(uname -n) since $(date -u '+%Y-%m-%d %H:%M:%S') UTC" >"$folder/.lock"
 {
@@ -303,8 +304,8 @@ mkfifo "$work/ended" || die "no pipe in $work" 1
 exec 3<>"$work/ended"
 for slot in $(seq 0 $((jobs - 1))); do eval "index_$slot='' pid_$slot=''"; done
 
-# The loaded run's command, in the background and in a session of its own, where no Ctrl-C reaches it. Beside it a shell waits,
-# passes a stop on (USR1 to it), notes the exit code, and writes the slot's number to fd 3.
+# Starts the loaded run's command in the background, in its own session, so that Ctrl-C does not reach it. A second shell waits
+# for it, forwards a stop (USR1 to this shell), stores the exit code, and writes the slot's number to fd 3.
 launch() {
     (
         trap : HUP INT TERM
@@ -315,7 +316,7 @@ launch() {
         [ ! -e "$work/stop" ] || kill -TERM "$pid" 2>/dev/null
         wait "$pid"
         code=$?
-        # A signal to this shell ends its wait, not the run.
+        # A signal to this shell interrupts its wait, not the run.
         while kill -0 "$pid" 2>/dev/null; do
             wait "$pid"
             code=$?
@@ -326,7 +327,7 @@ launch() {
     eval "index_$slot=$started pid_$slot=$!"
 }
 
-start() { # OPTIONS...: the loaded run in a free slot; what a run that failed left behind goes, unless it can be continued
+start() { # OPTIONS...: starts the loaded run in a free slot; removes the files of a failed run unless it can be continued
     slot=0
     while eval "[ -n \"\$index_$slot\" ]"; do slot=$((slot + 1)); done
     if [ -d "$folder/$run" ]; then
@@ -343,7 +344,7 @@ start() { # OPTIONS...: the loaded run in a free slot; what a run that failed le
     active=$((active + 1))
 }
 
-say_settled() { # of the loaded run: what became of it
+say_settled() { # reports the result of the loaded run
     settled=$((settled + 1))
     measure "$run"
     line="[$settled/$num_runs] $run: $status"
@@ -358,8 +359,7 @@ say_settled() { # of the loaded run: what became of it
     echo "$line${1:-}"
 }
 
-# The first signal lets the runs save and end, another one ends them at once; what comes within the same second or two is the
-# same signal (timeout sends it twice).
+# The first signal lets the runs save and end; a second one kills them, unless it repeats the first within 2 s (as timeout does).
 on_signal() {
     [ "$(date +%s)" -gt $((stopped_at + 1)) ] || return 0
     stopped_at=$(date +%s)
@@ -370,7 +370,7 @@ on_signal() {
         eval "[ -z \"\$index_$slot\" ] || kill -USR1 \"\$pid_$slot\"" 2>/dev/null
     done
 }
-trap '' USR1 # a shell beside a run that has no trap for it yet sees the file
+trap '' USR1 # a waiting shell without its trap yet uses the file
 trap 'on_signal 129' HUP
 trap 'on_signal 130' INT
 trap 'on_signal 143' TERM
@@ -383,7 +383,7 @@ while :; do
         if is_left "$run"; then say_settled " (before)"; else start "$@"; fi
     done
     [ "$active" -gt 0 ] || break
-    read -r slot <&3 || continue # a signal
+    read -r slot <&3 || continue # interrupted by a signal
     eval "load \"\$index_$slot\"; wait \"\$pid_$slot\"; index_$slot=''"
     active=$((active - 1))
     say_settled

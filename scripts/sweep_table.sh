@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154
-# Part of sweep.sh, which reads it: what became of each run, and the tables of them. Uses its folder, work, num_keys, num_runs,
-# seeds, load and die.
+# Sourced by sweep.sh: the result of each run, and tables of results. Uses its folder, work, num_keys, num_runs, seeds, load and
+# die.
 
 # measure RUN: sets code, status, loss (nats per token), train_s, target_s (seconds of training; all "-": none) and message.
 measure() {
@@ -36,7 +36,7 @@ measure() {
     esac
 }
 
-# Lines of cells between tabs as a table with aligned columns.
+# Aligns the columns of tab-separated lines.
 align() {
     awk -F '\t' '
         function width(s) { return length(s) - gsub(/±/, "±", s) } # two bytes, one character
@@ -50,7 +50,7 @@ align() {
             }
         }'
 }
-# Sorts lines by their first two cells, numbers or "-" (last), and keeps the order of what is equal; drops the two cells.
+# Sorts lines by their first two cells, numbers or "-" (last), keeping the order of equal lines; removes the two cells.
 by_time_and_loss() {
     awk -F '\t' -v OFS='\t' '{ for (i = 1; i <= 2; i++) if ($i == "-") $i = 1e300; print NR, $0 }' |
         sort -t "$(printf '\t')" -k2,2g -k3,3g -k1,1n | cut -f 4-
@@ -61,7 +61,7 @@ write_tables() {
     for number in $(seq "$num_runs"); do
         load "$number"
         measure "$run"
-        # Without seeds of its own the run has the one of its config.
+        # Without seeds on the command line, the run has its config's.
         [ -n "$seed" ] || seed=$(sed -n 's/^  "seed": \([0-9]*\).*/\1/p' "$folder/$run/config.json" 2>/dev/null)
         printf '%s\n' "$target_s$tab$loss$tab$run$tab$(printf '%s' "$values" | tr '\037' '\t')${seed:--}$tab$loss$tab$train_s$tab$target_s$tab$status$tab${code:--}$tab$message"
     done | by_time_and_loss >"$work/rows"
@@ -87,7 +87,7 @@ write_tables() {
     {
         printf '%sdone\treached\tval_loss\ttrain_s\ttime_to_target_s\n' "$(tr '\n' '\t' <"$work/short")"
         awk -F '\t' -v keys="$num_keys" '
-            function spread(what, n,    mean, deviation) { # "-" unless all runs of the point have it
+            function spread(what, n,    mean, deviation) { # "-" unless all runs of the point have a value
                 if (n == 0 || number[point, what] < n) return "-"
                 mean = sum[point, what] / n
                 for (i = 1; i <= n; i++) deviation += (value[point, what, i] - mean) ^ 2

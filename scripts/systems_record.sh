@@ -1,14 +1,14 @@
 #!/bin/sh
-# Races two commits of the engine: builds both (in build/systems/COMMIT), trains one config with both in turns, the same seeds on
-# both sides, and writes a systems-only record that names both commits, by the newer one. A record if every loss is the older
-# build's within the track's margin and the time is below its own. For one machine, which is left alone meanwhile; one rank.
+# Races two commits of the engine. It builds both (in build/systems/COMMIT), trains one config with both, alternating, with
+# equal seeds, and writes a systems-only record with the newer one that names both commits. It is a record if every loss equals
+# the older build's within the track's margin and the time is lower. Needs an otherwise idle machine; one rank.
 # Usage: systems_record.sh [--new NEW] OLD CONFIG [OPTION...]
 #   OLD, NEW   a commit, or a program (NEW: default HEAD)
-#   CONFIG     a config, or a record's folder for its config: to lead its board, that of the leading record
+#   CONFIG     a config, or a record's folder for its config: to lead its board, the leading record's
 #   OPTION     of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class open
-# Interrupted, the same command continues. Exit: that of the attempt; 1 if a build fails, 2 bad usage.
+# The same command continues an interrupted race. Exit: the attempt's exit code; 1 if a build fails, 2 bad usage.
 set -eu
-# Paths given are those of where it is called; programs and worktrees lie below the repository.
+# Paths are relative to the caller's folder; programs and worktrees are below the repository.
 root=$(cd "$(dirname "$0")/.." && pwd)
 new=HEAD
 if [ "${1:-}" = --new ] && [ $# -ge 2 ]; then

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds and runs every test that this machine can run: the unit tests under AddressSanitizer +
-# UndefinedBehaviorSanitizer and under ThreadSanitizer, the parsers under libFuzzer where clang has it, then the release build
-# with all tests.
+# Builds and runs every test that this machine supports: the unit tests under AddressSanitizer + UndefinedBehaviorSanitizer and
+# under ThreadSanitizer, the parsers under libFuzzer if clang has it, then the release build with all tests.
 # Usage: scripts/test.sh [PRESET...]    default: asan tsan fuzz release
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,7 +15,7 @@ has_libfuzzer() {
     return $found
 }
 
-# failures_of FOLDER: prints the last lines of every failed test again, after the summary, where a cut log still shows them.
+# failures_of FOLDER: repeats the last lines of every failed test after the summary, so that a truncated log still has them.
 failures_of() {
     [ -s "$1/LastTestsFailed.log" ] || return 0
     sed 's/^[0-9]*://' "$1/LastTestsFailed.log" | while read -r name; do
@@ -28,7 +27,7 @@ failures_of() {
     done
 }
 
-# One test more than there are cores, as many wait for something; not more than 8, for the memory that they take.
+# One job more than cores, because tests often wait; at most 8, to limit memory.
 jobs=$(nproc)
 jobs=$((jobs < 8 ? jobs + 1 : 8))
 for preset in "$@"; do

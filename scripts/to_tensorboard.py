@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The metrics of runs as TensorBoard events. Packages: scripts/requirements.txt."""
+"""Writes metrics of runs as TensorBoard events. Packages: scripts/requirements.txt."""
 
 import argparse
 import sys
@@ -13,10 +13,10 @@ from speedrun_report.tracks import collect
 DESCRIPTION = """\
 Writes every number of metrics.jsonl as a scalar: train/KEY of steps (train/loss, train/step_ms, train/bytes/all_gather ...),
 val/KEY of validations. TensorBoard's scalars are 32-bit floats. The time of an event is the run's start plus start-up plus
-training time, so that "Relative" counts training time alone. A loss that was not finite becomes NaN."""
+training time, so that "Relative" is the training time. A non-finite loss is written as NaN."""
 
 EPILOG = """\
-A damaged run is named in a warning and left out.
+A damaged run is reported in a warning and skipped.
 Exit codes: 0 written; 2 bad usage; 3 no run could be read.
 
   scripts/to_tensorboard.py logs/* --out tensorboard && tensorboard --logdir tensorboard"""
@@ -43,7 +43,7 @@ def convert(arguments: argparse.Namespace) -> None:
         folder = arguments.out.joinpath(*names_of(run))
         if folder in folders:
             raise UsageError(f"{run.path} and {folders[folder].path} would both go to {folder}: convert them apart")
-        if folder.exists():  # TensorBoard would show both, one line over the other
+        if folder.exists():  # TensorBoard would show both sets of lines in one chart
             raise UsageError(f"{folder} exists and is not overwritten: remove it, or name another --out")
         folders[folder] = run
     try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The metrics of runs as offline runs of Weights & Biases. Packages: scripts/requirements_wandb.txt."""
+"""Writes metrics of runs as offline runs of Weights & Biases. Packages: scripts/requirements_wandb.txt."""
 
 import argparse
 import hashlib
@@ -15,11 +15,11 @@ from speedrun_report.tracks import collect
 DESCRIPTION = """\
 Writes every number of metrics.jsonl under the keys that to_tensorboard.py uses: train/KEY of steps, val/KEY of validations, by step.
 config.json becomes the run's config, summary.json its summary under "speedrun". _timestamp is the run's start plus start-up plus
-training time. Nothing is sent: `wandb sync DIR/wandb/offline-run-*` uploads when you want. A run's id follows from its folder's name
-and its metrics, so that a second upload of it makes no second run. A loss that was not finite becomes NaN."""
+training time. Nothing is uploaded without `wandb sync DIR/wandb/offline-run-*`. A run's id is derived from its folder's name
+and its metrics, so that a repeated upload makes no second run. A non-finite loss is written as NaN."""
 
 EPILOG = """\
-A damaged run is named in a warning and left out.
+A damaged run is reported in a warning and skipped.
 Exit codes: 0 written; 2 bad usage; 3 no run could be read.
 
   scripts/to_wandb.py logs/* --project kjv && wandb sync wandb_runs/wandb/offline-run-*"""
@@ -33,7 +33,7 @@ def id_of(run: Run) -> str:
 
 
 def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> None:
-    # Contents of the run's folder alone: nothing about the machine, the program or the repository that converts it.
+    # Only contents of the run's folder: nothing about the machine, the program or the repository of the conversion.
     settings = wandb.Settings(
         silent=True,
         console="off",
@@ -64,7 +64,7 @@ def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> 
 
 
 def package():
-    """wandb, made to report nothing of itself."""
+    """Returns wandb with its own reporting disabled."""
     os.environ.update({"WANDB_ERROR_REPORTING": "false", "WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     try:
         import wandb
@@ -85,7 +85,7 @@ def convert(arguments: argparse.Namespace) -> None:
         runs[identity] = run
     wandb = package()
     try:
-        arguments.out.mkdir(parents=True, exist_ok=True)  # without it, wandb writes to the system's temporary folder
+        arguments.out.mkdir(parents=True, exist_ok=True)  # otherwise wandb writes to the system's temporary folder
         for identity, run in runs.items():
             write_run(wandb, run, identity, arguments)
     except OSError as error:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a command with the CPU's operations at one instruction level; 77, which ctest takes for "skipped", where the processor
+# Runs a command with the CPU's operations at one instruction set level. Exit code 77 ("skipped" for ctest) if the processor
 # lacks it. Usage: at_isa.sh avx2|avx512|avx512_bf16|amx_bf16 COMMAND...
 set -eu
 isa=$1

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# For scripts that test commands: sourced, it makes an empty folder, $work, that is gone when the script ends, goes there,
-# and gives checks of what a command does. The script ends with `exit $failures`.
+# Sourced by scripts that test commands: creates an empty folder $work, which is removed when the script ends, and changes into
+# it. Provides checks of commands. The script must end with `exit $failures`.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -9,7 +9,7 @@ cd "$work" || exit 1
 failures=0
 
 fail() { echo "FAILED: $1"; sed 's/^/    /' out; failures=$((failures + 1)); }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT (a grep pattern).
+# expect CODE TEXT COMMAND...: the command must exit with CODE and print TEXT (a grep pattern).
 expect() {
     code=$1; text=$2; shift 2
     "$@" >out 2>&1 </dev/null
@@ -17,7 +17,7 @@ expect() {
     if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
     grep -q -e "$text" out || fail "no '$text' in the output of: $*"
 }
-# wait_until COMMAND...: tries it until it succeeds; a failure after a minute, which a busy machine may need.
+# wait_until COMMAND...: repeats it until it succeeds; a failure after a minute, which a busy machine may need.
 wait_until() {
     tries=0
     until "$@" >/dev/null 2>&1; do

@@ -1,5 +1,5 @@
-// Sanitizers make a test ten times slower, and what they are to find is in every run of it: there, fewer cases and steps. What the
-// numbers are is for the release build to show.
+// Sanitizers make a test ten times slower, and find their errors in every run of it, so sanitized builds use fewer cases and
+// steps. The values are checked by the release build.
 #pragma once
 
 namespace speedrun::testing {

@@ -1,5 +1,4 @@
-// A folder of a test's own. Gone with everything in it when the object goes: at the end of a test that
-// passes, fails or throws.
+// Temporary folder of a test. The destructor removes it with its contents, also after a failure or an exception.
 #pragma once
 
 #include <stdlib.h>
@@ -30,7 +29,7 @@ class TempDir {
     const std::string& path() const { return path_; }
     std::string file(const std::string& name) const { return path_ + "/" + name; }
 
-    // The path of the file.
+    // Writes a file and returns its path.
     std::string write(const std::string& name, std::string_view content) const {
         std::ofstream(file(name), std::ios::binary) << content;
         return file(name);

@@ -1,4 +1,4 @@
-"""Parts of the command lines that the scripts have in common."""
+"""Common parts of the scripts' command lines."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 def exit_code_of(command: Callable[[], None]) -> int:
-    """Runs the command. Returns 0, or after an error, which is printed, 2 for bad usage and 3 for bad data."""
+    """Runs the command. Returns 0, 2 for bad usage or 3 for bad data; prints the error."""
     try:
         command()
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Loss curves: what the page and the pictures both draw, and the palette of both."""
+"""Loss curves and the palette, for the page and the pictures."""
 
 import statistics
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from .groups import Group
 from .metric_fields import STEP, Field
 from .runs import Run
 
-# Okabe and Ito, "Color Universal Design" (2008), without yellow and black, which one of the page's backgrounds hides.
+# Okabe and Ito, "Color Universal Design" (2008), without yellow and black, which are invisible on one of the page's
+# backgrounds.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-# A second and third sign beside colour; 6 x 5 groups until one repeats.
+# A second distinction besides colour; 6 x 5 groups are distinct.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 # Colours of the parts of the training time, in the order of the stack.
@@ -45,7 +46,8 @@ def validation_curve(run: Run) -> Curve:
 
 
 def training_curve(run: Run, most_points: int) -> Curve:
-    """At most so many points: each the mean loss of as many neighbouring steps, at the last of them."""
+    """Reduces a curve to a maximum number of points: each is the mean loss of equally many consecutive steps, at the last of
+    them."""
     lines = run.steps
     size = -(-len(lines) // most_points) if lines else 1
     curve = Curve([], [], [], [])
@@ -60,7 +62,7 @@ def training_curve(run: Run, most_points: int) -> Curve:
 
 
 def mean_curve(curves: list[Curve]) -> Curve:
-    """At the steps that all curves have: mean time and mean loss. None of a loss makes None."""
+    """Returns mean time and mean loss at the steps common to all curves. A loss of None makes the mean None."""
     mean = Curve([], [], [], [])
     if not curves:
         return mean
@@ -82,12 +84,12 @@ def targets(groups: list[Group]) -> list[float]:
 
 
 def x_field(axis: str) -> Field:
-    """What the horizontal axis shows: "time" or "tokens"."""
+    """Returns the metric of the horizontal axis: "time" or "tokens"."""
     return STEP["train_ms" if axis == "time" else "tokens"]
 
 
 def time_unit(groups: list[Group]) -> tuple[str, float]:
-    """Name and milliseconds of the unit in which the longest run has a readable number."""
+    """Returns name and milliseconds of a suitable time unit for the longest run."""
     longest = max((run.train_ms for group in groups for run in group.runs), default=0.0)
     unit = "s" if longest < 20 * 60e3 else "min" if longest < 10 * 3600e3 else "h"
     return unit, STEP["train_ms"].scale(unit)
@@ -101,8 +103,8 @@ def token_unit(groups: list[Group]) -> tuple[str, float]:
 
 
 def loss_range(groups: list[Group]) -> list[float] | None:
-    """From below the lowest loss to the middle group's first validation: the start of training, and a group that
-    runs away, leave the picture instead of flattening it. None: no validations to go by."""
+    """Returns the range from below the lowest loss to the median group's first validation. The start of training, and
+    diverging groups, are outside the picture instead of flattening it. None: no validations."""
     runs = [run for group in groups for run in group.runs]
     validated = [[line["loss"] for line in run.validations if line["loss"] is not None] for run in runs]
     firsts = [losses[0] for losses in validated if len(losses) > 1]

@@ -1,4 +1,4 @@
-"""What the runs ran on: one row per machine, processor, program and build."""
+"""Environment of the runs: one row per machine, processor, program and build."""
 
 from html import escape
 
@@ -8,7 +8,7 @@ from .tables import NONE, Column, cell, table
 
 
 def _environment(run: Run) -> tuple[str, ...]:
-    """Cells of the environment table: what differs between machines and builds, and not from minute to minute."""
+    """Cells of the environment table: constant properties of machines and builds."""
     environment = run.environment
     cpu, cuda, build = (environment.get(key) or {} for key in ("cpu", "cuda", "build"))
     sha = str(environment.get("git_sha", "unknown"))
@@ -18,7 +18,7 @@ def _environment(run: Run) -> tuple[str, ...]:
     gpus = [gpu.get("name", "?") for gpu in cuda.get("gpus") or []]
     devices = dict.fromkeys(place.get("device", "?") for place in environment.get("ranks") or [])
     memory = environment.get("memory_bytes")
-    # Runs of older builds say only whether the processor has it.
+    # Older builds only record whether the processor supports it.
     isa = cpu.get("isa") or ("avx512_bf16" if cpu.get("avx512_bf16") else "")
     program = f'<code title="{escape(clean)}">{escape(clean[:12])}</code> {badge if clean != "unknown" else ""}'
     return (
@@ -34,7 +34,7 @@ def _environment(run: Run) -> tuple[str, ...]:
 
 
 def environments(groups: list[Group]) -> tuple[str, int]:
-    """The table, and the number of hosts, processors and builds in it that differ."""
+    """Returns the table, and the number of distinct hosts, processors and builds."""
     by_environment: dict[tuple[str, ...], list[str]] = {}
     comparable = set()
     for group in groups:

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed are one group: one colour, one mean."""
+"""Groups of runs that differ only in their seed: one colour, one mean."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from .runs import Run
 
 @dataclass
 class Group:
-    """Runs of one config, program and kind of machine. Means are over its finished runs alone."""
+    """Runs of one config, program and kind of machine. Means are over finished runs only."""
 
     label: str
     runs: list[Run]
-    index: int = 0  # its colour and marker
+    index: int = 0  # index of its colour and marker
 
     @property
     def finished(self) -> list[Run]:
@@ -26,7 +26,7 @@ class Group:
 
     @property
     def repeated_seeds(self) -> list:
-        """Of finished runs: equal seeds are not independent."""
+        """Repeated seeds of finished runs: such runs are not independent."""
         seeds = [run.seed for run in self.finished]
         return sorted({seed for seed in seeds if seeds.count(seed) > 1}, key=str)
 
@@ -39,21 +39,22 @@ class Group:
         return sum(run.time_to_target_ms is not None for run in self.finished)
 
     def mean_and_deviation(self, value) -> tuple[float | None, float | None]:
-        """Of value(run) over finished runs; (None, None) if one has none, no deviation of a single one."""
+        """Mean and deviation of value(run) over finished runs; (None, None) if a value is None. A single run has no
+        deviation."""
         values = [value(run) for run in self.finished]
         if not values or any(v is None for v in values):
             return None, None
         return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
     def order(self) -> tuple:
-        """Leaderboard: the shortest mean time to the target, then the lowest loss."""
+        """Leaderboard order: mean time to the target, then loss."""
         time = self.mean_and_deviation(lambda run: run.time_to_target_ms)[0]
         loss = self.mean_and_deviation(lambda run: run.val_loss)[0]
         return time is None, time or 0.0, loss is None, loss or 0.0, self.label
 
 
 def flatten(value, prefix: str = "") -> dict[str, object]:
-    """Nested objects and lists of objects as dotted keys; lists of plain values stay whole."""
+    """Flattens nested objects and lists of objects to dotted keys; lists of plain values are kept."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
@@ -67,7 +68,7 @@ def flatten(value, prefix: str = "") -> dict[str, object]:
 
 
 def settings_of(run: Run) -> dict[str, object]:
-    """All that makes runs comparable: config without seed, ranks, program, machine."""
+    """Key of comparable runs: config without seed, ranks, program, machine."""
     flat = flatten({key: value for key, value in run.config.items() if key != "seed"})
     environment = run.environment
     flat["(ranks)"] = run.ranks
@@ -89,8 +90,8 @@ def label_of(names: list[str]) -> str:
 
 
 def group_runs(runs: list[Run]) -> list[Group]:
-    """In leaderboard order; those of records as the runs come, the baselines last. Runs of different records stay apart,
-    whatever their configs: they were not made in turns."""
+    """Returns the groups in leaderboard order; groups of records in the order of runs, baselines last. Runs of different
+    records are never grouped, as they did not run alternately."""
     by_key: dict[str, list[Run]] = {}
     for run in runs:
         side = run.place and [run.place.folder, run.place.side]
@@ -115,7 +116,7 @@ def group_runs(runs: list[Run]) -> list[Group]:
     return groups
 
 
-# What is told of an element that a list lacks elsewhere (an optimizer group, say); the rest is mostly defaults.
+# Keys listed for an element that other lists lack (e.g. an optimizer group); other keys are mostly defaults.
 TOLD_OF_ELEMENT = ("type", "params", "lr")
 
 
@@ -129,7 +130,7 @@ def _untold(key: str, flats: list[dict[str, object]]) -> bool:
 
 
 def differences(groups: list[Group]) -> list[tuple[str, list]]:
-    """Keys whose values differ between groups, each with the groups' values (None: the key is not there)."""
+    """Returns the keys with different values between groups, each with the groups' values (None: missing key)."""
     flats = [settings_of(group.runs[0]) for group in groups]
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     rows = [(key, [flat.get(key) for flat in flats]) for key in keys if not _untold(key, flats)]

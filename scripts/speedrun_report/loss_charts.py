@@ -7,9 +7,9 @@ from .curves import Curve
 from .groups import Group
 from .metric_fields import STEP
 
-MOST_POINTS = 600  # of a training curve
+MOST_POINTS = 600  # per training curve
 
-# Also of the other charts. Colours of text and grid are the page's: page.js sets them for light and dark.
+# Shared with other charts. page.js sets the colours of text and grid for light and dark.
 AXIS = {"showline": True, "ticks": "outside", "ticklen": 4, "zeroline": False, "automargin": True}
 LAYOUT = {
     "showlegend": False,
@@ -46,7 +46,7 @@ def _line(figure: go.Figure, group: Group, curve: Curve, axis: str, scale: float
 
 
 def escaped(text: str) -> str:
-    """Plotly reads a few HTML tags in its texts; %{ begins its variables."""
+    """Escapes text for Plotly, which interprets HTML tags and %{ (variables)."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "% {")
 
 

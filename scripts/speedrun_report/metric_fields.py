@@ -1,4 +1,4 @@
-"""What speedrun declares of its metrics (train/runlog/metrics.h): keys, units, titles and meanings."""
+"""Declarations of metrics (train/runlog/metrics.h): keys, units, titles and meanings."""
 
 import json
 import sys
@@ -18,17 +18,17 @@ class Field:
     meaning: str
 
     def heading(self, unit: str | None = None) -> str:
-        """Title with the unit, or with another one that the values are shown in."""
+        """Returns the title with its unit, or with the given display unit."""
         shown = self.unit if unit is None else unit
         return self.title if shown in ("", self.title) else f"{self.title} [{shown}]"
 
     def scale(self, unit: str) -> float:
-        """What a value is divided by to be in this unit."""
+        """Returns the divisor of values for this unit."""
         return _SCALES[self.unit, unit]
 
 
 def _read(kind: str) -> dict[str, Field]:
-    """Reads the output of `speedrun plan --metrics`, which a build of the program writes."""
+    """Reads the output of `speedrun plan --metrics`, written by a build of the program."""
     path = Path(__file__).with_name("metric_fields.json")
     if not path.is_file():
         sys.exit(f"error: {path} is missing: build the program, or run: speedrun plan --metrics >{path}")

@@ -1,4 +1,4 @@
-"""How much of its communication a run of several ranks hid: as its metrics count it, and as its trace shows it."""
+"""Overlapped share of the communication of a run of several ranks: by its metrics, and by its trace."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from .runs import Run
 
 @dataclass
 class Overlap:
-    """Of rank 0, in ms per step, by one definition of exposed (train/trace/intervals.h).
+    """Values of rank 0, in ms per step, with the definition of exposed in train/trace/intervals.h.
     "metrics", over all steps: by time stamps around waits and collectives.
     "trace", over the traced steps: by the spans of the trace."""
 
@@ -37,8 +37,8 @@ def overlap_of_metrics(run: Run) -> Overlap | None:
 
 
 def overlap_of_trace(run: Run, binary: Path) -> Overlap | None:
-    """By `speedrun trace`, which has the definition. None: the run communicated nothing. Throws ValueError, with the
-    program's own words, if it cannot read the trace."""
+    """Measures the overlap by `speedrun trace`. None: no communication. Throws ValueError, with the program's message, if it
+    cannot read the trace."""
     command = [str(binary), "trace", str(run.path), "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -55,7 +55,7 @@ def overlap_of_trace(run: Run, binary: Path) -> Overlap | None:
 
 
 def overlaps_of(runs: list[Run], binary: Path | None) -> tuple[list[Overlap], list[str]]:
-    """Overlaps, and what could not be read."""
+    """Returns overlaps, and errors."""
     found, problems = [], []
     for run in runs:
         counted = overlap_of_metrics(run)

@@ -1,4 +1,4 @@
-"""Puts the page together: one HTML file that needs nothing else."""
+"""Builds the page: one self-contained HTML file."""
 
 import json
 from html import escape
@@ -13,7 +13,7 @@ from .overlap import overlaps_of
 from .record_table import record_table
 from .tracks import Collection
 
-# No request leaves the page, whatever is in it: the browser itself refuses.
+# The browser refuses all requests from the page.
 CONTENT_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 HERE = Path(__file__).parent
 
@@ -61,7 +61,7 @@ def _controls(groups: list[Group]) -> str:
         f'<button type="button" data-kind="{kind}" aria-pressed="{str(kind == "both").lower()}">{text}</button>'
         for kind, text in (("both", "validation and training"), ("val", "validation"), ("train", "training"))
     )
-    # Baselines are another record's config run again: there, and at first not drawn.
+    # Baselines repeat another record's config: included, but initially hidden.
     chips = "".join(
         f'<button type="button" data-group="{group.index}" aria-pressed="{str(not group.is_baseline).lower()}">'
         f"{tables.swatch(group)}{escape(group.label)}</button>"
@@ -185,7 +185,7 @@ def write_page(collection: Collection, title: str, out: Path, binary: Path | Non
         _section("Environment", "", environment_table),
     ]
 
-    # Plotly writes < as \u003c: no name of a run ends the element.
+    # Plotly writes < as \u003c: no run name can close the element.
     data = "{" + ",".join(f"{json.dumps(name)}:{figure.to_json()}" for name, figure in figures.items()) + "}"
     page = (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -1,4 +1,4 @@
-"""The two main plots as PNG and SVG files, the same bytes for the same runs."""
+"""The two main plots as PNG and SVG files, reproducible byte by byte."""
 
 from pathlib import Path
 
@@ -14,16 +14,16 @@ from .metric_fields import STEP
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
-# Points of a training curve, whose noise would hide the rest; all share the second, so that an SVG stays below 200 kB.
+# Points of a training curve, limited as noise would hide the rest; the second is the total, so that an SVG stays below 200 kB.
 MOST_POINTS = 60
 MOST_POINTS_OF_ALL = 3500
-MOST_COLUMNS = 3  # of panels
-# Longest over shortest run from which on the horizontal axis is logarithmic.
+MOST_COLUMNS = 3  # number of panels
+# Ratio of longest to shortest run from which the horizontal axis is logarithmic.
 LOG_SPREAD = 8
 
 STYLE = {
-    "svg.hashsalt": "speedrun",  # identifiers of clip paths, else random
-    "svg.fonttype": "none",  # text stays text: small, and in the reader's font
+    "svg.hashsalt": "speedrun",  # identifiers of clip paths; random by default
+    "svg.fonttype": "none",  # text remains text: small, in the reader's font
     "font.family": "sans-serif",
     "font.size": 11,
     "axes.spines.top": False,
@@ -49,7 +49,7 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
 
     def line(curve: curves.Curve, **style) -> None:
         x = _x(curve, axis)
-        # What lies far above the picture is left out of the file too.
+        # Points far above the picture are not written.
         points = [
             (a / scale, b) for a, b in zip(x, curve.loss) if a is not None and b is not None and (top is None or b < 2 * top)
         ]
@@ -75,7 +75,7 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
         )
     for target in curves.targets(groups):
         axes.axhline(target, color=curves.TARGET_COLOR, linewidth=1.3, linestyle=(0, (5, 3)), zorder=1)
-        # On the side where the legend is not.
+        # Placed on the side without the legend.
         axes.annotate(
             f"target {target:g}",
             (0, target),
@@ -90,7 +90,7 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
     if (limits := curves.loss_range(groups)) is not None:
         axes.set_ylim(*limits)
     ends = [max(x) / scale for g in groups for run in g.finished if (x := _known(_x(curves.validation_curve(run), axis)))]
-    if ends and max(ends) > LOG_SPREAD * min(ends) > 0:  # else the fastest would all lie on the left edge
+    if ends and max(ends) > LOG_SPREAD * min(ends) > 0:  # otherwise the fastest would all be at the left edge
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -102,7 +102,7 @@ def _draw(axes, groups: list[Group], axis: str, most_points: int) -> None:
 
 
 def _panels(groups: list[Group], boards: dict[str, list[str]]) -> list[tuple[str, list[Group]]]:
-    """One for each board, in order, with the records that are on it; one without a name if there are not several."""
+    """Returns one panel for each board, in order, with its records; a single panel has no name."""
     panels = [(name, [g for g in groups if g.runs[0].place.folder in folders]) for name, folders in boards.items()]
     panels = [(name, members) for name, members in panels if members]
     return panels if len(panels) > 1 else [("", groups)]
@@ -111,8 +111,8 @@ def _panels(groups: list[Group], boards: dict[str, list[str]]) -> list[tuple[str
 def write_pictures(
     groups: list[Group], title: str, folder: Path, formats: list[str], boards: dict[str, list[str]]
 ) -> list[Path]:
-    """loss_time and loss_tokens, in each format ("png", "svg"), without the baselines of records. boards: names, in order, and the
-    folders of the records on each, if all runs are of records."""
+    """Writes loss_time and loss_tokens in each format ("png", "svg"), without the baselines of records. boards: ordered
+    names, with their folders of records, if all runs belong to records."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = [group for group in groups if not group.is_baseline] or groups
     panels = _panels(shown, boards)
@@ -133,7 +133,7 @@ def write_pictures(
                 axes.set_title(heading.replace("$", r"\$"), loc="left", fontsize=12, fontweight="bold")
             for kind in formats:
                 path = folder / f"loss_{axis}.{kind}"
-                # Neither the day nor the version of the library is in the file.
+                # The file contains neither the date nor the library's version.
                 metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
                 figure.savefig(path, dpi=150, metadata=metadata, facecolor="white")
                 written.append(path)

@@ -20,7 +20,7 @@ def _moments(moments: dict, scale: float, pattern: str) -> str:
     return mean_cell((mean / scale, None if deviation is None else deviation / scale), pattern)
 
 
-# Characters of a text that show until somebody unfolds the rest.
+# Number of visible characters of a folded text.
 SHOWN = 90
 
 

@@ -1,4 +1,4 @@
-"""Reads what a run left behind: a folder as train/runlog/run_folder.h writes it."""
+"""Reads the folder of a run, written by train/runlog/run_folder.h."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import metric_fields
 
-# Numbers of a line without which nothing can be drawn; the rest is kept for to_tensorboard.py.
+# Numbers that every line needs for drawing; other keys are kept for to_tensorboard.py.
 NEEDED = {
     "step": [metric_fields.STEP[key].key for key in ("step", "loss", "step_ms", "train_ms", "tokens")],
     "val": list(metric_fields.VALIDATION),
@@ -16,20 +16,20 @@ NEEDED = {
 
 
 class UsageError(Exception):
-    """What the caller asked for is not there (exit 2)."""
+    """The requested item does not exist (exit 2)."""
 
 
 class DataError(Exception):
-    """A file is missing or damaged (exit 3); the text names it."""
+    """A file is missing or damaged (exit 3); the message names it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a record a run stands."""
+    """Location of a run in a record."""
 
-    folder: str  # of the record
+    folder: str  # folder of the record
     record: str  # its name
-    side: str  # "candidate", or "baseline": what the candidate was raced against
+    side: str  # "candidate", or "baseline": its opponent
     config: str  # name of the side's config
     digest: str  # SHA-256 of the metrics file
 
@@ -44,8 +44,8 @@ class Run:
     environment: dict
     summary: dict | None  # None: the run has not ended, or was killed
     steps: list[dict]  # the "step" lines of metrics.jsonl
-    validations: list[dict]  # its "val" lines, each with "tokens" added
-    place: Place | None = None  # None: of no record
+    validations: list[dict]  # "val" lines of metrics.jsonl, each with "tokens" added
+    place: Place | None = None  # None: not of a record
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -56,7 +56,7 @@ class Run:
     def status(self) -> str:
         if not self.summary:
             return "unfinished"
-        # Older builds end a run as done although its last loss is not a number.
+        # Older builds report "done" even if the last loss is not a number.
         if self.summary["status"] == "done" and self.validations and self.val_loss is None:
             return "diverged"
         return self.summary["status"]
@@ -78,7 +78,7 @@ class Run:
     @property
     def target(self) -> float | None:
         target = self.config.get("record", {}).get("target_loss")
-        return target if target else None  # 0: none was set
+        return target if target else None  # 0: not set
 
     @property
     def train_ms(self) -> float:
@@ -101,8 +101,8 @@ class Run:
         return self.steps[-1]["step"] + 1 if self.steps else 0
 
     def total_ms(self, key: str) -> float:
-        """A time of a step, summed over all steps; 0 for a run of before that key. Of thinned metrics (records keep
-        every n-th step of long runs): their mean times the steps."""
+        """Returns a step time summed over all steps; 0 if the run is older than the key. For thinned metrics (records store
+        every n-th step of long runs): the mean times the number of steps."""
         if not self.steps:
             return 0.0
         return sum(line.get(metric_fields.STEP[key].key) or 0.0 for line in self.steps) * self.num_steps / len(self.steps)
@@ -138,7 +138,7 @@ def _bytes_of_metrics(path: Path) -> bytes:
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except OSError as error:  # gzip.BadGzipFile is one
+    except OSError as error:  # base class of gzip.BadGzipFile
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, ValueError) as error:
         raise DataError(f"{path}: damaged: {error}") from None
@@ -151,7 +151,7 @@ def _checked(line: object, where: str) -> dict:
         raise DataError(f'{where}: an object with "event": "step" or "val" is expected')
     for key in NEEDED[line["event"]]:
         value = line.get(key)
-        if value is None and key == "loss" and key in line:  # not finite: JSON has no word for it
+        if value is None and key == "loss" and key in line:  # not finite: JSON has no NaN
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
             raise DataError(f"{where}: {key} is {str(value)[:60]!r}, a number is expected")
@@ -166,7 +166,7 @@ def _parsed(text: bytes, where: str) -> object:
 
 
 def read_metrics(path: Path) -> tuple[list[dict], list[dict], list[str]]:
-    """Steps, validations and notes. Damaged lines are left out, with a note."""
+    """Returns steps, validations and notes. Damaged lines are skipped, with a note."""
     steps, validations, notes, damaged = [], [], [], []
     lines = _bytes_of_metrics(path).split(b"\n")
     for number, bytes_of_line in enumerate(lines, 1):
@@ -176,7 +176,7 @@ def read_metrics(path: Path) -> tuple[list[dict], list[dict], list[str]]:
         try:
             line = _checked(_parsed(bytes_of_line, where), where)
         except DataError as error:
-            if number == len(lines):  # no newline behind it
+            if number == len(lines):  # no newline at the end
                 notes.append(f"{path.name}: line {number} was cut short and is left out")
             else:
                 damaged.append((number, error))
@@ -190,7 +190,7 @@ def read_metrics(path: Path) -> tuple[list[dict], list[dict], list[str]]:
         numbers = [line["step"] for line in lines_of_kind]
         if any(a >= b for a, b in zip(numbers, numbers[1:])):
             raise DataError(f"{path}: its steps do not ascend")
-    # A validation at step n comes after n steps: it has seen the tokens up to the line of step n - 1.
+    # A validation at step n follows n steps: it has seen the tokens up to the line of step n - 1.
     tokens = {line["step"] + 1: line["tokens"] for line in steps} | {0: 0}
     for line in validations:
         line["tokens"] = tokens.get(line["step"])
@@ -210,7 +210,7 @@ def read_run(folder: Path) -> Run:
         if not isinstance(summary.get("status"), str):
             raise DataError(f"{folder / 'summary.json'}: no status in it")
     steps, validations, notes = read_metrics(folder / "metrics.jsonl")
-    # An empty summary message says nothing; that of a diverged run names step and parameter.
+    # The message is empty unless the run diverged; then it names step and parameter.
     if summary and summary.get("message"):
         notes.append(summary["message"])
     return Run(folder.name, folder, config, environment, summary, steps, validations, notes=notes)

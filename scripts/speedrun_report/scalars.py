@@ -1,4 +1,4 @@
-"""Scalars of a run for the loggers of other programs: tag, step, time and value."""
+"""Scalars of a run for other programs' loggers: tag, step, time and value."""
 
 import datetime
 import math
@@ -8,7 +8,7 @@ from .runs import Run
 
 
 def scalars_of(line: dict) -> dict[str, float]:
-    """Tag and value of all numbers of a line of metrics.jsonl."""
+    """Returns tag and value of all numbers in a line of metrics.jsonl."""
     prefix = "train" if line["event"] == "step" else "val"
     scalars = {}
     for key, value in line.items():
@@ -24,7 +24,7 @@ def scalars_of(line: dict) -> dict[str, float]:
 
 
 def start_of(run: Run) -> float:
-    """Seconds since 1970 at which training began; 0 if the run does not say when."""
+    """Returns the start of training in seconds since 1970; 0 if unknown."""
     try:
         began = datetime.datetime.fromisoformat(run.environment["time_utc"]).timestamp()
     except (KeyError, TypeError, ValueError):
@@ -33,14 +33,14 @@ def start_of(run: Run) -> float:
 
 
 def events_of(run: Run) -> list[tuple[float, int, dict[str, float]]]:
-    """Wall time in seconds, step and scalars, in the order of training."""
+    """Returns wall time in seconds, step and scalars, in training order."""
     start = start_of(run)
-    # The validation of step n comes after the line of step n - 1 and before that of step n.
+    # The validation of step n is after the line of step n - 1 and before the line of step n.
     lines = sorted(run.steps + run.validations, key=lambda line: (line["step"], line["event"] == "step"))
     return [(start + line["train_ms"] / 1e3, line["step"], scalars_of(line)) for line in lines]
 
 
 def names_of(run: Run) -> list[str]:
-    """The run's name; for one of a record, the record's folder and the run in it. Each may be a file's name."""
+    """Returns the run's name; for a record's run, the record's folder and the run in it. Each is a valid file name."""
     parts = [run.name] if run.place is None else [run.place.folder, f"{run.place.side}-seed{run.seed}"]
     return [re.sub(r"[^\w.+=-]", "_", part) for part in parts]

@@ -1,4 +1,4 @@
-"""The page's tables. Every text of a run goes through escape()."""
+"""The page's tables. Every text of a run must be passed through escape()."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _DASHES = {"solid": "", "dash": "6 3", "dot": "2 2", "dashdot": "6 2 2 2", "long
 
 
 def swatch(group: Group) -> str:
-    """The group's line and marker, as the charts draw them."""
+    """Returns the group's line and marker, as in the charts."""
     color = curves.color(group)
     return (
         f'<svg class="swatch" width="28" height="12" aria-hidden="true" stroke="{color}" fill="{color}">'
@@ -34,7 +34,7 @@ def swatch(group: Group) -> str:
 
 
 def cell(text: str, key: object = None, kind: str = "") -> str:
-    """text: HTML. key: what the column is sorted by; None: last, whatever the direction."""
+    """text: HTML. key: sort key of the column; None: last in both directions."""
     sort = "" if key is None else f' data-key="{escape(str(key))}"'
     style = f' class="{kind}"' if kind else ""
     return f"<td{sort}{style}>{text}</td>"
@@ -58,11 +58,11 @@ def mean_cell(pair: tuple[float | None, float | None], pattern: str) -> str:
 class Column:
     title: str
     holds_numbers: bool = False
-    meaning: str = ""  # shown where the pointer rests on the title
+    meaning: str = ""  # tooltip of the title
 
 
 def metric(key: str, unit: str | None = None) -> Column:
-    """Column of a figure of summary.json, in this unit."""
+    """Returns the column of a value of summary.json, in this unit."""
     field = SUMMARY[key]
     return Column(field.heading(unit), True, field.meaning)
 
@@ -194,10 +194,10 @@ def _value(value: object) -> str:
 
 
 def config_differences(groups: list[Group]) -> str:
-    """The first group of the leaderboard is what the others are held against."""
+    """Compares the other groups with the first group of the leaderboard."""
     rows = []
     for key, values in differences(groups):
-        parts = re.sub(r"([._])", r"\1<wbr>", escape(key))  # where a narrow screen may break it
+        parts = re.sub(r"([._])", r"\1<wbr>", escape(key))  # line break points for narrow screens
         cells = [f'<th scope="row">{parts}</th>']
         for value in values:
             differs = value != values[0]

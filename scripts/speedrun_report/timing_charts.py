@@ -1,4 +1,4 @@
-"""Charts of time: distribution of step times, where the training time went, how much communication was hidden."""
+"""Charts of time: distribution of step times, parts of the training time, overlapped communication."""
 
 import statistics
 
@@ -12,13 +12,13 @@ from .overlap import Overlap
 from .runs import Run, percentile
 
 PARTS = ("forward and backward", *(STEP[key].title for key in ("data_ms", "comm_exposed_ms", "optimizer_ms")))
-MOST_TIMES = 4000  # step times of one group that the page carries
+MOST_TIMES = 4000  # maximum step times of one group in the page
 
 
 def parts_of(run: Run) -> tuple[float, float, float, float]:
-    """Training time in ms as PARTS; their sum is train_ms. The host waits for data while the device may be at work
-    (steps are enqueued ahead), so its wait is counted inside forward and backward, and never beyond it. What a step
-    waits for may lie in the time of the next one: sums of a busy machine are cut where they exceed the training time."""
+    """Returns the training time in ms by PARTS, with the sum train_ms. The host may wait for data while the device is busy,
+    as steps are enqueued ahead. Its wait is therefore part of forward and backward, and limited to it. A wait may extend into
+    the next step: on a busy machine, sums above the training time are truncated."""
     optimizer = min(run.total_ms("optimizer_ms"), run.train_ms)
     exposed = min(run.total_ms("comm_exposed_ms"), run.train_ms - optimizer)
     compute = run.train_ms - optimizer - exposed
@@ -26,13 +26,13 @@ def parts_of(run: Run) -> tuple[float, float, float, float]:
     return compute - data, data, exposed, optimizer
 
 
-# Layout of bars in stacks, whose parts a legend above names.
+# Layout of stacked bars with a legend above.
 BARS = {
     "barmode": "stack",
     "bargap": 0.35,
     "showlegend": True,
     "legend": {"orientation": "h", "traceorder": "normal", "y": 1, "yanchor": "bottom", "x": 0},
-    "uniformtext": {"minsize": 11, "mode": "hide"},  # a share that does not fit its bar is not written
+    "uniformtext": {"minsize": 11, "mode": "hide"},  # no label for a share that is too small for it
 }
 BAR_TEXT = {"orientation": "h", "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
 
@@ -46,7 +46,7 @@ def _category_axis() -> dict:
 
 
 def _spread(times: list[float]) -> list[float]:
-    """At most MOST_TIMES: evenly picked of the sorted ones, with the smallest and the largest."""
+    """Returns at most MOST_TIMES values, evenly spaced in sorted order, with minimum and maximum."""
     ordered = sorted(times)
     if len(ordered) <= MOST_TIMES:
         return ordered
@@ -86,7 +86,7 @@ def step_time_chart(groups: list[Group]) -> go.Figure:
                 hovertemplate="%{x:.3f} ms<extra>" + name + "</extra>",
             )
         )
-        # Where the pointer rests on the middle of a violin.
+        # Tooltip in the middle of a violin.
         figure.add_trace(
             go.Scatter(
                 x=[quartiles["median"]],
@@ -104,7 +104,7 @@ def step_time_chart(groups: list[Group]) -> go.Figure:
                 f"largest {max(times):.3f} ms<extra></extra>",
             )
         )
-    # A few slow steps must not press all others against the axis.
+    # Few slow steps must not compress all others.
     far = bool(all_times) and max(all_times) > 20 * max(statistics.median(all_times), 1e-9) and min(all_times) > 0
     figure.update_layout(
         **LAYOUT,
@@ -117,7 +117,7 @@ def step_time_chart(groups: list[Group]) -> go.Figure:
 
 
 def where_time_went_chart(groups: list[Group]) -> go.Figure:
-    """Means over a group's finished runs; of all its runs if none is finished."""
+    """Means over a group's finished runs, or over all its runs if none is finished."""
     figure = go.Figure()
     unit, scale = curves.time_unit(groups)
     shown = [(group, group.finished or group.runs) for group in groups]

@@ -1,4 +1,4 @@
-"""Reads records/<track>: record.json as train/records/record_json.cpp writes it, and the metrics of its runs."""
+"""Reads records/<track>: record.json, written by train/records/record_json.cpp, and the metrics of its runs."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ SCHEMA = 1  # kRecordSchema of train/records/record.h
 
 @dataclass
 class Record:
-    """What record.json says of the whole attempt; its figures are those of `speedrun records verify`."""
+    """Attempt data of a record.json; `speedrun records verify` checks the values."""
 
     folder: str
     json: dict
@@ -27,7 +27,7 @@ class Record:
 
 @dataclass
 class Collection:
-    """All that was asked for: runs, their records, and what could not be read, each with its file's name."""
+    """The requested runs, their records, and errors with file names."""
 
     runs: list[Run]
     records: list[Record]
@@ -70,7 +70,7 @@ def _run_of_record(folder: Path, record: dict, entry: dict, problems: list[str])
 
 
 def read_record(folder: Path, collection: Collection) -> None:
-    """Adds the record and those of its runs that can be read."""
+    """Adds the record and its readable runs."""
     path = folder / "record.json"
     json = read_json(path)
     if json.get("schema") != SCHEMA:
@@ -100,7 +100,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _add_readable(collection: Collection, folder: Path) -> None:
-    """What is damaged is listed and does not end the report."""
+    """Lists damaged files without ending the report."""
     try:
         if (folder / "record.json").exists():
             read_record(folder, collection)
@@ -113,18 +113,18 @@ def _add_readable(collection: Collection, folder: Path) -> None:
 
 
 def _put_in_order(collection: Collection) -> None:
-    """Records from the first to the last, and each run once."""
+    """Sorts records from first to last, and removes duplicate runs."""
     records = {record.folder: record for record in collection.records}
 
     def depth(folder: str, seen: tuple = ()) -> int:
-        """The length of the chain of records behind it: several may be of one day."""
+        """Returns the length of the chain of previous records, as several may have one date."""
         json, seen = records[folder].json, (*seen, folder)
         before = [json.get("record_before"), (json.get("baseline") or {}).get("record")]
         return max((1 + depth(name, seen) for name in before if name in records and name not in seen), default=0)
 
     position = {folder: i for i, folder in enumerate(sorted(records, key=lambda f: (records[f].json["date"], depth(f), f)))}
     collection.records = [records[folder] for folder in position]
-    # A run given twice, by pattern and by name, is one; a baseline's runs may also be those of its own record.
+    # A run given twice, by pattern and by name, is merged; a baseline's runs may also belong to its own record.
     collection.runs.sort(
         key=lambda run: (run.place.side == "baseline", position[run.place.folder]) if run.place else (False, -1)
     )
@@ -133,7 +133,7 @@ def _put_in_order(collection: Collection) -> None:
 
 
 def _add(collection: Collection, path: Path) -> None:
-    """Throws UsageError for a path that has neither run nor record."""
+    """Throws UsageError for a path without runs and records."""
     if not path.exists():
         raise UsageError(f"{path}: no such folder")
     if not path.is_dir():
@@ -153,9 +153,9 @@ def _add(collection: Collection, path: Path) -> None:
 
 
 def collect(paths: list[Path]) -> Collection:
-    """Each path: a run folder, a record folder, a track, or a folder of runs such as logs. A path that is none of them is listed
-    among the problems, since patterns like logs/* match files too. Throws UsageError if all are none of them, or a path does not
-    exist, and DataError if nothing could be read."""
+    """Each path is a run folder, a record folder, a track, or a folder of runs such as logs. Other paths are listed as
+    problems, since patterns like logs/* match files too. Throws UsageError if there are only other paths, or if a path does
+    not exist, and DataError if nothing could be read."""
     collection = Collection([], [], [])
     others: list[UsageError] = []
     for path in paths:

@@ -20,7 +20,7 @@ Batch fill(const BatchLoader& loader, int64_t step, int64_t first_row, int64_t n
     return batch;
 }
 
-// The first token of each row; with counting tokens this says which window the row is.
+// Returns the first token of each row; with counting tokens it identifies the row's window.
 Ints row_starts(const Batch& batch, int64_t sequence_length) {
     Ints starts;
     for (size_t i = 0; i < batch.tokens.size(); i += static_cast<size_t>(sequence_length)) {
@@ -32,7 +32,7 @@ Ints row_starts(const Batch& batch, int64_t sequence_length) {
 class BatchLoaderTest : public testing::Test {
   protected:
     const TempDir dir_;
-    // Tokens count through both shards, so a window that crossed a shard would not be noticed: leave a gap.
+    // Tokens count through both shards. A gap between them makes windows across shards detectable.
     const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(103)),
                                  write_tokens(dir_.file("short.bin"), counting_tokens(4, 5000)),
                                  write_tokens(dir_.file("b.bin"), counting_tokens(57, 1000))},
@@ -48,7 +48,8 @@ TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
         ASSERT_EQ(batch.tokens.size(), 32u);
         EXPECT_EQ(batch.valid_targets, 32);
         EXPECT_EQ(batch.step_targets, 32);
-        EXPECT_EQ(fill(loader, step, 1, 2).step_targets, 32) << "of the step, whoever asks for which rows";
+        EXPECT_EQ(fill(loader, step, 1, 2).step_targets, 32)
+            << "the count is of the whole step, for any rows";
         for (int32_t i = 0; i < 32; ++i) {
             const size_t at = static_cast<size_t>(i);
             EXPECT_EQ(batch.tokens[at], batch.tokens[at - at % 8] + i % 8);
@@ -82,7 +83,7 @@ TEST_F(BatchLoaderTest, EpochsAndSeedsDiffer) {
     EXPECT_EQ(fill(first, 0, 0, 17).tokens, fill(first, 0, 0, 17).tokens);
     EXPECT_NE(fill(first, 0, 0, 17).tokens, fill(first, 1, 0, 17).tokens);
     EXPECT_NE(fill(first, 0, 0, 17).tokens, fill(second, 0, 0, 17).tokens);
-    std::set<std::set<int32_t>> cuts;  // of the text, whatever their order
+    std::set<std::set<int32_t>> cuts;  // sets of cuts, independent of order
     for (int64_t epoch = 0; epoch < 8; ++epoch) {
         const Ints starts = row_starts(fill(first, epoch, 0, 17), 8);
         cuts.insert(std::set<int32_t>(starts.begin(), starts.end()));
@@ -165,7 +166,7 @@ TEST(BatchLoader, ReportsTokensOutsideTheVocabulary) {
 TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
     const TempDir dir;
     constexpr uint16_t X = 9;  // the separator
-    // Rows of six: separator first; last; consecutive ones, and none at all.
+    // Rows of six: separators at the start, at the end, consecutive, and none.
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), {X, 1, 2, X, 3, 4, 5, 6, 7, 8, 1, X, 1,
                                                                  X, X, 2, X, X, 1, 2, 3, 4, 5, 6, 7})},
                                10, X);

@@ -1,4 +1,4 @@
-// Rows that ranks share: the parts are the whole, each token once, whatever divides what.
+// Rows shared by ranks: the union of the parts is the whole, with each token once, for all sizes.
 #include "data/context_part.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace speedrun {
 namespace context_part_test {
 
-// Two rows of S tokens, numbered through; a document begins at every fifth.
+// Two rows of S tokens, numbered consecutively; a document starts at every fifth.
 Batch whole_rows(int64_t S) {
     Batch batch;
     const auto count = static_cast<int32_t>(2 * S);
@@ -45,8 +45,7 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                 ASSERT_EQ(static_cast<int64_t>(places.size()), local);
                 ASSERT_EQ(static_cast<int64_t>(own.tokens.size()), 2 * local);
                 EXPECT_EQ(own.step_targets, 1000);
-                std::vector<int32_t>
-                    first_keys;  // of all chunks, this rank's or not; of one behind the row its last token's
+                std::vector<int32_t> first_keys;  // per chunk; past the row's end: its last token's
                 for (int64_t chunk = 0; size > 1 && chunk < 4 * size; ++chunk) {
                     const int64_t first = std::min(chunk % (2 * size) * part.chunk_length(S), S - 1);
                     first_keys.push_back(static_cast<int32_t>(first - first % 5));
@@ -83,7 +82,7 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
     }
 }
 
-// Keys to attend to grow with the place: rank c has chunks whose places sum to the same as any other's.
+// The number of visible keys grows with the position: the chunks of each rank have equal sums of positions.
 TEST(ContextPartTest, EveryRankHasAsManyKeysToSee) {
     for (int index = 0; index < 4; ++index) {
         const ContextPart part{.size = 4, .index = index};

@@ -15,7 +15,7 @@ using Files = std::vector<std::string>;
 
 class DataIdentityTest : public testing::Test {
   protected:
-    // Shards of 5 tokens, the text being their content.
+    // Shards of 5 tokens with this text.
     Files prepare(const std::string& folder, const std::string& text) const {
         PrepareOptions options;
         options.inputs = {dir_.write("text", text)};
@@ -59,7 +59,7 @@ TEST_F(DataIdentityTest, SaysWhatShardsHold) {
     EXPECT_EQ(split.shards[1].file, "train_000001.bin");
     EXPECT_EQ(split.shards[1].tokens, 3);
     EXPECT_EQ(split.shards[1].sha256, sha256_file(files[1]));
-    // Too large to hash: the hash that was prepared, and samples of the content.
+    // Too large to hash: uses the prepared hash, and samples of the content.
     const SplitIdentity large = identify_split(files, 100);
     EXPECT_FALSE(large.hashed);
     EXPECT_EQ(large.shards[0].sha256, split.shards[0].sha256);
@@ -105,7 +105,7 @@ TEST_F(DataIdentityTest, NamesWhatDiffers) {
     EXPECT_NE(differences(one, before).find("another side"), std::string::npos);
 }
 
-// A split too large to be hashed whole: other text differs in a sample although dataset.json is the old one.
+// A split too large to be hashed completely: another text differs in a sample although dataset.json is unchanged.
 TEST_F(DataIdentityTest, SamplesNoticeAnotherText) {
     const std::string path = shard("a.bin", counting_tokens(30000));
     const SplitIdentity one = identify_split({path}, 0);
@@ -138,7 +138,7 @@ TEST_F(DataIdentityTest, NoShardIsReadTwice) {
         expect_overlap({other, "are one file"}, {a}, {dir_.file(other)});
         expect_overlap({other, "are one file"}, {a, dir_.file(other)}, {b});
     }
-    // Large shards are compared by their samples. Empty ones are alike and harmless.
+    // Large shards are compared by samples. Empty ones are equal and allowed.
     const SplitIdentity large = identify_split({a}, 0);
     expect_error(ExitCode::usage, {"same content"},
                  [&] { expect_no_overlap({.train = large, .val = identify_split({copy})}); });

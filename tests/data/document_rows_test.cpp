@@ -1,5 +1,4 @@
-// Rows of documents: what each holds, that they are the same whoever asks, and that no token is unaccounted
-// for.
+// Rows of documents: their contents, their independence of the caller, and that every token is counted.
 // Covers: data/document_index.cpp
 #include "data/document_rows.h"
 
@@ -27,7 +26,7 @@ std::shared_ptr<const DocumentIndex> index_of(const TokenDataset& dataset) {
     return std::make_shared<const DocumentIndex>(dataset);
 }
 
-// S: of the rows.
+// S: row length.
 Tokens row_of(const RowSource& rows, int64_t row, int64_t S) {
     Tokens tokens(static_cast<size_t>(S) + 1);
     rows.read(row, tokens);
@@ -37,15 +36,15 @@ Tokens row_of(const RowSource& rows, int64_t row, int64_t S) {
 class ByHandTest : public testing::Test {
   protected:
     const TempDir dir_;
-    // The first shard begins inside a document, the second begins one; the last document ends with the data.
+    // The first shard starts within a document, the second at one; the last document ends with the data.
     const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), {70, 71, X, 1, 2, X, 10, 11, 12, 13, 14}),
                                  write_tokens(dir_.file("b.bin"), {X, X, 20, 21, 22, 23, X, 30, X, 40, 41})},
                                 kVocab,
                                 X};
 };
 
-// Rows of 6 + 1 tokens, documents cut at 4. The documents of 3, 6, 1, 5, 2 and 3 tokens are cut to 3, 4, 1,
-// 4, 2 and 3: the first two are a row, the next three another, and the last one alone is none.
+// Rows of 6 + 1 tokens, documents cut at 4. The documents of 3, 6, 1, 5, 2 and 3 tokens are cut to 3, 4, 1, 4, 2 and 3: the
+// first two form a row, the next three another, and the last one none.
 TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
@@ -55,7 +54,7 @@ TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
     for (const int64_t row : {1, 3, 2001}) EXPECT_EQ(row_of(rows, row, 6), second) << row;
     EXPECT_EQ(rows.epoch(1), 0);
     EXPECT_EQ(rows.epoch(2000), 1000);
-    // 70 71 before the first separator, 13 14 and 23 behind a cut, X 40 41 at the end.
+    // 70 71 before the first separator, 13 14 and 23 after a cut, X 40 41 at the end.
     const EpochCounts counts = rows.counts(7);
     EXPECT_EQ(counts.rows, 2);
     EXPECT_EQ(counts.tokens_seen, 14);
@@ -78,7 +77,7 @@ TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
     EXPECT_EQ(fill(BatchLoader(dataset_, options), 3, {1, 1}).first_key, (Ints{0, 1, 1, 1, 1, 5}));
 }
 
-// Seven tokens of a row are full with the third of a document's five: its two others are in no row.
+// A row of seven tokens is full with the third of a document's five: its two others are in no row.
 TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
@@ -107,10 +106,10 @@ TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
     });
 }
 
-// As prepare writes shards: the separator after each document, and documents that go on in the next shard.
+// As written by prepare: the separator after each document, and documents that continue in the next shard.
 class SeparatorsAfterTest : public testing::Test {
   protected:
-    // Documents of the shards in file order, each in a row of its own: "999 1 2" is one of two tokens.
+    // Documents of the shards in file order, each in a separate row: "999 1 2" has two tokens.
     std::vector<Tokens> documents(const std::vector<Tokens>& shards,
                                   SeparatorPlace place = SeparatorPlace::after) const {
         std::vector<std::string> files;
@@ -133,7 +132,7 @@ class SeparatorsAfterTest : public testing::Test {
 TEST_F(SeparatorsAfterTest, EveryDocumentBeginsWithASeparator) {
     const std::vector<Tokens> expected = {{X, 1, 2}, {X, 3}, {X, 4, 5}};
     EXPECT_EQ(documents({{1, 2, X, 3, X, 4, 5, X}}), expected);
-    // Whichever shard the tokens are in.
+    // For any division into shards.
     EXPECT_EQ(documents({{1, 2, X}, {3, X, 4, 5, X}}), expected) << "each shard begins with a document";
     EXPECT_EQ(documents({{1}, {2, X, 3}, {}, {X}, {4, 5, X}}), expected) << "documents go on in the next";
     EXPECT_EQ(documents({{1}, {2}, {X}, {3}, {X}, {4}, {5}, {X}}), expected);
@@ -150,7 +149,7 @@ TEST_F(SeparatorsAfterTest, OneDocumentIsEnough) {
     });
 }
 
-// FineWeb's files: a shard's tokens before its first separator are the rest of a text that began in another file.
+// FineWeb's files: tokens before a shard's first separator belong to a text of another file.
 TEST_F(SeparatorsAfterTest, SeparatorsBeforeAreReadAsEver) {
     EXPECT_EQ(documents({{X, 1, 2, X, 3}, {7, X, 4, 5}}, SeparatorPlace::before),
               (std::vector<Tokens>{{X, 1, 2}, {X, 3}, {X, 4, 5}}));
@@ -172,8 +171,7 @@ TEST_F(SeparatorsAfterTest, RowsHoldEveryDocumentAndCountEveryToken) {
     EXPECT_EQ(all.counts(0).tokens_dropped, 0);
 }
 
-// Random documents over three shards. A token is its index in the stream of shards, plus 1000: it tells its
-// place.
+// Random documents over three shards. A token is its index in the stream of shards, plus 1000, and thus its position.
 class DocumentRowsTest : public testing::Test {
   protected:
     static constexpr int64_t S = 50, kLongest = 24;
@@ -206,7 +204,7 @@ class DocumentRowsTest : public testing::Test {
                  .seed = seed,
                  .ngrams = {.max_ngram = 3, .num_rows = 100}}};
     }
-    // The documents of a row by their first token after the separator, with the tokens of each that it has.
+    // Returns the documents of a row by their first token after the separator, with their tokens in the row.
     static std::vector<Tokens> documents(const Tokens& row) {
         std::vector<Tokens> found;
         for (const uint16_t token : row) {
@@ -222,7 +220,7 @@ class DocumentRowsTest : public testing::Test {
 
     const TempDir dir_;
     std::vector<std::string> files_;
-    std::vector<int64_t> starts_;  // of documents, in the stream
+    std::vector<int64_t> starts_;  // start of each document, in the stream
     int64_t count_ = 0;
     std::optional<TokenDataset> dataset_;
 };
@@ -235,7 +233,7 @@ TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
         const EpochCounts counts = source.counts(epoch);
         EXPECT_EQ(counts.tokens_seen, counts.rows * (S + 1));
         EXPECT_EQ(counts.tokens_seen + counts.tokens_dropped, count_);
-        std::set<uint16_t> seen;  // all tokens but separators, which have no places
+        std::set<uint16_t> seen;  // all tokens except separators, which have no position
         int64_t separators = 0;
         for (int64_t row = 0; row < counts.rows; ++row, ++next) {
             EXPECT_EQ(source.epoch(next), epoch);
@@ -257,7 +255,7 @@ TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
                 ASSERT_TRUE(at != starts_.end() && *at == start) << "no document starts at " << start;
                 int64_t end = (start / 3000 + 1) * 3000;
                 if (at + 1 != starts_.end()) end = std::min(end, at[1]);
-                // Only the last one of a row may be shorter than its cut.
+                // Only the last document may be shorter than its cut.
                 const int64_t cut = std::min(end - start, kLongest);
                 EXPECT_TRUE(length == cut || (d + 1 == found.size() && length < cut));
             }
@@ -302,7 +300,7 @@ TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
     EXPECT_GT(numbers.size(), 1u) << "for the next test: where an epoch begins depends on those before it";
 }
 
-// Whoever asks for a row, and whatever was asked before.
+// For any caller, and any previous calls.
 TEST_F(DocumentRowsTest, RowsDoNotDependOnWhatWasAskedBefore) {
     const DocumentRows forwards = rows();
     std::vector<Tokens> expected;
@@ -349,7 +347,7 @@ TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
             threads.emplace_back([&, t] {
                 for (--waiting; waiting > 0;) std::this_thread::yield();
                 for (size_t i = 0; i < 60; ++i) {
-                    const size_t row = (i * 151 + t * 37) % 600;  // each in another epoch than the one before
+                    const size_t row = (i * 151 + t * 37) % 600;  // a different epoch each time
                     wrong[t] += row_of(shared, static_cast<int64_t>(row), S) != expected[row];
                 }
             });

@@ -32,7 +32,7 @@ check() {  # check DESCRIPTION COMMAND...
         failures=$((failures + 1))
     fi
 }
-run() {  # run PATH_PREFIX ARGUMENT...: the script's exit code goes to $code, its output to $work/output
+run() {  # run PATH_PREFIX ARGUMENT...: stores the script's exit code in $code, its output in $work/output
     FINEWEB_BASE_URL=http://127.0.0.1:$port/$1
     export FINEWEB_BASE_URL
     shift
@@ -130,7 +130,7 @@ run files 4 "$work/empty"
 check "a file that the server lacks fails" [ $code -eq 3 ]
 check "the message has the URL" grep -q "127.0.0.1:$port/files/fineweb_train_000004.bin" "$work/output"
 
-# What differs from the lock is refused, here and at the source, until its line is gone. The sizes are right.
+# Files that differ from the lock are refused, here and at the source, until the lock's line is removed. The sizes are right.
 cp -r "$work/out" "$work/locked"
 file=$work/locked/fineweb_train_000001.bin
 printf 'xx' | dd of="$file" bs=1 seek=2000 conv=notrunc 2>/dev/null
@@ -152,7 +152,7 @@ run files 1 "$work/locked"
 check "without its line it is taken" cmp "$work/served/fineweb_train_000001.bin" "$file"
 check "and locked" grep -q "^$(sha256sum <"$file" | cut -c 1-64) 7024 fineweb_train_000001.bin$" "$work/locked/shards.lock"
 
-# Another folder begins with the lock beside the script.
+# A new folder starts with the lock in the script's folder.
 mkdir "$work/beside"
 cp "$script" "$work/beside/download.sh"
 cp "$work/expected.lock" "$work/beside/shards.lock"

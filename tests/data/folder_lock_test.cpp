@@ -36,7 +36,7 @@ class FolderLockTest : public testing::Test {
         return {std::istreambuf_iterator<char>(stream), {}};
     }
     void write(const std::string& text) const { std::ofstream(file()) << text; }
-    // The lock's content as another kernel would have written it.
+    // The lock's content as written by another kernel.
     static std::string of_other_boot(const std::string& text) {
         return std::regex_replace(text, std::regex(R"("boot_id":"[^"]*")"), R"("boot_id":"other")");
     }
@@ -49,7 +49,7 @@ class FolderLockTest : public testing::Test {
         }
         return "";
     }
-    // Locks in a child and ends it without a release. Returns its pid.
+    // Takes a lock in a child process and kills it without a release. Returns its pid.
     pid_t killed_writer() const {
         const pid_t child = fork();
         if (child == 0) {
@@ -127,7 +127,7 @@ TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
     }
 }
 
-// A file system without locks between hosts: the file is not locked here, but renewed.
+// A file system without locks between hosts: the file is not locked here, but its signs of life are renewed.
 TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
     std::string other;
     {
@@ -153,7 +153,7 @@ TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
     EXPECT_NE(lock.note().find("replaces the lock of process"), std::string::npos);
 }
 
-// A file server that keeps the lock of a host that is gone: held, but not renewed.
+// A file server that keeps the lock of a lost host: held, but not renewed.
 TEST_F(FolderLockTest, ALockThatIsHeldForALostHostIsReplaced) {
     std::string other;
     {
@@ -169,7 +169,7 @@ TEST_F(FolderLockTest, ALockThatIsHeldForALostHostIsReplaced) {
         EXPECT_NE(lock.note().find("replaces the lock of process"), std::string::npos);
         EXPECT_NE(text(), other);
     }
-    // With an unknown writer it is alive.
+    // With an unknown writer the lock is valid.
     write("");
     const int unknown = open(file().c_str(), O_RDWR | O_CLOEXEC);
     ASSERT_EQ(flock(unknown, LOCK_EX), 0);

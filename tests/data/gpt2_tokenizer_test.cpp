@@ -1,5 +1,5 @@
-// GPT-2's tokenizer, token for token against tiktoken and the tokenizers library (fixtures/small_cases.json,
-// written by fixtures/generate.py), and what it says of vocabulary files that it cannot use.
+// GPT-2's tokenizer, token by token against tiktoken and the tokenizers library (fixtures/small_cases.json, written by
+// fixtures/generate.py), and its errors for unusable vocabulary files.
 // Covers: data/bpe_vocabulary.cpp data/gpt2_pieces.cpp
 #include "data/gpt2_tokenizer.h"
 
@@ -25,7 +25,7 @@ std::vector<int32_t> ids_of(const Tokenizer& tokenizer, std::string_view text) {
     return {tokens.begin(), tokens.end()};
 }
 
-// The pieces of a text with '|' between them.
+// Returns the pieces of a text, separated by '|'.
 std::string pieces_of(std::string_view text) {
     std::string result;
     while (!text.empty()) {
@@ -41,7 +41,7 @@ TEST(Gpt2Pieces, FollowThePattern) {
     EXPECT_EQ(pieces_of("I'd say 'tis they'll've'"), "I|'d| say| '|tis| they|'ll|'ve|'");
     EXPECT_EQ(pieces_of("a  b \n c\n\nd   "), "a| | b| \n| c|\n|\n|d|   ");
     EXPECT_EQ(pieces_of("x1 22y$$ %%_"), "x|1| 22|y|$$| %%_");
-    EXPECT_EQ(pieces_of("a\xff\xfe!b \xc3"), "a|\xff\xfe!|b| \xc3");  // bytes that are no UTF-8
+    EXPECT_EQ(pieces_of("a\xff\xfe!b \xc3"), "a|\xff\xfe!|b| \xc3");  // invalid UTF-8
 }
 
 std::string base64(std::string_view bytes) {
@@ -91,7 +91,7 @@ TEST(Gpt2Tokenizer, AnyBytesComeBack) {
     std::mt19937 random(1);
     for (int round = 0; round < 200; ++round) {
         std::string text(random() % 200, '\0');
-        const bool ascii = round % 2 == 0;  // half of it cut into UTF-8 and separators, half noise
+        const bool ascii = round % 2 == 0;  // half of the rounds cut into UTF-8 and separators, half noise
         for (char& c : text)
             c = static_cast<char>(ascii && random() % 8 != 0 ? ' ' + random() % 95 : random());
         const std::vector<int32_t> ids = ids_of(*tokenizer, text);
@@ -101,7 +101,7 @@ TEST(Gpt2Tokenizer, AnyBytesComeBack) {
     EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{-1, tokenizer->separator(), 60000}), "");
 }
 
-// A piece of a megabyte: with a scan of the piece for every merge this would take hours.
+// A piece of a megabyte: scanning the piece for every merge would take hours.
 TEST(Gpt2Tokenizer, LongPiecesTakeNoQuadraticTime) {
     const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
     std::string text(1 << 20, 'a');
@@ -109,7 +109,7 @@ TEST(Gpt2Tokenizer, LongPiecesTakeNoQuadraticTime) {
     EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, text)), text);
 }
 
-// ---- the two formats' rules of merging, on a vocabulary where they differ
+// ---- merge rules of the two formats, on a vocabulary for which they differ
 
 // All single bytes, then these lines.
 std::string tiktoken_file(const std::string& more = "") {
@@ -129,7 +129,7 @@ TEST(Gpt2Tokenizer, MergesAsEachFormatSays) {
     const auto tiktoken =
         make_tokenizer("gpt2", dir.write("abc", tiktoken_file("YWI= 256\nYmM= 257\nYWJj 258\n")));
     EXPECT_EQ(ids_of(*tiktoken, "abc"), std::vector<int32_t>{258});
-    EXPECT_EQ(ids_of(*tiktoken, "xabc"), (std::vector<int32_t>{'x', 258}));  // any two that make a token
+    EXPECT_EQ(ids_of(*tiktoken, "xabc"), (std::vector<int32_t>{'x', 258}));  // any two that form a token
     EXPECT_EQ(tiktoken->separator(), 259);
 
     Json json = tokenizer_json();
@@ -141,7 +141,7 @@ TEST(Gpt2Tokenizer, MergesAsEachFormatSays) {
     json["model"]["merges"] = {"a b", "b c", "a bc"};
     const auto listed = make_tokenizer("gpt2", dir.write("listed", json.dump()));
     const int32_t x = vocab["x"], c = vocab["c"];
-    EXPECT_EQ(ids_of(*listed, "abc"), (std::vector<int32_t>{256, c}));  // the listed pairs alone
+    EXPECT_EQ(ids_of(*listed, "abc"), (std::vector<int32_t>{256, c}));  // only the listed pairs
     EXPECT_EQ(ids_of(*listed, "xabc"), (std::vector<int32_t>{x, 256, c}));
     json["model"]["ignore_merges"] = true;
     const auto whole = make_tokenizer("gpt2", dir.write("whole", json.dump()));

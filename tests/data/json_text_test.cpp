@@ -1,4 +1,4 @@
-// Limits of the one reader of JSON: any text gives a value or a JsonError with a short message, in linear time.
+// Limits of the JSON reader: any text results in a value or a JsonError with a short message, in linear time.
 #include "data/json_text.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(JsonTextTest, OtherTextsAreRefused) {
     expect_refused("{\"a\": \"" + std::string(1'000'000, 'x'), "parse error");
 }
 
-// The library takes a NUL byte for the end of the text and ignores all bytes after it.
+// The library treats a NUL byte as the end of the text and ignores all bytes after it.
 TEST(JsonTextTest, NulBytesAreRefused) {
     using std::string_literals::operator""s;
     expect_refused("{}\0garbage"s, "NUL byte at offset 2");

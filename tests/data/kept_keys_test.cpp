@@ -1,4 +1,4 @@
-// Keys that a part of a row can see, against a look at every query and key.
+// Keys visible to a part of a row, compared with a check of every query and key.
 #include "data/kept_keys.h"
 
 #include <gtest/gtest.h>
@@ -38,12 +38,12 @@ TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
     }
 }
 
-// Who is kept stands behind the kept ones before; who is not gives way to the next, and within a window nothing moves.
+// A kept key has the next index; one that is not kept has the index of the next kept key. Distances within a window are
+// preserved.
 TEST(KeptKeysTest, IndicesKeepDistances) {
     const ContextPart part{.size = 2, .index = 0};
-    const KeptKeys kept(part,
-                        {.sequence_length = 16,
-                         .window = 3});  // chunks 0 … 3 and 12 … 15, of which the second sees 10 and 11 too
+    const KeptKeys kept(part, {.sequence_length = 16,
+                               .window = 3});  // chunks 0 … 3 and 12 … 15; the second also sees 10 and 11
     ASSERT_EQ(kept.ranges().size(), 2u);
     EXPECT_EQ(kept.count(), 10);
     const int64_t indices[] = {0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 5, 6, 7, 8, 9};
@@ -51,10 +51,10 @@ TEST(KeptKeysTest, IndicesKeepDistances) {
     const KeptKeys front({.size = 2, .index = 1},
                          {.sequence_length = 16, .window = 3});  // chunks 4 … 11, one range with 2 and 3
     ASSERT_EQ(front.ranges().size(), 1u);
-    EXPECT_EQ(front.below(15), front.count()) << "padding, behind all that is kept";
+    EXPECT_EQ(front.below(15), front.count()) << "padding, after all kept keys";
 }
 
-// The keys of each query and their number, against a look at every query and key.
+// Visible keys of each query and their number, compared with a check of every query and key.
 TEST(KeptKeysTest, EachQuerySeesItsKeys) {
     for (const int size : {2, 3, 4}) {
         for (const int64_t S : {8, 13, 24, 31}) {
@@ -89,12 +89,12 @@ TEST(KeptKeysTest, EachQuerySeesItsKeys) {
     }
 }
 
-// What documents leave of them, against a look at every query and key.
+// Keys needed with documents, compared with a check of every query and key.
 TEST(KeptKeysTest, NeededAreThoseOfTheDocuments) {
     for (const int size : {2, 3, 4}) {
         for (const int64_t S : {8, 13, 24, 31}) {
             for (const int64_t window : {0, 5, 40}) {
-                for (const int64_t document : {1, 3, 7, 50}) {  // tokens of each
+                for (const int64_t document : {1, 3, 7, 50}) {  // tokens per document
                     for (int index = 0; index < size; ++index) {
                         const ContextPart part{.size = size, .index = index};
                         const AttendedRow row{.sequence_length = S, .window = window};

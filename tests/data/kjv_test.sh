@@ -21,7 +21,7 @@ check() {  # check DESCRIPTION COMMAND...
         failures=$((failures + 1))
     fi
 }
-run() {  # run ARGUMENT...: the script's exit code goes to $code, its output to $work/output
+run() {  # run ARGUMENT...: stores the script's exit code in $code, its output in $work/output
     code=0
     sh "$script" "$@" >"$work/output" 2>&1 || code=$?
 }
@@ -74,7 +74,7 @@ echo damage >>"$work/out/train_000000.bin"
 run "$work/binary" "$work/out"
 check "another dataset is not replaced" [ $code -eq 3 -a "$(calls)" -eq 2 ]
 
-# A PATH with everything but bible.
+# A PATH with all programs except bible.
 mkdir "$work/bin"
 for program in sh awk dirname grep mkdir rm mv sha256sum; do ln -s "$(command -v $program)" "$work/bin/$program"; done
 code=0

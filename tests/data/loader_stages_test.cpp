@@ -1,5 +1,5 @@
-// Rows of stages that differ in their length: each begins where the one before ended, so that no token is read twice
-// in an epoch; and whoever asks for them gets the same.
+// Rows of stages with different lengths: each starts at the end of the previous one, so that no token is read twice in an
+// epoch. All callers read the same rows.
 // Covers: data/further_targets.cpp
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class StreamStagesTest : public testing::Test {
                                 kSeparator};
 };
 
-// 132 windows of 16 tokens: 25 steps are 132 windows or fewer, whatever their rows.
+// 132 windows of 16 tokens: 25 steps use at most 132 windows, for any row length.
 TEST_F(StreamStagesTest, NoTokenIsReadTwiceInAnEpoch) {
     for (const bool shuffle : {true, false}) {
         const std::vector<LoaderStage> stages = {{.sequence_length = 4, .rows_per_step = 8, .num_steps = 10},
@@ -52,7 +52,7 @@ TEST_F(StreamStagesTest, NoTokenIsReadTwiceInAnEpoch) {
     }
 }
 
-// Four rows of four tokens are what one of 16 is: neighbours come together in file order, and apart when shuffled.
+// Four rows of four tokens equal one of 16: adjacent in file order, and apart when shuffled.
 TEST_F(StreamStagesTest, ShortRowsAreCutFromWindows) {
     const std::vector<LoaderStage> stages = {{.sequence_length = 4, .rows_per_step = 8, .num_steps = 4},
                                              {.sequence_length = 16, .rows_per_step = 2}};
@@ -70,10 +70,10 @@ TEST_F(StreamStagesTest, ShortRowsAreCutFromWindows) {
         const Batch pieces = fill(shuffled, step, {0, 8}), windows = fill(whole, step, {0, 2});
         for (size_t i = 0; i < 32; i += 4) short_starts.insert(pieces.tokens[i]);
         for (size_t i = 0; i < 32; i += 4) long_starts.insert(windows.tokens[i]);
-        // Eight windows are in the range, and a step has eight rows: one of each.
+        // Eight windows are in the range, and a step has eight rows: one per window.
         for (size_t i = 4; i < 32; i += 4) EXPECT_NE(pieces.tokens[i], pieces.tokens[i - 4] + 4);
     }
-    EXPECT_EQ(short_starts, long_starts) << "the same text as without stages";
+    EXPECT_EQ(short_starts, long_starts) << "equal to the text without stages";
     for (int64_t step = 4; step < 8; ++step)
         EXPECT_EQ(fill(shuffled, step, {0, 2}).tokens, fill(whole, step, {0, 2}).tokens);
 }
@@ -105,13 +105,13 @@ TEST_F(StreamStagesTest, ChecksItsArguments) {
     const BatchLoader rows = loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
                                      {.sequence_length = 4, .rows_per_step = 9}});
     Batch batch;
-    EXPECT_THROW(rows.fill(2, {0, 9}, batch), Error) << "as many as the other stage has";
+    EXPECT_THROW(rows.fill(2, {0, 9}, batch), Error) << "the other stage's number of rows";
     EXPECT_NO_THROW(rows.fill(3, {0, 9}, batch));
 }
 
 class DocumentStagesTest : public testing::Test {
   protected:
-    // Documents of 3 to 12 tokens that all are their number.
+    // Documents of 3 to 12 tokens; all tokens of a document are its number.
     static std::vector<uint16_t> documents(uint16_t first, uint16_t count) {
         std::vector<uint16_t> tokens;
         for (uint16_t document = first; document < first + count; ++document) {
@@ -120,7 +120,7 @@ class DocumentStagesTest : public testing::Test {
         }
         return tokens;
     }
-    // The numbers in a row's tokens, one for each document.
+    // Returns the document numbers in a row's tokens.
     static std::set<int32_t> numbers_of(const Batch& batch) {
         std::set<int32_t> numbers(batch.tokens.begin(), batch.tokens.end());
         numbers.erase(kSeparator);
@@ -172,7 +172,7 @@ TEST_F(DocumentStagesTest, EqualStagesAreOne) {
 TEST_F(DocumentStagesTest, RowsDoNotDependOnHowAStepIsSplit) {
     const BatchLoader rows(dataset_, {.stages = stages_, .seed = 5}),
         again(dataset_, {.stages = stages_, .seed = 5});
-    for (const int64_t step : {200, 11, 12, 30, 3}) {  // in whatever order
+    for (const int64_t step : {200, 11, 12, 30, 3}) {  // in arbitrary order
         const int64_t count = stages_[rows.stage_at(step)].rows_per_step;
         const Batch whole = fill(rows, step, {0, count});
         std::vector<int32_t> tokens;
@@ -202,11 +202,11 @@ TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
     masked.positions = {0, 1, 2, 3};
     add_further_targets(masked, 2);
     EXPECT_EQ(masked.further_targets[0], (std::vector<int32_t>{-1, 3, 4, -1}))
-        << "what does not count stays so";
+        << "ignored targets stay ignored";
     EXPECT_THROW(add_further_targets(masked, 0), Error);
 }
 
-// The prefix of what follows, behind all tokens to come, in the stage that counts it.
+// Prefixes of the targets follow all further targets, in the stage that counts them.
 TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
     Batch batch;
     batch.targets = {4, 0, -1, 2};
@@ -234,7 +234,7 @@ TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
     EXPECT_EQ(fill(rows, 2, {0, 2}).further_targets.size(), 1u);
 }
 
-// Two ranks, each with its rows of every microbatch, from a step in each stage on.
+// Two ranks with separate rows of every microbatch, from a step in each stage on.
 TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
     const BatchLoader rows = loader({{.sequence_length = 4, .rows_per_step = 16, .num_steps = 3},
                                      {.sequence_length = 16, .rows_per_step = 4, .num_steps = 2},

@@ -15,7 +15,7 @@ namespace ngrams_test {
 
 using Ids = std::vector<int32_t>;
 constexpr int64_t kMany =
-    int64_t{1} << 30;  // rows: two n-grams of a test share one with probability below 1e-5
+    int64_t{1} << 30;  // rows; two n-grams of a test collide with probability below 1e-5
 
 Ids hashed(const Ids& tokens, const Ids& first_key, int64_t n, int64_t rows = kMany) {
     Ids out(tokens.size());
@@ -33,7 +33,7 @@ TEST(NgramsTest, SameNgramSameRowOthersNot) {
     EXPECT_EQ(bigrams[2], bigrams[6]);    // 1 2
     EXPECT_EQ(trigrams[3], trigrams[7]);  // 1 2 3
     EXPECT_NE(trigrams[2], trigrams[6]);  // 7 1 2 and 9 1 2
-    EXPECT_NE(bigrams[2], bigrams[9]);    // the order counts: 1 2 and 2 1
+    EXPECT_NE(bigrams[2], bigrams[9]);    // the order matters: 1 2 and 2 1
     EXPECT_NE(bigrams[2], trigrams[2]);
     EXPECT_EQ(std::set<int32_t>(bigrams.begin(), bigrams.end()).size(), 8U);
 }
@@ -46,17 +46,17 @@ TEST(NgramsTest, NothingBeforeTheFirstKeyIsSeen) {
     std::fill(others.begin(), others.begin() + 3, 99);
     const Ids moved = hashed(others, first_key, 3);
     EXPECT_TRUE(std::equal(ids.begin() + 3, ids.end(), moved.begin() + 3));
-    // (absent, absent, 5), (absent, 5, 6) are not the n-grams of other tokens, token 0 among them.
+    // (absent, absent, 5), (absent, 5, 6) differ from n-grams of other tokens, including token 0.
     const Ids zeros = hashed({0, 0, 5, 6}, one_row(4), 3);
     EXPECT_NE(ids[3], zeros[2]);
     EXPECT_NE(ids[4], zeros[3]);
-    // Two rows of a batch: the second begins like the first.
+    // Two rows of a batch: the second starts like the first.
     const Ids both = hashed({8, 9, 8, 9}, {0, 0, 2, 2}, 2);
     EXPECT_EQ(both[0], both[2]);
     EXPECT_EQ(both[1], both[3]);
 }
 
-// Checkpoints hold trained rows: the function may never change. Figures of the same definition in Python
+// Checkpoints contain trained rows: the function must never change. Values of the same definition in Python
 // (tests/train/fixtures/generate.py).
 TEST(NgramsTest, RowsAreTheSameInEveryBuild) {
     EXPECT_EQ(hashed({32, 116, 104, 101}, one_row(4), 2, 8192), (Ids{6021, 409, 3385, 2703}));
@@ -72,7 +72,7 @@ TEST(NgramsTest, RowsAreUsedEvenly) {
         ASSERT_TRUE(id >= 0 && id < 16);
         ++count[static_cast<size_t>(id)];
     }
-    // 2500 each, with a standard deviation of 48.
+    // Expected 2500 each, with a standard deviation of 48.
     for (int c : count) EXPECT_NEAR(c, 2500, 6 * 48);
 }
 
@@ -92,8 +92,8 @@ TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
     EXPECT_TRUE(batch.ngrams.empty());
 }
 
-// Figures of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 gives a negative xor,
-// whose remainder counts from 0. Documents are no borders.
+// Values of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 results in a negative xor,
+// with a remainder that counts from 0. Documents are no borders.
 TEST(NgramsTest, BigramsByProducts) {
     const Ids tokens = {32, 50256, 104, 65535, 7, 60000}, positions = {0, 1, 2, 3, 4, 5};
     Ids out(6);

@@ -38,8 +38,8 @@ TEST(Permutation, DependsOnSeedAndEpochAlone) {
     EXPECT_NE(images(1000, 1, 0), images(1000, 1, int64_t{1} << 32));
 }
 
-// Every element goes everywhere about equally often. 3,000 seeds over 5 places: expected 600 with a standard
-// deviation of 22, and six of those leave no room for chance among 25 counts.
+// Every element reaches every position about equally often. 3,000 seeds over 5 positions: expected 600 with a standard
+// deviation of 22; six of these exclude chance among 25 counts.
 TEST(Permutation, IsUniform) {
     constexpr int kSize = 5, kSeeds = 3000;
     int counts[kSize][kSize] = {};

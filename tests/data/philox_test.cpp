@@ -7,7 +7,7 @@ namespace philox_test {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known-answer vectors that the Random123 distribution publishes for philox4x32 with 10 rounds.
+// Known-answer vectors of the Random123 distribution for philox4x32 with 10 rounds.
 TEST(Philox, KnownAnswers) {
     EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
     EXPECT_EQ(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),

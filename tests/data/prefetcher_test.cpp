@@ -48,7 +48,7 @@ TEST_F(PrefetcherTest, EqualsDirectFill) {
     }
 }
 
-// The reference must hold until the following call, while the thread goes on filling the rest of the ring.
+// The reference must stay valid until the next call, while the thread fills the rest of the ring.
 TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
     Prefetcher prefetcher(loader_, {.rows_per_microbatch = {24}, .depth = 1});
     for (int64_t step = 0; step < 5; ++step) {
@@ -66,7 +66,7 @@ TEST_F(PrefetcherTest, StopsPromptlyWhateverItIsDoing) {
         Prefetcher prefetcher(loader_, options);
         for (int j = 0; j < i % 3; ++j) prefetcher.next();
     }
-    // Far above what 20 threads need on a busy machine, far below a stop that waits for something.
+    // Much longer than 20 threads need on a busy machine, much shorter than a stop that waits.
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
@@ -83,7 +83,7 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
     expect_error(ExitCode::data, {"token 22 is 600"}, [&] { prefetcher.next(); });
 }
 
-// Steps of 4 microbatches, of which the ring holds two and a bit.
+// Steps of 4 microbatches; the ring holds slightly more than two steps.
 TEST_F(PrefetcherTest, MakesWholeStepsAhead) {
     Prefetcher prefetcher(loader_, {.rows_per_microbatch = {6}, .start_step = 3, .depth = 8});
     Batch expected;
@@ -99,7 +99,7 @@ TEST_F(PrefetcherTest, MakesWholeStepsAhead) {
                  [&] { prefetcher.made_through(22); });
 }
 
-// The failure is known before the steps that lead to it.
+// The error is reported before the steps that lead to it.
 TEST(Prefetcher, SaysAheadThatAStepCannotBeMade) {
     const TempDir dir;
     const std::string path = write_tokens(dir.file("a.bin"), counting_tokens(401));
@@ -109,7 +109,7 @@ TEST(Prefetcher, SaysAheadThatAStepCannotBeMade) {
     Prefetcher prefetcher(loader, {.rows_per_microbatch = {1}, .depth = 6});
     EXPECT_TRUE(prefetcher.made_through(2));
     std::filesystem::resize_file(path, 1024);
-    int64_t step = 0;  // batches made before stay good
+    int64_t step = 0;  // batches made earlier stay valid
     for (; prefetcher.made_through(step + 2); ++step)
         for (int32_t row = 0; row < 2; ++row) EXPECT_EQ(prefetcher.next().tokens[0], 8 * step + 4 * row);
     EXPECT_LT(step, 10);

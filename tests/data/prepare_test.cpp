@@ -13,7 +13,7 @@ namespace prepare_test {
 
 namespace fs = std::filesystem;
 
-// The text of all shards of a split, with '|' for the separator.
+// Returns the text of all shards of a split, with '|' for the separator.
 std::string text_of(const std::string& folder, const DatasetInfo& info, const std::string& split) {
     std::string text;
     for (const ShardInfo& listed : info.shards) {

@@ -1,9 +1,9 @@
-"""HTTP server for download_test.sh: serves a folder with byte ranges, which http.server lacks.
+"""HTTP server for download_test.sh: serves a folder with byte ranges, which http.server does not support.
 
     range_server.py FOLDER PORT_FILE LOG_FILE
 
 Listens on a free port of 127.0.0.1 and writes its number to PORT_FILE. Each request adds the line "path range" to
-LOG_FILE ("-" without a range). The first request of a file with "train_000002" in its name breaks off half-way;
+LOG_FILE ("-" without a range). The first request of a file with "train_000002" in its name is aborted half-way;
 paths below /norange/ ignore ranges.
 """
 import http.server

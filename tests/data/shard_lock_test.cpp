@@ -50,7 +50,7 @@ TEST_F(ShardLockTest, RefusesWhatIsNoLine) {
                  [&] { read_shard_lock(dir_.file("nowhere")); });
 }
 
-// A run and `prepare --verify` hold shards to the lock beside them as to a dataset.json.
+// A run and `prepare --verify` compare shards with the lock in their folder, as with a dataset.json.
 TEST_F(ShardLockTest, FilesAreHeldToTheLockBesideThem) {
     const std::string shard = write_tokens(dir_.file("a.bin"), counting_tokens(3)), hash = sha256_file(shard);
     identify_split({shard});
@@ -59,7 +59,7 @@ TEST_F(ShardLockTest, FilesAreHeldToTheLockBesideThem) {
     EXPECT_NE(verify_dataset(dir_.file("")).find("1 shards with 3 tokens, as first fetched"),
               std::string::npos);
     read(kHash + " 1030 a.bin\n");
-    identify_split({shard}, 0);  // too large to be hashed: counts alone
+    identify_split({shard}, 0);  // too large to be hashed: only counts are compared
     expect_error(ExitCode::data,
                  {"a.bin: damaged, or not the file that shards.lock describes: SHA-256 is " + hash +
                   ", expected " + kHash},

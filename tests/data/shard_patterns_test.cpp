@@ -14,7 +14,7 @@ using Names = std::vector<std::string>;
 
 class ExpandGlobs : public testing::Test {
   protected:
-    // Names of the files that the patterns match, without the test's folder.
+    // Returns the names of the matching files, without the test's folder.
     Names match(const Names& patterns) const {
         Names full;
         for (const std::string& pattern : patterns) full.push_back(dir_.file(pattern));
@@ -54,7 +54,7 @@ TEST_F(ExpandGlobs, ExpandsBraces) {
     EXPECT_EQ(match({"{x"}), Names{"{x"});
 }
 
-// Names that exist as they are written go before patterns, in folders too.
+// Existing literal names have precedence over patterns, also for folders.
 TEST_F(ExpandGlobs, TakesExistingNamesLiterally) {
     for (const char* name : {"t[1]/x.bin", "t[1]/y.bin", "t1/x.bin", "a*b", "axb", "q{1,2}/x.bin", "q1/x.bin",
                              "t[1]/s{a,b}.bin", "w[1]?/v[2].bin", "back\\slash[1]/x.bin"})
@@ -84,7 +84,7 @@ std::string repeated(const std::string& text, int count) {
     return all;
 }
 
-// Each took minutes, or the stack, when glob(3) expanded the braces.
+// Each of these took minutes, or overflowed the stack, when glob(3) expanded the braces.
 TEST_F(ExpandGlobs, LimitsBraces) {
     const auto start = std::chrono::steady_clock::now();
     for (const int depth : {40, 2000, 20000})

@@ -17,7 +17,7 @@ namespace shard_test {
 
 namespace fs = std::filesystem;
 
-// The bytes of a shard file with this header and `bytes` bytes in all.
+// Returns the bytes of a shard file with this header and a total of `bytes` bytes.
 std::string raw_shard(int32_t magic, int32_t version, int32_t count, size_t bytes) {
     std::string content(bytes, '\0');
     const int32_t header[] = {magic, version, count};
@@ -72,7 +72,7 @@ TEST(Shard, ReplacesAFileThatIsOpen) {
     EXPECT_EQ(Shard(dir.file("a.bin")).size(), 1);
 }
 
-// Changes of a file in use. Each is an error that names the shard, whichever part is read.
+// Changes of a file in use: each is an error that names the shard, for any part that is read.
 TEST(Shard, ReportsAFileThatChanges) {
     const TempDir dir;
     const std::string path = dir.file("a.bin");
@@ -104,7 +104,7 @@ TEST(Shard, IsReadAfterItIsDeleted) {
     EXPECT_EQ(shard.read_all()[2], 3);
 }
 
-// Beyond half of the limit of descriptors: the file is opened for each read, and noticed if it is another one.
+// Beyond half of the descriptor limit, the file is opened for each read; a replaced file is detected.
 TEST(Shard, ManyShardsNeedFewDescriptors) {
     const TempDir dir;
     rlimit limit{};

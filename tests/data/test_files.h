@@ -1,4 +1,4 @@
-// Helpers of the data tests: small files, and checks of what an error says.
+// Helpers of the data tests: small files, and checks of error messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace speedrun {
 
-// The path of a shard with these tokens.
+// Writes a shard with these tokens and returns its path.
 inline std::string write_tokens(const std::string& path, const std::vector<uint16_t>& tokens) {
     write_shard(path, tokens);
     return path;
@@ -28,7 +28,7 @@ inline std::string read_text(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// first, first+1, … : tokens that tell their own place.
+// Returns first, first+1, …: each token determines its position.
 inline std::vector<uint16_t> counting_tokens(int count, int first = 0) {
     std::vector<uint16_t> tokens(static_cast<size_t>(count));
     std::iota(tokens.begin(), tokens.end(), static_cast<uint16_t>(first));

@@ -45,7 +45,7 @@ TEST(TextFileTest, OtherKindsAreRefused) {
     expect_regular_file(dir.file("absent"));
 }
 
-// `speedrun train <(command)`: the shell gives the path of a pipe.
+// `speedrun train <(command)`: the shell passes the path of a pipe.
 TEST(TextFileTest, AnonymousPipesAreRead) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::pipe(ends.data()), 0);

@@ -18,18 +18,18 @@ TEST(TokenPrefixesTest, TheLongestOtherTokenThatATokenBeginsWith) {
     EXPECT_EQ(longest_prefixes({}), Ids{});
 }
 
-// Separators have no bytes, and every token begins with none.
+// Separators have no bytes: they neither have nor are prefixes.
 TEST(TokenPrefixesTest, TokensWithoutBytesHaveAndAreNone) {
     EXPECT_EQ(longest_prefixes({"", "a", "", "ab"}), (Ids{-1, -1, -1, 1}));
 }
 
-// Bytes, not characters: both halves of a letter of two bytes are tokens.
+// Bytes, not characters: both halves of a two-byte letter are tokens.
 TEST(TokenPrefixesTest, BytesMayEndWithinACharacter) {
     EXPECT_EQ(longest_prefixes({"\xc3", "\xa4", "\xc3\xa4", std::string("\0", 1), std::string("\0a", 2)}),
               (Ids{-1, -1, 0, -1, 3}));
 }
 
-// Against the definition, on a vocabulary with some thousand merges.
+// Compared with the definition, on a vocabulary with several thousand merges.
 TEST(TokenPrefixesTest, HoldsForAVocabulary) {
     const Tokens tokens =
         read_bpe_vocabulary(SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json").tokens;

@@ -42,7 +42,7 @@ TEST_F(VerifyTest, GoodDataIsGood) {
     identify_split({});
 }
 
-// Every bit of a shard's tokens: below and above the vocabulary, each is found.
+// Every bit of a shard's tokens, within and beyond the vocabulary: each change is detected.
 TEST_F(VerifyTest, EveryFlippedBitIsFound) {
     for (int64_t offset = kShardHeaderBytes; offset < kShardHeaderBytes + 10; ++offset) {
         for (int bit = 0; bit < 8; ++bit) {
@@ -55,10 +55,10 @@ TEST_F(VerifyTest, EveryFlippedBitIsFound) {
         }
     }
     verify_dataset(out_);
-    change_byte(shard(1), 500, 1);  // also in what nobody reads
+    change_byte(shard(1), 500, 1);  // also in an unused byte
     expect_error(ExitCode::data, {"train_000001.bin: damaged", "SHA-256 is", "expected"},
                  [&] { identify_split({shard(1)}); });
-    identify_split({shard(0), shard(1)}, 2000);  // too large to be hashed: counts alone
+    identify_split({shard(0), shard(1)}, 2000);  // too large to be hashed: only counts are compared
 }
 
 TEST_F(VerifyTest, AllThatIsWrongIsNamed) {

@@ -118,7 +118,7 @@ def safetensors():
     ):
         text = json.dumps(header).encode()
         yield struct.pack("<Q", len(text)) + text + data
-    yield struct.pack("<Q", 2**63 - 2) + b"{}"  # 8 more is no int64
+    yield struct.pack("<Q", 2**63 - 2) + b"{}"  # 2^63 - 2 + 8 exceeds int64
     for shape in ([2**62, 4], [-2, -2], [2**63 - 1]):
         text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 16]}}).encode()
         yield struct.pack("<Q", len(text)) + text + bytes(16)

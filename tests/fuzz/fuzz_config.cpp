@@ -1,5 +1,4 @@
-// A config and one --set, after the last newline. What is accepted has to be a fixed point of writing and
-// reading.
+// A config and one --set, after the last newline. An accepted config must be a fixed point of writing and reading.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

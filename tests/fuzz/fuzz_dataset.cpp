@@ -1,4 +1,4 @@
-// 'j': a dataset.json. 'l': a shards.lock. 'i': a data.json. Else: a shard, of which every token is read.
+// 'j': a dataset.json. 'l': a shards.lock. 'i': a data.json. Else: a shard, with all its tokens read.
 #include "data/data_identity.h"
 #include "data/dataset.h"
 #include "data/json_text.h"

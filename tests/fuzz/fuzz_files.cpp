@@ -1,4 +1,4 @@
-// Lines: 's': sums of files. Else: hosts of a launch.
+// Lines: 's': hashes of files. Else: hosts of a launch.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

@@ -1,4 +1,4 @@
-// The config.json of a GPT-2 of the transformers library.
+// The config.json of a GPT-2 in the transformers library's format.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

@@ -1,4 +1,4 @@
-// What the fuzz targets share: an input as a file without a disk, and the one kind of failure that is right.
+// Common parts of the fuzz targets: an input as a file in memory, and the check of allowed errors.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace speedrun::fuzz {
 
-// A file in memory, for as long as the object.
+// A file in memory with the lifetime of the object.
 class MemoryFile {
   public:
     explicit MemoryFile(std::string_view content);
@@ -23,8 +23,8 @@ class MemoryFile {
     std::string path_;
 };
 
-// Runs a parser. An Error with exit code 2 or 3 and a message is its right to throw; everything else, and an
-// exit code 1 is that too, ends the process as a finding.
+// Runs a parser. It may throw an Error with exit code 2 or 3 and a message. All other exceptions, also Errors with exit code 1,
+// end the process as a finding.
 void expect_clean(const std::function<void()>& parse);
 
 }  // namespace speedrun::fuzz

@@ -1,4 +1,4 @@
-// A metrics.jsonl of a run that may have been killed. One more damaged line changes the count of damaged lines alone.
+// A metrics.jsonl of a run that may have been killed. One more damaged line changes only the count of damaged lines.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

@@ -1,4 +1,4 @@
-// A network's file: what is accepted has times that are numbers.
+// A network file: an accepted one has finite times.
 #include <cmath>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// 'r': a record.json, evaluated by a track, written and read again. 't': a track.json. 'm': a metrics.jsonl of a record, read and
-// thinned. Else: a compressed one.
+// 'r': a record.json, evaluated by a track, written and read again. 't': a track.json. 'm': a metrics.jsonl of a record, read
+// and thinned. Else: the same, compressed.
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

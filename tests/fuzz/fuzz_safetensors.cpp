@@ -6,7 +6,7 @@
 
 namespace {
 
-// A tensor's name may be that of a piece of a checkpoint: numbers that there are, by whatever name, or none.
+// Tensor names may be piece names of a checkpoint: a piece must be within the shape, or the name is not a piece.
 void check_pieces(const std::vector<speedrun::NamedTensor>& tensors, const std::vector<int64_t>& shape) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Fuzzes a parser from its seeds: so many inputs, the same ones every time, unless SECONDS is given: then as many as that
-# takes, and others every time. A finding is an error and stays in the working folder; run the program on that file to see it
-# again. Usage: run.sh PROGRAM TARGET RUNS [SECONDS]
+# Fuzzes a parser from its seeds with RUNS reproducible inputs; with SECONDS, with random inputs for that time. A finding is an
+# error and is kept in the working folder; run the program on that file to reproduce it. Usage: run.sh PROGRAM TARGET RUNS
+# [SECONDS]
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 "$(dirname "$0")/corpus.py" "$2" "$work/corpus"
-# JSON in pieces that mutation rarely finds by itself.
+# JSON fragments that mutation rarely produces.
 printf '"{"\n"}"\n"["\n"]"\n":"\n","\n"\\""\n"null"\n"true"\n"1e308"\n"-1"\n"9223372036854775808"\n"\\xff"\n' >"$work/words"
 how="-seed=1 -runs=$3"
 [ $# -lt 4 ] || how="-max_total_time=$4"
-# libFuzzer tries what the program compares with, addresses among it: without random ones the inputs are the same.
+# libFuzzer uses compared values, including addresses, as inputs: without address randomisation the inputs are reproducible.
 fixed="setarch $(uname -m) -R"
 $fixed true 2>/dev/null || fixed=
 # shellcheck disable=SC2086  # the options are meant to be split

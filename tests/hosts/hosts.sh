@@ -1,11 +1,11 @@
 # shellcheck shell=sh
-# Hosts on one machine, for scripts that test runs across several: each is a network namespace with an address (10.99.0.N), a name
-# (nodeN) and a slowed link to a switch, which is a namespace too. Sourced after ../expect.sh; needs to be root.
-#   make_hosts COUNT     all of them, or the script ends with 77 and the reason
-#   in_host N COMMAND…   as if typed there
-#   cut N, mend N        the link
-#   kill_host N          everything that runs there, at once
-# ./agent is what mpirun reaches them by, as it does others by ssh.
+# Hosts on one machine, for tests of runs on several hosts. Each is a network namespace with an address (10.99.0.N), a name
+# (nodeN) and a slowed link to a switch, which is a namespace too. Sourced after ../expect.sh; requires root.
+#   make_hosts COUNT     creates the hosts, or ends the script with 77 and the reason.
+#   in_host N COMMAND…   runs a command on host N.
+#   cut N, mend N        disconnects and reconnects its link.
+#   kill_host N          kills all its processes.
+# ./agent replaces ssh for mpirun.
 hosts_id=speedrun-$$
 num_hosts=0
 
@@ -45,7 +45,7 @@ host=\$1
 shift
 exec ip netns exec "$hosts_id-\${host##*.}" unshare --uts sh -c "hostname node\${host##*.}; \$*"
 J
-    # Would the host's link carry anything?
+    # ./answers HOST: true if the host's link is up.
     printf '#!/bin/sh\nip -n %s link show "port${1##*.}" | grep -q "state UP"\n' "$(namespace switch)" >answers
     chmod +x agent answers
 }
@@ -64,12 +64,12 @@ kill_host() {
     [ -z "$pids" ] || kill -9 $pids
 }
 
-# addresses COUNT: "10.99.0.1:1,10.99.0.2:1", a rank each.
+# addresses COUNT: "10.99.0.1:1,10.99.0.2:1", one rank each.
 addresses() {
     list=""
     for n in $(seq "$1"); do list="$list${list:+,}10.99.0.$n:1"; done
     echo "$list"
 }
-# Options of mpirun, which begins on host 1.
+# Options of mpirun, which runs on host 1.
 mpirun_options="--mca plm_rsh_agent $work/agent --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include 10.99.0.0/24
  --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include 10.99.0.0/24 --bind-to none"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A run on several hosts: the same losses as on one; a link that is cut for a while, and for good; a host that dies.
-# It ends all ranks with code 5, who name it; under launch the run goes on without it.
+# A run on several hosts: equal losses as on one host; a link that is cut temporarily or permanently; a host that dies. A lost
+# host ends all ranks with code 5 and its name; under launch the run continues without it.
 # Usage: hosts_test.sh SPEEDRUN MPIEXEC
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES LABELS mpi COST 100 ENVIRONMENT mpi
 set -u
@@ -14,7 +14,7 @@ make_hosts 4
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 
 config="tiny.json --set batch.microbatch_tokens=64 --set parallel.strategy=zero1"
-# on HOSTS NAME OPTIONS…: a rank on each, as one would type it on the first of them.
+# on HOSTS NAME OPTIONS…: one rank per host, started on the first host.
 on() {
     count=$1 name=$2
     shift 2
@@ -34,7 +34,7 @@ for count in 2 4; do
     done
 done
 
-# A link that is cut for five seconds: the run waits, and goes on.
+# A link that is cut for five seconds: the run waits, then continues.
 on 2 mended --set schedule.steps=400 --set parallel.timeout_s=60 >mended.out 2>&1 &
 run=$!
 wait_for_step mended 20
@@ -48,7 +48,8 @@ expect 0 "result: done" on 2 uncut --set schedule.steps=400
 [ "$(losses mended)" = "$(losses uncut)" ] || fail "a cut changed losses"
 
 no_rank_of() { ! pgrep -f "^$speedrun train .*--name $1 " >/dev/null; }
-# lost NAME HARM TEXT: a run of that name, of which HARM takes the second host: all ranks end, on both, and TEXT says who is missing.
+# lost NAME HARM TEXT: a run with this name; HARM removes the second host. All ranks end, on both hosts, and TEXT names the lost
+# one.
 lost() {
     on 2 "$1" --set schedule.steps=100000 --set parallel.timeout_s=3 >lost.out 2>&1 &
     run=$!
@@ -57,18 +58,18 @@ lost() {
     wait_until no_rank_of "$1"
     grep -q "$3" lost.out || fail "$2: nobody names the host: $(cat lost.out)"
 }
-# A link that is cut for longer than ranks wait for each other. mpirun waits for it on its side, and then hears of the end.
+# A link that is cut for longer than the timeout. mpirun waits for the link on its side, and then receives the end.
 lost lost cut "rank 1 on node2 is lost"
 mend 2
 wait $run
 code=$?
 [ $code -eq 5 ] || fail "a cut link ends a run with $code: $(cat lost.out)"
 
-# A host that dies. mpirun, whose daemon dies with it, may be the first to notice, and then ends with a code of its own.
+# A host that dies. Its mpirun daemon dies too, so mpirun may detect the loss first, and then has its own exit code.
 lost killed kill_host "rank 1 on node2 is lost\\|Remote daemon: .* on node 10.99.0.2"
 wait $run && fail "a host that died ends a run well: $(cat lost.out)"
 
-# The same under `launch`: it goes on with the host that answers.
+# Repeated under `launch`: it continues with the host that answers.
 printf '10.99.0.1\n10.99.0.2\n' >hosts.txt
 # shellcheck disable=SC2086  # options
 in_host 1 "$speedrun" launch --backoff 0.1 --stalled 15 --hosts hosts.txt --probe './answers {host}' -- "$mpiexec" $mpirun_options --host '{hosts}' \

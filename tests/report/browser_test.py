@@ -1,5 +1,5 @@
-"""The page of scripts/report.py in headless Chromium, cut off from every network: charts draw, sorting, hover and the switches
-work, nothing is loaded and nothing complains, on a desktop and on a phone, light and dark. SCREENSHOTS=DIR keeps pictures.
+"""The page of scripts/report.py in headless Chromium without a network: charts, sorting, hover and switches work without
+requests or errors, on a desktop and on a phone, light and dark. SCREENSHOTS=DIR keeps pictures.
 Usage: browser_test.py SPEEDRUN [MPIEXEC]. Skipped (77) without Chromium or the packages of scripts/requirements.txt."""
 
 import json
@@ -57,8 +57,8 @@ class BrowserTest(unittest.TestCase):
             self.browser.screenshot(Path(SCREENSHOTS) / f"{page}_{width}_{scheme}.png")
 
     def tearDown(self):
-        """After whatever a test did: no request but for the page itself, no message, no exception."""
-        self.browser.value("1")  # events of before have come when this is answered
+        """After each test: no request except the page itself, no message, no exception."""
+        self.browser.value("1")  # previous events have arrived when this is answered
         requests = [e["params"]["request"]["url"] for e in self.browser.events if e["method"] == "Network.requestWillBeSent"]
         self.assertEqual([url for url in requests if not url.startswith("data:")], [self.pages[self.page].resolve().as_uri()])
         complaints = [
@@ -77,7 +77,7 @@ class BrowserTest(unittest.TestCase):
         )
 
     def middle_of(self, expression: str) -> tuple[float, float]:
-        """Of an element, scrolled into view."""
+        """Returns the position of an element, scrolled into view."""
         return tuple(
             self.browser.value(
                 f"(async () => {{ const e = {expression}; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
@@ -95,14 +95,14 @@ class BrowserTest(unittest.TestCase):
             lines = self.browser.value(
                 f"[...document.querySelectorAll('#{chart} .scatterlayer path.js-line')].map(p => p.getAttribute('d').length)"
             )
-            self.assertGreaterEqual(len(lines), 12)  # training and validation of 4 runs, and of 2 means
+            self.assertGreaterEqual(len(lines), 12)  # training and validation of 4 runs and of 2 means
             self.assertGreater(min(lines), 20)
             self.assertGreaterEqual(self.count(f"#{chart} .scatterlayer .points path"), 3 * 6)
             self.assertEqual(self.count(f"#{chart} .shapelayer path"), 1)  # the target
         self.assertGreaterEqual(self.count("#step-times .violinlayer path.violin"), 2)
         self.assertGreaterEqual(self.count("#where .barlayer .point path"), 2 * 3)
         self.assertEqual(self.count("#overlap .barlayer .point path"), 4 if len(sys.argv) > 2 else 0)
-        # Nothing that sends a chart away: Plotly has such a button unless it is told not to.
+        # No button that sends a chart to a server: Plotly has one by default.
         titles = self.browser.value("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)")
         self.assertIn("Zoom", titles)
         self.assertEqual([title for title in titles if "hare" in title or "loud" in title], [])
@@ -126,11 +126,11 @@ class BrowserTest(unittest.TestCase):
 
     def test_hover_tells_the_point(self):
         self.open("runs")
-        self.click("document.querySelector('button[data-kind=val]')")  # no training curve beside the point
+        self.click("document.querySelector('button[data-kind=val]')")  # hides training curves near the point
         self.browser.wait_for(
             "document.getElementById('loss-time').data.filter(t => t.visible).every(t => t.meta.kind === 'val')"
         )
-        # The curve that is drawn last, the mean of the last config with several runs or a single run, at its last point.
+        # The last drawn curve (the mean of the last config with several runs, or a single run), at its last point.
         name, loss = self.browser.value(
             "(t => [t.name, t.y.at(-1)])(document.getElementById('loss-time').data.filter(t => t.visible).at(-1))"
         )
@@ -138,7 +138,7 @@ class BrowserTest(unittest.TestCase):
             "[...document.querySelectorAll('#loss-time .scatterlayer .trace')].at(-1).querySelector('.points path:last-child')"
         )
         self.browser.mouse("mouseMoved", x, y)
-        # On its way there the pointer may have told another point.
+        # The pointer may have passed other points.
         told = "document.querySelector('#loss-time .hoverlayer .hovertext')?.textContent"
         text = self.browser.wait_for(f"({told} || '').includes('{loss:.4f}') && {told}")
         for words in (name.removesuffix(", validation"), "validation loss", "nats per token", "s of training", "tokens, step "):
@@ -174,7 +174,7 @@ class BrowserTest(unittest.TestCase):
             ["true", "false"],
         )
         drawn = "document.querySelectorAll('#loss-time .scatterlayer .trace').length"
-        self.browser.wait_for(f"{drawn} === 6")  # the baseline comes with its button
+        self.browser.wait_for(f"{drawn} === 6")  # the button adds the baseline
         self.click("document.querySelector('button[data-group=\"1\"]')")
         self.browser.wait_for(f"{drawn} === 12")
 
@@ -182,7 +182,7 @@ class BrowserTest(unittest.TestCase):
         self.open("runs", width=390)
         self.assertLessEqual(
             self.browser.value("document.documentElement.scrollWidth"), 390
-        )  # tables scroll inside of their frames
+        )  # tables scroll within their frames
         widths = self.browser.value("[...document.querySelectorAll('.chart')].map(c => c.getBoundingClientRect().right)")
         self.assertLessEqual(max(widths), 390)
         self.assertGreater(
@@ -194,7 +194,7 @@ class BrowserTest(unittest.TestCase):
         page = "getComputedStyle(document.body).backgroundColor"
         label = "getComputedStyle(document.querySelector('#loss-time .xtick text')).fill"
         dark, light_label = self.browser.value(page), self.browser.value(label)
-        self.browser.scheme("light")  # while the page is open: charts follow
+        self.browser.scheme("light")  # while the page is open: charts must follow
         self.browser.wait_for(f"{label} !== {json.dumps(light_label)}")
         self.assertNotEqual(self.browser.value(page), dark)
 

@@ -1,4 +1,4 @@
-"""Headless Chromium by its DevTools protocol over two pipes: no package needed, no port opened."""
+"""Headless Chromium through its DevTools protocol over two pipes, without packages or ports."""
 
 import base64
 import fcntl
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# A page that takes this long is broken; a loaded machine draws ours in a few seconds.
+# A page that takes longer is broken; a loaded machine draws ours in a few seconds.
 TIMEOUT_S = 90
 
 
@@ -20,13 +20,13 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """One page. `events` collects what it reported: console, exceptions, requests."""
+    """One page. `events` collects its reports: console, exceptions, requests."""
 
     def __init__(self, chromium: str):
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         commands_out, self._commands = os.pipe()
         self._answers, answers_in = os.pipe()
-        # Copies at high numbers first: what is to become 3 may be open as 4. Closed by the child's exec, unlike 3 and 4.
+        # Copies at high numbers first, as a source descriptor may be 3 or 4. Exec closes the copies, but not 3 and 4.
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (commands_out, answers_in)]
 
         def connect() -> None:  # in the child: Chromium reads from 3 and writes to 4
@@ -93,14 +93,14 @@ class Browser:
                 self.events.append(answer)
 
     def value(self, expression: str):
-        """Of JavaScript in the page; a promise is awaited."""
+        """Returns the value of JavaScript in the page; awaits a promise."""
         result = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
     def wait_for(self, expression: str):
-        """Until it is true; its value."""
+        """Waits until the expression is true; returns its value."""
         deadline = time.monotonic() + TIMEOUT_S
         while not (value := self.value(expression)):
             if time.monotonic() > deadline:
@@ -126,7 +126,7 @@ class Browser:
             self.mouse(kind, x, y, button="left", clickCount=1)
 
     def screenshot(self, path: Path) -> None:
-        """Of the whole page, not of the window alone."""
+        """Captures the whole page, not only the window."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         picture = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

@@ -1,4 +1,4 @@
-"""Run folders for the tests: real ones of the binary that is tested, and damaged copies."""
+"""Run folders for the tests: real ones of the tested binary, and damaged copies."""
 
 import gzip
 import hashlib
@@ -29,7 +29,7 @@ CONFIG = {
 
 
 def require(*modules: str, requirements: str = "scripts/requirements.txt") -> None:
-    """Ends the test as skipped where a package is missing."""
+    """Skips the test if a package is missing."""
     for module in modules:
         try:
             __import__(module)
@@ -105,7 +105,8 @@ def copy_run(run: Path, name: str) -> Path:
 
 
 def make_record(track: Path, name: str, candidates: list[Path], baselines: list[Path], before: str | None = None) -> Path:
-    """A record folder in the layout of train/records/record_json.cpp. Its statistics are invented: they are only shown."""
+    """A record folder in the layout of train/records/record_json.cpp. Its statistics are made up, as they are only
+    displayed."""
     folder = track / f"2026-01-02_{name}"
     folder.mkdir(parents=True)
     entries = []

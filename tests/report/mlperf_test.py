@@ -1,5 +1,5 @@
-"""speedrun records export --mlperf: MLPerf's own compliance checker takes the log of every run of every committed record, and
-refuses damaged ones; times equal record.json's. Usage: mlperf_test.py SPEEDRUN. Skipped (77) without mlperf-logging."""
+"""speedrun records export --mlperf: MLPerf's own compliance checker accepts the log of every run of every committed record,
+and refuses damaged ones; times equal record.json's. Usage: mlperf_test.py SPEEDRUN. Skipped (77) without mlperf-logging."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ class MlperfTest(unittest.TestCase):
         self.temporary.cleanup()
 
     def accepted(self, log: Path) -> bool:
-        """The program, as a person calls it."""
+        """Runs the checker's program."""
         done = subprocess.run(
             [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", RULES, "--werror", str(log)],
             cwd=self.work,
@@ -62,7 +62,7 @@ class MlperfTest(unittest.TestCase):
             for run in json.loads(file.read_text())["runs"]:
                 log = out / run["side"] / f"result_{made[run['side']]}.txt"
                 made[run["side"]] += 1
-                # The checker in this process: starting Python a hundred times takes minutes.
+                # The checker runs in this process: starting Python a hundred times takes minutes.
                 valid, *_ = main(str(log), f"training_{RULES}/common.yaml", make_checker("training", RULES, False, True))
                 self.assertTrue(valid, log)
                 by_key = {line["key"]: line for line in lines_of(log)}

@@ -1,4 +1,4 @@
-"""Reads the page of scripts/report.py back, and runs the script."""
+"""Runs scripts/report.py and reads its page."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from made_runs import SCRIPTS
 
 
 class Page(HTMLParser):
-    """Cells of the page's tables by the table's id, text of #notices, charts, and everything that could load something."""
+    """Cells of the page's tables by the table's id, text of #notices, charts, and all elements that could load resources."""
 
     def __init__(self, path: Path):
         super().__init__()

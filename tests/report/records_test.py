@@ -1,4 +1,4 @@
-"""scripts/report.py on tracks: invented records, damaged ones, and what `speedrun records attempt` writes.
+"""scripts/report.py on tracks: made-up records, damaged ones, and a record of `speedrun records attempt`.
 Usage: records_test.py SPEEDRUN. Skipped (77) where the packages of scripts/requirements.txt are missing."""
 
 import json
@@ -36,18 +36,18 @@ class RecordsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("4 runs of 2 configs", done.stdout)  # the baseline's runs are the first record's
         page = Page(self.work / "track.html")
-        self.assertEqual([row[0] for row in page.tables["records"][1:]], ["ant", "zebra"])  # raced against comes before
+        self.assertEqual([row[0] for row in page.tables["records"][1:]], ["ant", "zebra"])  # baseline first
         row = page.row("records", "ant")
         self.assertEqual(row[3:5], ["2", "3.00 ± 0.02"])
         self.assertEqual(row[6:], ["0.0042", "the one before", "1.250", "< 0.0001", "no record build"])
         self.assertIn("seed 9 was interrupted after 3 steps", page.notices)
         self.assertIn("uncommitted changes", str(page.tables["environment"]))
-        # One record alone has its baseline too.
+        # A single record includes its baseline.
         self.assertEqual(report(second, "--out", self.work / "record.html").returncode, 0)
         self.assertEqual(len(Page(self.work / "record.html").row("leaderboard", "the one before (baseline of ant)")), 10)
 
     def test_record_of_the_binary(self):
-        """What `speedrun records attempt` writes."""
+        """Reads a record of `speedrun records attempt`."""
         if "records" not in subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=False).stdout:
             self.skipTest("this binary has no records")
         shards = read(self.work / "tiny" / "dataset.json")["shards"]

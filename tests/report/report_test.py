@@ -1,4 +1,4 @@
-"""scripts/report.py on real runs of the binary: figures of the page against the runs' own files, and damaged folders.
+"""scripts/report.py on real runs of the binary: compares the page's figures with the runs' files; damaged folders.
 Usage: report_test.py SPEEDRUN [MPIEXEC]. Skipped (77) where the packages of scripts/requirements.txt are missing."""
 
 import json
@@ -99,7 +99,7 @@ class ReportTest(unittest.TestCase):
                 sum(bar["x"][i] for bar in bars), statistics.fmean(s["train_ms"] for s in summaries) / 1e3, delta=2e-5
             )
             self.assertAlmostEqual(bars[3]["x"][i], statistics.fmean(s["optimizer_ms"] for s in summaries) / 1e3, delta=1e-5)
-            # Ranks that share a core may be seen waiting for longer than they trained.
+            # Ranks that share a core may wait for longer than they trained.
             exposed = [min(s["comm_exposed_ms"], s["train_ms"] - s["optimizer_ms"]) for s in summaries]
             self.assertAlmostEqual(bars[2]["x"][i], statistics.fmean(exposed) / 1e3, delta=1e-5)
 
@@ -179,7 +179,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(row[2], "unfinished")
         self.assertIn("was cut short", row[12])
         self.assertNotIn("<script>alert", (self.work / "some.html").read_text(encoding="utf-8"))
-        self.assertEqual(page.row("leaderboard", "broken")[1], "3")  # without the unfinished one and the one that is missing
+        self.assertEqual(page.row("leaderboard", "broken")[1], "3")  # without the unfinished run and the missing one
         (broken / "metrics.jsonl").write_bytes(b'\xff\n{"event": "step", "step": 1e999}\n[]\n')
         self.refused(3, "no run could be read", broken, nothing)
 
@@ -189,7 +189,7 @@ class ReportTest(unittest.TestCase):
         shutil.copy(ROOT / "logs" / "README.md", logs)
         (logs / "attempts").mkdir()
         out = self.work / "pattern.html"
-        done = report(*sorted(logs.glob("*")), "--out", out)  # as a shell expands logs/*
+        done = report(*sorted(logs.glob("*")), "--out", out)  # as expanded from logs/* by a shell
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("README.md: is no folder", done.stderr)
         self.assertIn("attempts: no run in it", done.stderr)

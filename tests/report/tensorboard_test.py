@@ -1,4 +1,4 @@
-"""scripts/to_tensorboard.py: every value of metrics.jsonl comes back from the event files, and nothing else does.
+"""scripts/to_tensorboard.py: the event files have exactly the values of metrics.jsonl.
 Usage: tensorboard_test.py SPEEDRUN. Skipped (77) where the packages of scripts/requirements.txt are missing."""
 
 import json
@@ -30,7 +30,7 @@ def as_float32(value: float) -> float:
 
 
 def scalars_in(folder: Path) -> dict[tuple[str, int], tuple[float, float]]:
-    """Value and wall time by tag and step."""
+    """Returns value and wall time by tag and step."""
     accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})  # 0: all of them
     accumulator.Reload()
     return {
@@ -41,7 +41,7 @@ def scalars_in(folder: Path) -> dict[tuple[str, int], tuple[float, float]]:
 
 
 def expected_of(run: Path) -> dict[tuple[str, int], tuple[float, float]]:
-    """From the file's own text, apart from how the script reads it."""
+    """Reads the file independently of the script."""
     environment, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("environment", "summary"))
     start = datetime.fromisoformat(environment["time_utc"]).timestamp() + summary["startup_ms"] / 1e3
     expected, tokens = {}, 0
@@ -50,7 +50,7 @@ def expected_of(run: Path) -> dict[tuple[str, int], tuple[float, float]]:
         if event == "step":
             tokens = line["tokens"]
         else:
-            line["tokens"] = tokens  # seen before this validation
+            line["tokens"] = tokens  # before this validation
         sent = line.pop("bytes", {})
         line |= {f"bytes/{kind}": value for kind, value in sent.items()}
         for key, value in line.items():
@@ -77,7 +77,7 @@ class ToTensorBoardTest(unittest.TestCase):
             self.assertTrue(
                 found[key][0] == value or (math.isnan(value) and math.isnan(found[key][0])), (key, found[key], value)
             )
-            self.assertAlmostEqual(found[key][1], wall_time, delta=1e-6, msg=key)  # seconds since 1970 in a double
+            self.assertAlmostEqual(found[key][1], wall_time, delta=1e-6, msg=key)  # seconds since 1970 as a double
         return len(expected)
 
     def test_every_value_comes_back(self):
@@ -88,7 +88,7 @@ class ToTensorBoardTest(unittest.TestCase):
         compared = sum(self.same(out / run.name, run) for run in runs)
         self.assertGreater(compared, 1000)
         print(f"{compared} values of {len(runs)} runs are the same")
-        again = convert(self.logs, "--out", out)  # two files in one folder would be drawn over each other
+        again = convert(self.logs, "--out", out)  # two files in one folder would be drawn in one chart
         self.assertEqual((again.returncode, "exists and is not overwritten" in again.stderr), (2, True), again.stderr)
 
     def test_losses_that_are_not_finite(self):

@@ -1,4 +1,4 @@
-"""scripts/to_wandb.py: every value of metrics.jsonl comes back from the offline runs, and nothing else does.
+"""scripts/to_wandb.py: the offline runs have exactly the values of metrics.jsonl.
 Usage: wandb_test.py SPEEDRUN. Skipped (77) where the packages of scripts/requirements_wandb.txt are missing."""
 
 import json
@@ -18,11 +18,11 @@ from made_runs import ROOT, SCRIPTS, copy_run, make_record, prepare, require, tr
 require("wandb", requirements="scripts/requirements_wandb.txt")
 from wandb.proto import wandb_internal_pb2
 
-BLOCK = 32768  # the file is a log in LevelDB's format behind 7 bytes of its own
+BLOCK = 32768  # the file is a log in LevelDB's format after a header of 7 bytes
 
 
 def convert(*arguments) -> subprocess.CompletedProcess:
-    # A proxy that does not answer: a run that would send something fails.
+    # A proxy that does not answer: a run with network access would fail.
     environment = os.environ | {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     return subprocess.run(
         [sys.executable, str(SCRIPTS / "to_wandb.py"), *map(str, arguments)],
@@ -50,7 +50,7 @@ def messages(file: Path):
 
 
 class Offline:
-    """An offline run, read back."""
+    """Reads an offline run."""
 
     def __init__(self, folder: Path):
         self.values, self.times, self.config, self.summary, self.name = {}, {}, {}, {}, ""
@@ -73,7 +73,7 @@ class Offline:
 
 
 def expected_of(run: Path) -> tuple[dict, dict]:
-    """Values and times, from the file's own text, apart from how the script reads it."""
+    """Returns values and times, read independently of the script."""
     environment, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("environment", "summary"))
     start = datetime.fromisoformat(environment["time_utc"]).timestamp() + summary["startup_ms"] / 1e3
     values, times, tokens = {}, {}, 0

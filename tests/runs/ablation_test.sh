@@ -34,7 +34,7 @@ expect 0 "| half of its width |" ablation tiny.json items.json --seeds 1,2
 for item in whole muon width; do
     [ -n "$(loss_of logs/ablation-tiny/$item/seed=2)" ] || fail "no run of $item with seed 2"
 done
-# Differences of equal seeds: their mean, and the standard error of it.
+# Mean and standard error of the differences of equal seeds.
 expected=$(for seed in 1 2; do
     echo "$(loss_of logs/ablation-tiny/width/seed=$seed) $(loss_of logs/ablation-tiny/whole/seed=$seed)"
 done | awk '{ d[NR] = $1 - $2 } END { mean = (d[1] + d[2]) / 2; printf "%+.4f ± %.4f", mean, (d[1] > d[2] ? d[1] - d[2] : d[2] - d[1]) / 2 }')
@@ -43,7 +43,7 @@ done | awk '{ d[NR] = $1 - $2 } END { mean = (d[1] + d[2]) / 2; printf "%+.4f ±
 [ "$(cell 'half of its width' 7 | tr -d ,)" -lt "$(cell nothing 7 | tr -d ,)" ] || fail "half of the width has as many parameters"
 cp out first
 
-# A second call trains what is missing, and nothing twice.
+# A second call trains only missing runs.
 before=$(stat -c %Y logs/ablation-tiny/muon/seed=1/summary.json)
 rm -r logs/ablation-tiny/muon/seed=2
 expect 1 "| Muon |" ablation tiny.json items.json --seeds 1,2 --table-only
@@ -51,12 +51,12 @@ expect 0 "| Muon |" ablation tiny.json items.json --seeds 1,2
 [ "$(stat -c %Y logs/ablation-tiny/muon/seed=1/summary.json)" = "$before" ] || fail "a run that was done is repeated"
 [ "$(cell Muon 3)" = "$(awk -F ' *[|] *' '$2 == "Muon" { print $3 }' first)" ] || fail "the run that was missing gave another loss"
 
-# The steps to a target lie on the line between two validations.
+# Steps to a target are interpolated linearly between two validations.
 printf '{"status": "done", "steps": 4, "val_loss": 1.0, "parameters": 5, "target_loss": 1.5, "step_ms": {}}' >made.json
 for item in whole muon width; do
     mkdir -p "made/$item/seed=1"
     cp made.json "made/$item/seed=1/summary.json"
-    # Two stages, of steps of 1000 and 3000 ms, and turns that were slower.
+    # Two stages, of steps of 1000 and 3000 ms, and slower repetitions.
     turn() { printf '[{"first_step": 0, "end_step": 2, "step_ms": %s}, {"first_step": 2, "end_step": 4, "step_ms": %s}]' "$1" "$2"; }
     echo "[$(turn 1000 3000), $(turn 9000 9000), $(turn 10 9000)]" >"made/$item/times.json"
     for at in "2 3.0" "3 2.0" "4 1.0"; do
@@ -70,6 +70,6 @@ expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 3.5 s |" made --target 2.5
 expect 0 "| nothing | 1.0000 |  | 2000.0 ms | 2.0 s |" made --target 3
 expect 0 "| nothing | 1.0000 |  | 2000.0 ms | - |" made --target 0.9
 
-# A target that nobody reaches has no time.
+# An unreached target has no time.
 expect 0 "| nothing | [0-9.]* |  | [0-9.]* ms | - |" python3 "$here/../../scripts/ablation.py" tiny.json items.json --seeds 1 --out unreached --step-seconds 0.1 --speedrun "$speedrun" -- --set schedule.steps=2 --set record.target_loss=0.01
 exit $failures

@@ -1,4 +1,4 @@
-// Whole runs whose AdamW keeps its moments in bf16: under every strategy, stopped and continued, on other ranks too.
+// Whole runs with AdamW moments in bf16: under every strategy, stopped and continued, also on other ranks.
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
@@ -21,8 +21,8 @@ class Bf16MomentsRunTest : public RankRunFixture {
     }
 };
 
-// Ranks add up gradients in another order, and a moment may then be rounded the other way, by 1/256 of itself, which
-// ten steps of learning carry into the loss a hundredfold weaker.
+// Ranks sum gradients in another order, which may change the rounding of a moment by 1/256 of its value. Over ten steps, the
+// effect on the loss is a hundred times smaller.
 TEST_F(Bf16MomentsRunTest, AnyRanksTrainAlike) {
     run_on(1, bf16(), "one");
     run_on(1, bf16({"optimizers.groups.1.moments_dtype=f32"}), "f32");

@@ -1,5 +1,5 @@
-// Whole runs with weights that are kept in bf16, without masters of f32: each step under every strategy, stopped and
-// continued, on other ranks too; what checkpoints hold, and what memory holds no longer.
+// Whole runs with weights in bf16 without f32 masters: each step under every strategy, stopped and continued, also on other
+// ranks; contents of checkpoints and memory.
 #include <functional>
 #include <map>
 #include <set>
@@ -12,7 +12,7 @@
 namespace speedrun::testing {
 namespace bf16_weights_run_test {
 
-using Values = std::vector<std::vector<float>>;  // of whole parameters, by id
+using Values = std::vector<std::vector<float>>;  // whole parameters; index: id
 
 Values values_of(StepRunner& runner) {
     Values values;
@@ -34,7 +34,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
   protected:
     static constexpr int64_t kSteps = 3;
 
-    // AdamW, Muon and NorMuon on bf16 weights beside matrices and vectors with masters of f32.
+    // AdamW, Muon and NorMuon on bf16 weights, together with matrices and vectors with f32 masters.
     Config config_with(const char* weights, const Settings& more = {}) const {
         const std::string dtype = std::string(R"(,"weights_dtype":")") + weights + "\"";
         Settings all = {
@@ -59,7 +59,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
     Config f32(const Settings& more = {}) const { return config_with("f32", more); }
     static Settings by(const char* strategy) { return {std::string("parallel.strategy=") + strategy}; }
 
-    // By parameter id: does its group keep it in bf16?
+    // True, by parameter id, if its group stores it in bf16.
     static std::vector<bool> kept_in_bf16(const Config& c) {
         const ParameterTable table = parameters_of(c.model, c.longest_sequence());
         std::vector<bool> kept;
@@ -68,7 +68,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
         return kept;
     }
 
-    // Weights before the first step and behind each, as rank 0 reads them.
+    // Weights before the first step and after each step, as rank 0 reads them.
     std::vector<Values> steps_of(int num_ranks, const Config& c,
                                  const std::function<void(StepRunner&, int64_t)>& before) const {
         std::vector<Values> all;
@@ -93,8 +93,8 @@ class Bf16WeightsRunTest : public RankRunFixture {
     }
 };
 
-// A run with masters is set to the weights of the run without before each step: what it then computes, rounded, is what the
-// other one keeps, in every bit. Weights with masters in both runs are the same in both.
+// Before each step, a run with masters is set to the weights of the run without masters. Its rounded result must equal the
+// other run's weights bitwise. Weights with masters in both runs must be equal.
 TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
     const std::vector<bool> kept = kept_in_bf16(bf16());
     EXPECT_EQ(std::set<bool>(kept.begin(), kept.end()), (std::set<bool>{false, true}));
@@ -116,7 +116,7 @@ TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
     }
 }
 
-// A bucket without masters has neither the f32 nor a second copy of what compute reads.
+// A bucket without masters has neither f32 weights nor a second copy in the compute dtype.
 TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
     if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());
@@ -155,7 +155,7 @@ TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
     }
 }
 
-// Ranks add up gradients in another order, and a weight may then be rounded the other way, by 1/256 of itself.
+// Ranks sum gradients in another order, which may change the rounding of a weight by 1/256 of its value.
 TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
     if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
     run_on(1, bf16(), "one");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/checkpoint_cost.py on the folder of a run whose steps and saves are made up. Usage: checkpoint_cost_test.py"""
+"""scripts/checkpoint_cost.py on a run folder with made-up steps and saves. Usage: checkpoint_cost_test.py"""
 
 import json
 import subprocess
@@ -29,14 +29,15 @@ def check(what, holds, done):
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
-    # Steps of 100 ms, and from the second save on of 120; a save's three steps take 50, 20 and 20 ms longer. The first steps do not count.
+    # Steps take 100 ms, and from the second save on 120; a save's three steps take 50, 20 and 20 ms longer. The first steps are
+    # not counted.
     steps = [900.0] * 5 + [100.0] * 15
     for usual in (100.0, 120.0, 120.0):
         steps += [usual + 50, usual + 20, usual + 20] + [usual] * 17
-    write(folder, steps, [20, 40, 60, 80])  # the last one was on the disk when no step was left
+    write(folder, steps, [20, 40, 60, 80])  # the last one completed when no step was left
     done = run(folder)
     check("costs", done.returncode == 0 and "3 saves of 990 MB, on the disk after 350 ms, 40 ms of a core" in done.stdout, done)
-    # The second has 100 before it and 120 behind it: usual are 110, and it took 90 + 30.
+    # Steps take 100 ms before the second save and 120 after it: the usual step is 110, and the save took 90 + 30.
     check("mean", "took 100 ms longer for a save, standard error 10 ms" in done.stdout, done)
     check("share", "saving every 30 s: 0.33% +- 0.03% of the time of steps" in done.stdout, done)
     done = run(folder, "--interval", "10")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The command line as scripts see it: exit codes, messages, files, and prepare -> plan -> train -> eval -> sample on a
-# tiny text. Usage: cli_test.sh SPEEDRUN
+# The command line as used by scripts: exit codes, messages, files, and prepare -> plan -> train -> eval -> sample on a tiny
+# text. Usage: cli_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN
 # Covers: kernels/cuda/*no_*.cpp kernels/runtime/runtime.cpp train/commands/plan_communication.cpp
 # Covers: train/commands/plan_graph.cpp train/comm/no_*.cpp train/commands/*_command.cpp train/commands/build_findings.cpp
@@ -35,7 +35,7 @@ expect 0 '"findings"' "$speedrun" doctor --json
 expect 2 "^fail  *disk .*--out" "$speedrun" doctor --out /proc/runs
 expect 2 '"status": "fail"' "$speedrun" doctor --json --out /proc/runs
 
-# Data: missing, then prepared, then not overwritten.
+# Data: missing, then prepared, never overwritten.
 expect 3 "tiny/train_" "$speedrun" train tiny.json --name early
 [ ! -e logs/early ] || fail "a run that cannot start left a folder"
 expect 3 "no_such.txt" "$speedrun" prepare --input no_such.txt --out tiny
@@ -62,7 +62,7 @@ expect 2 "max_document_tokens 5 is for data.rows=documents" "$speedrun" plan tin
 expect 0 "all_reduce over shard (4 ranks), f32" "$speedrun" plan tiny.json --ranks 4 --set batch.microbatch_tokens=64
 expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan tiny.json --ranks 4
 
-# Stages: each in the plan, one chosen for what shows a single one, lists that do not fit refused.
+# Stages: each in the plan, one selected for single-stage outputs, invalid lists refused.
 cat >stages <<'END'
 --set schedule.stages=[2,8] --set schedule.steps=8 --set batch.sequence_length=[32,64] --set model.window=[8,0]
 --set schedule.lr_factor=[[0.5,1],1]
@@ -96,7 +96,7 @@ expect 0 "validation loss $(sed -n 's/.*"val_loss": \([0-9.]\{6\}\).*/\1/p' logs
 expect 0 "chapter" "$speedrun" sample logs/staged --tokens 5 --prompt "chapter "
 rm -r logs
 
-# A modelled step on a GPU that is not here.
+# A modelled step on a GPU that this machine lacks.
 expect 0 "modelled step .* tokens/s" "$speedrun" plan tiny.json --gpu h100
 for line in "^matmul 256x96x32 nt " "^attention_backward .*measured on an H100" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"; do
     grep -q -e "$line" out || fail "the modelled step says nothing of $line"
@@ -104,7 +104,7 @@ done
 expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json
 python3 -m json.tool out >/dev/null || fail "plan --gpu --json prints no JSON"
 expect 0 "one of 4 GPUs" "$speedrun" plan tiny.json --gpu a100 --ranks 4 --set batch.microbatch_tokens=64
-# In time, with what ranks send each other.
+# With communication, in time.
 on_4() { "$speedrun" plan tiny.json --gpu h100 --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1 "$@"; }
 expect 0 "^    0  1-.*  256 " on_4
 grep -q "exposed ms" out || fail "a modelled run of 4 ranks says nothing of exposed communication"
@@ -116,7 +116,7 @@ expect 0 "communication .* ms, hidden" "$speedrun" trace predicted.json
 echo '{"name": "slow", "between": {"gb_s": 1}, "inside": {"gb_s": 1}}' >network.json
 expect 0 "^network: slow" on_4 --timeline --network network.json
 expect 3 "network.json: unknown key 'gb'" eval 'echo "{\"gb\": 1}" >network.json && on_4 --timeline --network network.json'
-# Which layouts of them are fast: options that the same command takes, in their order.
+# Search for fast layouts: prints options that the same command accepts, in order.
 expect 0 "--set parallel.strategy=" on_4 --search
 grep -q "^ .* the config as it is$" out && grep -q "layouts tried, of which 0 need more" out || fail "the search says nothing of the config or of memory"
 first=$(grep -m 1 -o -e "--set .*" out)
@@ -146,7 +146,7 @@ expect 2 "one of them at a time" "$speedrun" plan tiny.json --parameters --gpu h
 expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2
 expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
 
-# The model as its graph: layers, the busiest step, a unit as text for Graphviz and, where that is there, as a picture.
+# The model as its graph: layers, the busiest step, a unit as text for Graphviz and, if available, as a picture.
 expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.num_layers=2 --set model.value_embeddings=1
 for line in "^  0  *embeddings  *embedding 320 x 32; rmsnorm$" "^  1  *block 0  *rmsnorm; linear 32 -> 96; QK-norm, rotary 2 x 16;" \
     "^  2  *block 1  *add; rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *add; rmsnorm; head 32 -> 320 (257 tokens), not tied, "; do
@@ -173,7 +173,7 @@ expect 2 "\-\-unit 1 is for the picture" "$speedrun" plan tiny.json --unit 1
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --graph unit.dot --gpu h100
 expect 2 "name a config" "$speedrun" plan --graph unit.dot
 
-# A step, operation by operation. Nothing is saved.
+# Profile of a step by operation. Nothing is saved.
 expect 0 "steps of 256 tokens (1 microbatches) of the dataset" "$speedrun" bench tiny.json --steps 2 --warmup 1
 for line in "^matmul 256x96x32 nt " "^attention_forward " "^= step " "sum of floors" "step without events"; do
     grep -q -e "$line" out || fail "the bench says nothing of $line"
@@ -191,13 +191,13 @@ expect 0 '"train_ms": [0-9]' "$speedrun" bench tiny.json --run 0.1 --json
 python3 -m json.tool out >/dev/null || fail "bench --run --json prints no JSON"
 expect 2 "stage" staged bench --run 1 --stage 0
 expect 2 "run" "$speedrun" bench tiny.json --run soon
-# A config's model as its seed makes it, which has learned nothing.
+# A config's untrained model, initialised from its seed.
 expect 0 "chapter" "$speedrun" sample tiny.json --tokens 5 --prompt "chapter "
 expect 0 "validation loss [56]\\." "$speedrun" eval tiny.json
 expect 2 "not a config" "$speedrun" eval no_such.json
 [ ! -e logs ] || fail "the bench left a run folder"
 
-# A run, and its folder is never overwritten.
+# A run; its folder is never overwritten.
 expect 0 "target 50.0000: reached" "$speedrun" train tiny.json --name first --trace 2:3
 for file in config.json environment.json metrics.jsonl summary.json run.log trace.json checkpoints/final/model.safetensors; do
     [ -s "logs/first/$file" ] || fail "no logs/first/$file"
@@ -231,7 +231,7 @@ expect 3 "tokens, but a row of" gradients --length 1000000
 expect 2 "--stage 1" gradients --length 64 --stage 1
 expect 2 "weights" "$speedrun" gradients tiny.json --tokens tiny/val_000000.bin --out made.safetensors
 expect 0 "chapter" "$speedrun" sample logs/first --tokens 20 --prompt "chapter "
-# Weights kept in bf16: a checkpoint has them in two bytes, the final ones are f32, and both are the same numbers.
+# Weights in bf16: a checkpoint stores two bytes per value, the final weights are f32, and the values are equal.
 halves="--set precision=bf16 --set optimizers.groups.1.weights_dtype=bf16"
 expect 0 "^result: done" "$speedrun" train tiny.json --name halves --set schedule.steps=4 --set checkpoint.every=2 $halves
 expect 0 "validation loss" "$speedrun" eval logs/halves
@@ -239,7 +239,7 @@ mv out loss
 expect 0 "$(cat loss)" "$speedrun" eval logs/halves/checkpoints/step-00000004
 expect 0 "chapter" "$speedrun" sample logs/halves --tokens 5 --prompt "chapter "
 expect 2 "groups\[1\].weights_dtype is bf16, but the run computes in f32" "$speedrun" plan tiny.json $halves --set precision=f32
-# With n-grams: what follows is known only to a sampler that reads the same rows as training.
+# With n-grams: sampling works only with the same rows as in training.
 expect 0 "done" "$speedrun" train tiny.json --name ngrams --set model.max_ngram=4 --set model.ngram_rows=999 --set schedule.steps=60
 expect 0 "^the quick brown fox jumps over" "$speedrun" sample logs/ngrams --prompt "the quick" --tokens 24 --temperature 0
 expect 2 "not a run folder" "$speedrun" sample tiny
@@ -262,7 +262,7 @@ mv pieces/vocabulary vocabulary
 expect 3 "pieces/vocabulary" "$speedrun" sample logs/pieces
 expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --vocab "$vocabulary" --prompt "the quick" --tokens 20 --temperature 0
 
-# Exchange with the transformers library: out, in, out again with the same bytes, and a run that starts there.
+# Exchange with the transformers library: export, import, export again with equal bytes, and a run from the imported weights.
 gpt2() { name=$1; shift; "$speedrun" train tiny.json --name "$name" --set model.preset=gpt2 --set 'optimizers.groups=[{"params":["*"],"lr":0.01}]' "$@"; }
 expect 0 "done" gpt2 gpt2
 expect 0 "GPT2LMHeadModel, f32" "$speedrun" export logs/gpt2 hf
@@ -279,7 +279,7 @@ expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=
 expect 2 "only a GPT-2 can be exported.*model.norm is rmsnorm, expected layernorm" "$speedrun" export logs/first hf3
 expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first
 
-# Damage: weights cut short, a shard cut short.
+# Damage: truncated weights, a truncated shard.
 head -c 1000 logs/quiet/checkpoints/final/model.safetensors >cut && mv cut logs/quiet/checkpoints/final/model.safetensors
 expect 3 "model.safetensors" "$speedrun" eval logs/quiet
 head -c 2000 tiny/train_000000.bin >cut && mv tiny/train_000000.bin whole && mv cut tiny/train_000000.bin
@@ -298,7 +298,7 @@ expect 2 "vocab_size 200 is below the 257 tokens of the dataset tiny" "$speedrun
 expect 4 "diverged at step [0-9]*: .*weight" "$speedrun" train tiny.json --name wild --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000
 grep -q '"status": "diverged"' logs/wild/summary.json || fail "the summary does not say diverged"
 
-# A signal: the step is finished, the weights are saved, 143.
+# A signal: the step is completed, the weights are saved, exit code 143.
 "$speedrun" train tiny.json --name stopped --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
 wait_until test -s logs/stopped/metrics.jsonl

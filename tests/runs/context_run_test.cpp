@@ -1,4 +1,4 @@
-// Whole runs whose ranks share rows: they train, validate, save and continue as one rank does.
+// Whole runs with ranks that share rows: they train, validate, save and continue as one rank does.
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
@@ -14,7 +14,7 @@ struct SharedRows {
 
 class ContextRunTest : public RankRunFixture {
   protected:
-    // Rows of 30 tokens, which 6 chunks divide and 4 and 8 do not; a window, and validation in rows of its own.
+    // Rows of 30 tokens, which 6 chunks divide but 4 and 8 do not; a window, and separate validation rows.
     Config shared(int context, const Settings& more = {}) const {
         Settings all = {kSanitized ? "schedule.steps=6" : "schedule.steps=12",
                         "batch.sequence_length=30",
@@ -28,14 +28,14 @@ class ContextRunTest : public RankRunFixture {
                         "checkpoint.keep=100",
                         "threads=1",
                         "parallel.context=" + std::to_string(context)};
-        // A whole model names its windows itself.
+        // A whole model declares its windows itself.
         const bool model = !more.empty() && more.front().starts_with("model=");
         if (model) std::erase(all, "model.window=11");
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
     }
-    // Whose loss weighs three tokens to come, and which hashes n-grams, smears rows and takes keys from the token before: what
-    // belongs to a token is of its whole row.
+    // A model whose loss weights three further tokens, with hashed n-grams, smeared rows and keys of the previous token: each
+    // token's values depend on its whole row.
     static std::string model_of_further_tokens() {
         return R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -77,7 +77,7 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
     }
 }
 
-// What one mesh saved, another continues; the same one bit for bit.
+// Another mesh continues a saved run; the same mesh bitwise.
 TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
     Settings model;
     const auto run = [&](const SharedRows& mesh, const std::string& name, const std::string& from = "") {

@@ -1,6 +1,5 @@
 #!/bin/sh
-# The data of a run as scripts see it: documents that are all trained on, resuming on other data, shards that do not belong
-# together, and shards that change while they are in use.
+# A run's data: all documents are trained on, resuming on other data, inconsistent shards, and shards that change while in use.
 # Usage: data_cli_test.sh SPEEDRUN [MPIEXEC]
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT mpi
 set -u
@@ -11,7 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 train() { "$speedrun" train tiny.json --quiet "$@"; }
 prepare() { "$speedrun" prepare --input text.txt --document-marker %% "$@"; }
-# refused CODE TEXT OPTION...: a run that cannot start, and leaves no folder.
+# refused CODE TEXT OPTION...: a run that cannot start and creates no folder.
 refused() {
     code=$1; text=$2; shift 2
     expect "$code" "$text" train --name refused "$@"
@@ -19,7 +18,7 @@ refused() {
 }
 expect 0 "train" prepare --out tiny --val-every 10
 
-# Documents of one letter, of which the first needs to be learned too. --temperature 0: the most likely letter.
+# Documents of one letter; the first letter must be learned too. --temperature 0: the most likely letter.
 for letter in A B C D; do
     head -c 200 /dev/zero | tr '\0' $letter >$letter.txt
 done
@@ -37,7 +36,7 @@ expect 0 "" "$speedrun" prepare --input A.txt --out letters --force
 expect 0 "" train --name one $letters
 grep -q "of 1 documents" logs/one/run.log || fail "a dataset of one document is not trained on"
 
-# A run says which data it read, and goes on with them wherever they are.
+# A run records its data, and continues with them at any location.
 expect 0 "" train --name whole --set checkpoint.every=10
 grep -q '"file": "train_000000.bin"' logs/whole/data.json || fail "data.json does not name the shard"
 resume() { train --resume logs/whole/checkpoints/step-00000010 --set checkpoint.every=10 "$@"; }
@@ -47,7 +46,8 @@ cmp -s logs/whole/checkpoints/step-00000020/rank-00000.safetensors logs/moved/ch
     fail "a run that goes on with moved data ends elsewhere"
 cp -r moved tiny
 
-# Other data: prepared anew with another split, bytes of a shard, another name, one more, one fewer. Exit 3, and no folder.
+# Other data: prepared with another split, changed bytes of a shard, another name, an additional or missing shard. Exit 3, and
+# no folder.
 other() { expect 3 "$1" resume --name other; [ ! -e logs/other ] || fail "a resume that is refused left a folder"; rm -rf tiny; cp -r moved tiny; }
 prepare --out tiny --val-every 3 --force >out
 other "belongs to other data: data.train: train_000000.bin has [0-9]* tokens there.*data.val: val_000000.bin has"
@@ -58,7 +58,7 @@ other "train_000000.bin has [0-9]* tokens there\|train_000001.bin is here and no
 expect 3 "belongs to other data" train --name whole --resume auto --set checkpoint.every=10 --set 'data.val=letters/train_*.bin'
 expect 0 "" train --name whole --resume auto --set checkpoint.every=10
 
-# A checkpoint of an older version: resumed, and it is said that nothing could be compared.
+# A checkpoint of an older version is resumed, with a message that its data could not be compared.
 cp -r logs/whole logs/old && rm -r logs/old/checkpoints/step-00000020
 python3 - logs/old/checkpoints/step-00000010 <<'P'
 import json, pathlib, subprocess, sys
@@ -80,7 +80,7 @@ expect 0 "warning: these are not the shards that logs/whole validated on: data.v
 expect 0 "warning: these are not the shards" "$speedrun" eval logs/whole/checkpoints/step-00000020
 rm -rf tiny; cp -r moved tiny
 
-# Shards that do not belong together.
+# Inconsistent shards.
 refused 2 "tiny/train_000000.bin is twice in data.train" --set 'data.train=["tiny/train_*.bin","tiny/train_000000.bin"]'
 refused 2 "tiny/val_000000.bin is in data.train and also in data.val.*data.allow_overlap" --set 'data.train=tiny/*.bin'
 refused 2 "tiny/train_000000.bin is in data.train and also in data.val" --set 'data.val=tiny/train_*.bin'
@@ -91,19 +91,19 @@ expect 0 "" train --name insisted --set 'data.val=tiny/train_*.bin' --set data.a
 cp tiny/val_000000.bin plain.bin
 refused 3 "data.train and data.val hold different tokens: bytes .* and gpt2" --set data.val=plain.bin --set model.vocab_size=50304
 
-# Links find the dataset.json of their target; without one a shard is not called FineWeb.
+# Links find the dataset.json of their target; a shard without one is not called FineWeb.
 mkdir links && ln -s ../tiny/train_000000.bin links/a.bin && ln -s ../tiny/val_000000.bin links/b.bin
 expect 0 "" train --name links --set data.train=links/a.bin --set data.val=links/b.bin
 refused 2 "50257 tokens of the dataset without dataset.json" --set data.train=plain.bin
 
-# Names that look like patterns, and patterns that would take for ever.
+# Names that look like patterns, and patterns with exponential matching time.
 cp -r tiny 't[1]'
 expect 0 "" train --name brackets --set 'data.train=t[1]/train_000000.bin' --set 'data.val=t[1]/val_*.bin'
 refused 2 "braces are nested deeper" --set "data.train=$(printf '{a,%.0s' $(seq 2000))$(printf '}%.0s' $(seq 2000))"
 refused 2 "more than 10000 names" --set "data.train=$(printf '{1,2}%.0s' $(seq 26))"
 
-# A shard that changes while it is trained on. changed TEXT SHARD COMMAND...: the command changes it; the run ends with 3, the
-# shard's name, and a checkpoint of the last step that was made.
+# A shard that changes during training. changed TEXT SHARD COMMAND...: the command changes it. The run ends with 3, the shard's
+# name, and a checkpoint of its last step.
 changed() {
     text=$1; shard=$2; shift 2
     rm -rf tiny logs/changed; cp -r moved tiny
@@ -124,7 +124,7 @@ changed ".*while it was in use" val_000000.bin truncate -s 2000 tiny/val_000000.
 changed ".*while it was in use" train_000000.bin sh -c 'echo more >>tiny/train_000000.bin'
 changed ".*was written to while it was in use" train_000000.bin sh -c "printf x | dd of=tiny/train_000000.bin bs=1 seek=3000 conv=notrunc 2>/dev/null"
 rm -rf tiny; cp -r moved tiny
-# Deleted, or replaced by a rename: the run reads the files that it opened.
+# Deleted, or replaced by a rename: the run reads its open files.
 rm -rf logs/deleted
 "$speedrun" train tiny.json --name deleted --quiet --set schedule.steps=10000000 >out 2>&1 &
 pid=$!
@@ -138,7 +138,7 @@ wait $pid
 got=$?
 [ $got -eq 130 ] || fail "a deleted shard ended the run with $got instead of the signal's 130"
 
-# Two ranks, the second with files of its own. If its files change, both end with 3 and one checkpoint.
+# Two ranks with separate files. If the second rank's files change, both end with 3 and one checkpoint.
 ranks() {
     rm -rf tiny other logs/ranks; cp -r moved tiny; mkdir other; cp -r "${second:-moved}" other/tiny
     set -- train "$work/tiny.json" --out "$work/logs" --name ranks --quiet --set batch.microbatch_tokens=64 "$@"

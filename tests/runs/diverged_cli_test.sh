@@ -1,5 +1,5 @@
 #!/bin/sh
-# Weights that are not finite: exit 4 and the parameter's name from every command that reads them. Usage:
+# Non-finite weights: exit 4 and the parameter's name from every command that reads them. Usage:
 # diverged_cli_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
@@ -9,7 +9,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 . "$here/tiny_run.sh"
 expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
 
-# Numbers at the edge are refused before anything is trained.
+# Extreme values are refused before training.
 group=optimizers.groups.1
 for set in $group.beta1=1 $group.beta2=1 $group.epsilon=0 $group.epsilon=1e-300 $group.beta1=0.99999999 $group.lr=1e999 $group.lr=nan \
     optimizers.groups.0.momentum=1 optimizers.groups.0.polar_epsilon=0 model.logit_softcap=1e-45; do
@@ -17,7 +17,7 @@ for set in $group.beta1=1 $group.beta2=1 $group.epsilon=0 $group.epsilon=1e-300 
     [ ! -e logs/refused ] || fail "$set: a folder is left"
 done
 
-# A run with an unbounded loss ends as diverged, whichever step is the last.
+# A run with an unbounded loss ends as diverged, for any last step.
 for steps in 1 2 3 4 5 6 7 8; do
     "$speedrun" train tiny.json --name "wild$steps" --quiet --set schedule.steps=$steps --set $group.lr=1000 --set $group.weight_decay=1000 >out 2>&1
     code=$?

@@ -1,4 +1,4 @@
-// The state of a run, of which a test changes a part.
+// A run's state that forwards all calls; tests override parts of it.
 #pragma once
 
 #include "train/checkpoint/run_state.h"

@@ -1,8 +1,7 @@
-// The golden curve: losses of the first 50 steps on the King James text, f32, against committed ones. It
-// catches what op tests cannot: a change of data order, initialisation, schedule or optimizer that still
-// "trains". To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json
-// build/release/runs_tests
-//     --gtest_filter='GoldenTest.*'
+// The golden curve: losses of the first 50 steps on the King James text, f32, compared with committed ones. It detects errors
+// that tests of operations cannot: a changed data order, initialisation, schedule or optimizer that still trains. To regenerate
+// after an intended change:
+// SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json build/release/runs_tests --gtest_filter='GoldenTest.*'
 // build: in run_test_cases
 // build: prepared
 // Covers: data/zipf_tokens.cpp
@@ -51,12 +50,11 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     const auto golden = Json::parse(file).get<std::vector<double>>();
     ASSERT_EQ(losses.size(), golden.size());
     for (size_t i = 0; i < golden.size(); ++i) {
-        // Another processor, a GPU or another library sums in another order. Measured on a CPU: noise of
-        // 2^-24·√K of its root mean square on every product, more than the rounding of a sum of K terms in
-        // f32, moves no loss by more than 2e-6 (15 seeds), Muon's amplification included; sixteen times
-        // as much by 6e-5 (8 seeds). 1e-4 so holds for a GPU, too, and leaves room for its functions and
-        // other compilers, none for products in TF32; a wrong data order, initial value or update moves
-        // the first losses by 1e-3 and more.
+        // Other processors, GPUs and libraries sum in other orders. Measured on a CPU: noise of 2^-24·√K of the root mean
+        // square on every matmul (more than the f32 rounding of a sum of K terms) changes no loss by more than 2e-6 (15 seeds),
+        // including Muon's amplification. Sixteen times this noise: 6e-5 (8 seeds). Thus 1e-4 suffices for GPUs, other
+        // libraries and compilers, but not for matmuls in TF32. A wrong data order, initial value or update changes the first
+        // losses by at least 1e-3.
         constexpr double kTolerance = 1e-4;
         EXPECT_NEAR(losses[i], golden[i], kTolerance * golden[i]) << "step " << i;
     }

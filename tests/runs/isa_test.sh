@@ -1,6 +1,6 @@
 #!/bin/sh
-# One binary at every instruction level that this processor has: in f32 the same losses and weights to the last bit, in bf16 the
-# same but for the order of sums; an unknown level is refused. Usage: isa_test.sh SPEEDRUN
+# One binary at every instruction set level of this processor. In f32 losses and weights are bitwise equal, in bf16 up to the
+# order of sums; an unknown level is refused. Usage: isa_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN
 set -u
 speedrun=$(realpath "$1")
@@ -16,7 +16,8 @@ for isa in avx2 avx512 avx512_bf16 amx_bf16; do
 done
 [ -n "$isas" ] || { echo "FAILED: no level at all"; exit 1; }
 
-# A model with every operation that rounds on its way: norms, rotary, attention over documents and windows, both activations.
+# A model with all operations that round intermediate values: norms, rotary, attention over documents and windows, both
+# activations.
 for isa in $isas; do
     for precision in f32 bf16; do
         for family in modern gpt2; do
@@ -33,8 +34,8 @@ for isa in $isas; do
         cmp -s "losses-avx2-f32-$family" "losses-$isa-f32-$family" || fail "$family f32: losses at $isa are not those at avx2"
         cmp -s "logs/avx2-f32-$family/checkpoints/final/model.safetensors" "logs/$isa-f32-$family/checkpoints/final/model.safetensors" ||
             fail "$family f32: weights at $isa are not those at avx2"
-        # Sums in another order, rounded to 8 bits on the way: seen up to 1e-3 of the loss; a value rounded at another point,
-        # or not at all, moves single losses no more than that, a wrong one by far more.
+        # Sums in another order, with intermediate rounding to 8 bits: measured up to 1e-3 of the loss. A changed or missing
+        # rounding step has no larger effect on single losses; a wrong value has a much larger one.
         paste -d' ' "losses-avx2-bf16-$family" "losses-$isa-bf16-$family" | sed 's/"loss"://g' |
             awk '{d = $1 - $2; if (d < 0) d = -d; if (d > 5e-3 * $1) bad = 1} END {exit bad}' ||
             fail "$family bf16: losses at $isa are not near those at avx2"

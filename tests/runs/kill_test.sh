@@ -1,6 +1,6 @@
 #!/bin/sh
-# kill -9 at random moments of a run that saves after every step. Each time all steps but the last one are on the disk. The run
-# continues and ends bitwise as one that was never killed. Usage: kill_test.sh SPEEDRUN [SEED [SECONDS]]
+# kill -9 at random moments of a run that saves after every step. After each kill, all steps but the last one are on disk. The
+# continued run ends bitwise equal to an undisturbed one. Usage: kill_test.sh SPEEDRUN [SEED [SECONDS]]
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
@@ -14,7 +14,7 @@ steps_of() { cat "logs/$1/metrics.jsonl" 2>/dev/null | grep -c '"event":"step"';
 newest_of() { ls "logs/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([1-9][0-9]*\)$/\1/p' | sort -n | tail -1; }
 losses() { grep -o '"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
 set -- "$speedrun" train tiny.json --quiet --set schedule.steps=60 --set eval.every=20 --set checkpoint.every=1
-# The run has come to its end: is it the one that was never killed? Then the next one begins.
+# Compares the completed run with the undisturbed one, and starts the next one.
 compare() {
     losses victim >victim.loss
     cmp -s whole.loss victim.loss || fail "after $kills kills: other losses than the run that was never killed"
@@ -28,7 +28,7 @@ expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-mark
 expect 0 "^result: done" "$@" --name whole
 losses whole >whole.loss
 [ "$(grep -c 'on the disk' logs/whole/run.log)" -eq 60 ] || fail "60 steps saved $(grep -c 'on the disk' logs/whole/run.log) times"
-# Checks the disk after a kill: a checkpoint of every step, but for the last one in the metrics.
+# After a kill, the disk must have a checkpoint of every step in the metrics, except the last one.
 note_kill() {
     kills=$((kills + 1))
     ls -d logs/victim/checkpoints/.step-* >/dev/null 2>&1 && during_save=$((during_save + 1))
@@ -42,7 +42,7 @@ for delay in $(awk -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < 300; ++
     before=$(steps_of victim)
     "$@" --name victim --resume auto >out 2>&1 &
     pid=$!
-    # One in four while it starts, the others once it has made a step.
+    # One kill in four during start-up, the others after the first step.
     turn=$((turn + 1))
     while [ $((turn % 4)) -ne 0 ] && kill -0 $pid 2>/dev/null && [ "$(steps_of victim)" = "$before" ]; do sleep 0.01; done
     sleep "$delay"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/check_layers.py: this tree passes, and each fault planted in a small one is named.
+# scripts/check_layers.py: this tree passes, and each fault planted in a small tree is reported.
 # Usage: layers_test.sh ROOT
 # ctest: ARGS ROOT PROPERTIES TIMEOUT 60
 root=$1

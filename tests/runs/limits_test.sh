@@ -1,6 +1,6 @@
 #!/bin/sh
-# Limits of containers and of the shell, as the command line meets them: cores, memory, processes and threads. Parts that need
-# root, control groups or mounts say that they are skipped. Usage: limits_test.sh SPEEDRUN
+# Limits of containers and of the shell: cores, memory, processes and threads. Parts that need root, control groups or mounts
+# are skipped with a message. Usage: limits_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$(realpath "$1")
@@ -10,7 +10,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 unset OMP_NUM_THREADS
 expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
 n=0
-# train CODE TEXT OPTIONS...: a short run, which $before runs where it is set; each in a folder of its own.
+# train CODE TEXT OPTIONS...: a short run in its own folder, started by $before if set.
 before=''
 train() {
     code=$1 text=$2
@@ -21,7 +21,7 @@ train() {
 }
 cores=$(nproc)
 
-# OMP_NUM_THREADS of any size lowers the number of threads, and never raises it.
+# OMP_NUM_THREADS of any size can lower the number of threads, but not raise it.
 for value in 1000000 99999999999 99999999999999999999999 2147483648 -3 0 abc ''; do
     before="env OMP_NUM_THREADS=$value"
     train 0 "on $cores threads"
@@ -33,7 +33,7 @@ done
 before=''
 train 0 "exceeds the $cores cores .*; set threads=$cores" --set threads=$((cores + 1))
 
-# Addresses: too few for a thread's stack, or for memory. A message, and no signal.
+# Address space too small for a thread's stack or for memory: a message, and no signal.
 for kib in 40000 60000 90000 120000; do
     before="sh $work/under -v $kib"
     cat >under <<'J'
@@ -52,7 +52,7 @@ J
 done
 before=''
 
-# `ulimit -u` counts for other users than root.
+# `ulimit -u` applies to users other than root.
 if [ "$(id -u)" = 0 ] && command -v setpriv prlimit >/dev/null; then
     chmod -R a+rwX "$work"
     cp "$speedrun" program && chmod a+rx program
@@ -77,7 +77,7 @@ else
     echo "skipped: ulimit -u needs root and setpriv"
 fi
 
-# A control group of our own: version 1 has one of each kind, version 2 one for all.
+# A separate control group: version 1 has one per kind, version 2 a single one.
 base=/sys/fs/cgroup version=2
 [ -f $base/cgroup.controllers ] || version=1
 group_of() { if [ $version = 1 ]; then echo "$base/$1/speedrun_test_$$"; else echo "$base/speedrun_test_$$"; fi; }
@@ -96,7 +96,7 @@ drop_groups() {
     done
 }
 trap 'drop_groups; rm -rf "$work"' EXIT
-# with_limit KIND FILE_OF_VERSION_1 FILE_OF_VERSION_2 VALUE: commands behind $before run under that limit.
+# with_limit KIND FILE_OF_VERSION_1 FILE_OF_VERSION_2 VALUE: commands after $before run under that limit.
 with_limit() {
     group=$(group_of "$1")
     [ $version = 1 ] && file=$2 || file=$3
@@ -117,7 +117,7 @@ fi
 if with_limit memory memory.limit_in_bytes memory.max 60M; then
     expect 2 'memory *0.05.* GiB available of .*limit 0.0586, /sys/fs/cgroup' $before "$speedrun" doctor
     expect 2 'limit 60.0, .*DOES NOT FIT' $before "$speedrun" plan tiny.json --set model.num_layers=12 --set model.model_dim=256
-    # Around the limit a run is refused or comes to its end, and is never killed.
+    # Near the limit a run is refused or completes, but is never killed.
     for width in 64 160 192 208 224 256 384; do
         for every in 0 1; do
             $before "$speedrun" train tiny.json --name "m$width$every" --quiet --set "model.model_dim=$width" --set model.num_layers=4 \
@@ -144,7 +144,7 @@ else
     echo "skipped: no control group for processes can be made"
 fi
 
-# Files that something else than a mount has put in the usual place.
+# Regular files in the usual mount point.
 before=''
 if [ "$cores" -gt 1 ] && unshare -m sh -c 'mount -t tmpfs none /sys/fs/cgroup' 2>/dev/null; then
     cat >mounted <<'J'

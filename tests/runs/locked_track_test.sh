@@ -1,6 +1,6 @@
 #!/bin/sh
-# The fineweb track from download to a record, with shards that are made up and a server of its own: what the first download
-# locked is what counts ever after. Usage: locked_track_test.sh SPEEDRUN SOURCE_ROOT
+# The fineweb track from download to a record, with made-up shards and a local server: the first download's lock remains
+# authoritative. Usage: locked_track_test.sh SPEEDRUN SOURCE_ROOT
 # Exit code 77 = skipped, because a program is missing.
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u
@@ -12,7 +12,7 @@ done
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 
-# The track as it is, but for a target that a tiny model reaches on a few tokens.
+# The track with a target that a tiny model reaches on few tokens.
 mkdir -p data/fineweb10B records served
 cp "$root/data/fineweb10B/download.sh" data/fineweb10B
 cp -r "$root/records/fineweb" records
@@ -50,7 +50,7 @@ shard=data/fineweb10B/fineweb_train_000001.bin lock=data/fineweb10B/shards.lock
 attempt() { "$speedrun" records attempt tiny.json --runs 2 "$@"; }
 expect 0 "validation and 2 training shards" download
 expect 2 "breaks a rule of class eight of track fineweb: made with 0 GPUs, 8 wanted" attempt
-sed -i 's/"gpus": 8, "gpu": "H100"/"gpus": 0/' records/fineweb/track.json # a class for whoever tests
+sed -i 's/"gpus": 8, "gpu": "H100"/"gpus": 0/' records/fineweb/track.json # a class for the test's machine
 mv $lock kept.lock
 expect 3 "data/fineweb10B/shards.lock is missing .* track fineweb: data/fineweb10B/download.sh makes it" attempt
 mv kept.lock $lock
@@ -64,7 +64,7 @@ expect 0 "figures are those of its runs" "$speedrun" records verify
 expect 0 "^tiny " "$speedrun" records list fineweb
 expect 0 "3 shards with 8500 tokens, as first fetched" "$speedrun" prepare --verify data/fineweb10B
 
-# Another shard of the same size: nobody takes it.
+# Another shard of the same size is refused.
 was=$(hash_of $shard)
 printf '\001' | dd of=$shard bs=1 seek=2000 conv=notrunc 2>/dev/null
 is=$(hash_of $shard)
@@ -75,7 +75,7 @@ expect 3 "SHA-256 is $is, expected $was" "$speedrun" prepare --verify data/finew
 expect 3 "SHA-256 is $is, but data/fineweb10B/shards.lock has $was for fineweb_train_000001.bin" download
 expect 0 "figures are those of its runs" "$speedrun" records verify
 
-# Taken on purpose it is another dataset, of which the record is none.
+# If it is accepted explicitly, it is another dataset, and the record does not match.
 sed -i '/train_000001/d' $lock
 expect 0 "fineweb_train_000001.bin: its hash is now in" download
 expect 3 "SHA-256 $was is no training shard of track fineweb, whose fineweb_train_000001.bin has $is" "$speedrun" records verify

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The memory table at the GPT-2 124M shape: `plan` and the run print the same one, and the run's peak resident memory is
-# within 15% of it. Usage: memory_test.sh SPEEDRUN REPOSITORY
+# The memory table at the GPT-2 124M shape: `plan` and the run print the same table, and the run's peak resident memory differs
+# from it by at most 15%. Usage: memory_test.sh SPEEDRUN REPOSITORY
 # ctest: ARGS SPEEDRUN ROOT
 set -eu
 speedrun=$1
@@ -11,7 +11,7 @@ free=$(awk '/MemAvailable/ {print int($2 / 1024)}' /proc/meminfo)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Any tokens do: the shape is what counts.
+# The contents of the tokens do not matter, only the shape.
 set -- "$repository/configs/gpt2_124m.json" --set "data.train=$repository/data/kjv/train_*.bin" \
     --set "data.val=$repository/data/kjv/val_*.bin" --set data.val_tokens=1024 --set batch.microbatch_tokens=1024 \
     --set batch.tokens_per_step=1024 --set schedule.steps=1 --set schedule.warmup_steps=0 --set checkpoint.last=false

@@ -1,6 +1,6 @@
 # Covers: train/commands/run_tokenizer.cpp
-"""speedrun eval --multiple-choice on made-up items: its scores are sums of the losses that `speedrun gradients` writes for the
-same tokens, and equal the exported model's there, where torch and transformers are installed.
+"""speedrun eval --multiple-choice on made-up items: its scores are sums of the losses of `speedrun gradients` for the same
+tokens. If torch and transformers are installed, they equal the exported model's.
 Usage: multiple_choice_test.py SPEEDRUN"""
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SEPARATOR = 256  # of the tokenizer "bytes"
-LENGTH = 64  # of a row
+LENGTH = 64  # tokens of a row
 CONFIG = {
     "model": {"preset": "gpt2", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
     "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"], "document_mask": False},
@@ -72,7 +72,7 @@ class MultipleChoiceTest(unittest.TestCase):
 
     @staticmethod
     def tokens_of(item: dict, ending: str) -> tuple[list[int], int]:
-        """A row of separator, context and ending, and how many of its last tokens are the ending's."""
+        """Returns a row of separator, context and ending, and the number of tokens of the ending."""
         row = [SEPARATOR, *item["context"].encode(), *ending.encode()]
         return row[-LENGTH - 1 :], len(ending.encode())
 
@@ -99,14 +99,14 @@ class MultipleChoiceTest(unittest.TestCase):
                 sums.append(sum_of(row, scored))
                 counts.append(scored)
                 self.assertEqual(score["tokens"], scored)
-                # Sums of f32 losses of some units, each rounded at 1e-7 of itself, from products of another shape.
+                # Sums of f32 losses near 1, each rounded at 1e-7 of itself, from matmuls of another shape.
                 self.assertAlmostEqual(score["sum"], sums[-1], delta=1e-4 * (1 + abs(sums[-1])), msg=ending)
             means = [a / n for a, n in zip(sums, counts)]
             right += means.index(max(means)) == item["label"]
             right_by_sum += sums.index(max(sums)) == item["label"]
         self.assertEqual(answer["accuracy"], right / len(ITEMS))
         self.assertEqual(answer["accuracy_unnormalised"], right_by_sum / len(ITEMS))
-        self.assertNotEqual(right, right_by_sum)  # else one could stand for the other
+        self.assertNotEqual(right, right_by_sum)  # otherwise the test could not distinguish them
 
     def test_scores_are_sums_of_the_losses_of_gradients(self):
         self.same(self.sum_by_gradients)

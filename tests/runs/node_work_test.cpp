@@ -1,4 +1,4 @@
-// What nodes compute and move: by hand for a product, in sum what the step counts, whatever is computed again.
+// FLOPs and bytes of nodes: by hand for a matmul; the sum equals the step's count with any recomputation.
 // build: release
 #include "train/engine/node_work.h"
 
@@ -27,8 +27,7 @@ class NodeWorkTest : public RunFixture {
     }
 };
 
-// Two layers of 32, two microbatches of 512 tokens, in f32: queries, keys and values of 2 T 32 96 operations, and two
-// such products in backward.
+// Two layers of width 32, two microbatches of 512 tokens, in f32: QKV takes 2 T 32 96 FLOPs, and two such matmuls in backward.
 TEST_F(NodeWorkTest, AProductByHand) {
     const std::vector<NodeWork> rows = node_work(config({"batch.tokens_per_step=1024"}), {});
     const NodeWork& qkv = row(rows, "linear 32 -> 96");
@@ -57,8 +56,7 @@ TEST_F(NodeWorkTest, SumsToTheWorkOfAStep) {
     }
 }
 
-// What backward computes again is backward's: the first of the two layers, the last is still there when backward
-// begins.
+// Recomputation counts as backward: of the first of the two layers only, as the last one is still stored when backward begins.
 TEST_F(NodeWorkTest, RepeatedWorkIsOfBackward) {
     const auto of = [&](const char* checkpointing) {
         return node_work(config({std::string("memory.activation_checkpointing=") + checkpointing}), {});

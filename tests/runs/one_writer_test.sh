@@ -1,6 +1,6 @@
 #!/bin/sh
-# One process at a time writes a run folder, an attempt and a dataset: the second is refused and names the first, the lock of
-# a killed one is replaced, and commands that only read take no lock. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
+# Only one process at a time writes a run folder, an attempt or a dataset. The second one is refused and reports the first, a
+# killed process's lock is replaced, and reading commands take no lock. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1 mpiexec=${2:-}
@@ -12,7 +12,7 @@ expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-mark
 [ ! -e tiny/.lock ] || fail "prepare left its lock"
 saves="--quiet --set schedule.steps=1000000 --set checkpoint.every=50"
 train() { "$speedrun" train tiny.json --name "$@"; }
-# start RUN OPTIONS...: in the background, until it has saved; $pid is its process.
+# start RUN OPTIONS...: runs in the background; waits until it has saved; $pid is its process.
 start() {
     # shellcheck disable=SC2086  # options
     "$speedrun" train tiny.json --name "$@" $saves >"$1.out" 2>&1 &
@@ -26,7 +26,7 @@ stop() { # SIGNAL
 }
 held="is being written by process \$pid on $(uname -n) since 20[-0-9: ]* UTC (.*speedrun train tiny.json --name"
 
-# While a run trains, every command that writes its folder is refused and leaves it unchanged. Reading commands are not.
+# During a run, every command that writes its folder is refused and leaves it unchanged. Reading commands work.
 start a
 eval "held=\"$held a\""
 newest() { find logs/a/checkpoints -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
@@ -45,7 +45,8 @@ stop TERM
 ! grep -q "continues after" logs/a/run.log || fail "a second process has written the log"
 [ -s logs/a/checkpoints/final/model.safetensors ] || fail "the run was disturbed: $(cat a.out)"
 
-# A killed run: three continue it in the same moment, one trains. Its history is whole, and the lock that it left is noted.
+# A killed run, continued by three processes simultaneously: one trains. Its history is complete, and the stale lock is
+# reported.
 : >out
 gone() { ! kill -0 "$pid" 2>/dev/null; }
 two_refused() { [ "$(cat b?.code 2>/dev/null | grep -c '^2$')" -eq 2 ]; }
@@ -81,22 +82,23 @@ assert steps == list(range(len(steps))), steps
 P
 [ ! -e logs/b/.lock ] || fail "a run left its lock"
 
-# A new folder that three processes want.
+# Three processes create one new folder.
 # shellcheck disable=SC2086
 for i in 1 2 3; do (train new --resume auto --quiet >"c$i.out" 2>&1; echo $? >"c$i.code") & done
 wait
 grep -q '^0$' c?.code || fail "nobody trained: $(cat c?.out)"
 for i in 1 2 3; do
-    # A process that starts after the end of the run has nothing to do.
+    # A process that starts after the end of the run has no work.
     [ "$(cat c$i.code)" -eq 0 ] || grep -q "is being written by\|exists and is not overwritten\|has ended" c$i.out || fail "no reason: $(cat c$i.out)"
 done
 
-# A removed lock ends the process that had it, within a few seconds. The result is checked below.
+# Removing a lock ends its process within a few seconds. The result is checked below.
 start d
 rm logs/d/.lock
 without=$pid
 
-# Two equal attempts: the second does not rename the first one's run. Nor does an attempt with a run that another process writes.
+# Two equal attempts: the second one does not rename the first one's run. Neither does an attempt with a run that another
+# process writes.
 sed 's/"record": {/&"track": "toy", /' tiny.json >toy.json
 mkdir -p records/toy
 cat >records/toy/track.json <<J
@@ -119,7 +121,7 @@ expect 2 "candidate-seed1 is still being written by process $pid on" timeout 30 
 ! ls -d logs/attempts/twice/*interrupted* 2>/dev/null || fail "a run that is written was renamed"
 stop KILL
 
-# Two processes prepare one dataset: the first waits for its text here.
+# Two processes prepare one dataset: the first one waits for its text here.
 mkfifo slow.txt
 "$speedrun" prepare --input slow.txt --out both >first.out 2>&1 &
 pid=$!
@@ -131,7 +133,7 @@ expect 2 "both holds a dataset already" "$speedrun" prepare --input text.txt --o
 expect 0 "" "$speedrun" prepare --verify both
 [ ! -e both/.lock ] || fail "prepare left its lock"
 
-# launch waits for a process that outlives the command that started it.
+# launch waits for a process that outlives its parent command.
 cat >speedrun-leaves <<J
 #!/bin/sh
 [ ! -e left ] || exec "$speedrun" "\$@"

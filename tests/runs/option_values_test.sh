@@ -1,5 +1,5 @@
 #!/bin/sh
-# An option without a value is an error that names it, for every option of every command: --name=$RUN --quiet with an empty RUN.
+# An option without a value is an error that names it, for every option of every command: --name=$RUN --quiet with empty RUN.
 # Usage: option_values_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
@@ -32,7 +32,7 @@ done <names
 [ $tried -ge 80 ] || fail "only $tried options were tried"
 [ "$(ls)" = "$(printf 'names\noptions\nout\ntext.txt\ntiny.json')" ] || fail "something was written: $(ls)"
 
-# Values that look like options are kept, as are arguments after --.
+# Values that look like options are accepted, and arguments after --.
 expect 0 "train" "$speedrun" prepare --input text.txt --out=tiny --document-marker %% --val-every 10
 expect 0 '"track": ""' "$speedrun" plan tiny.json --set record.track= --set=record.track=
 expect 0 "done" "$speedrun" train tiny.json --name=--quiet --set schedule.steps=1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/overlap_ab.sh with few steps of a tiny model: all variants run, agree, and leave what the script promises. No time is
-# held to anything. Usage: overlap_ab_test.sh MPIEXEC SPEEDRUN
+# scripts/overlap_ab.sh with few steps of a tiny model: all variants run, have equal losses, and write all outputs. No test
+# depends on absolute times. Usage: overlap_ab_test.sh MPIEXEC SPEEDRUN
 # ctest: ARGS MPIEXEC SPEEDRUN PROPERTIES LABELS mpi PROCESSORS 2 ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What the pages for people say beside commands (those are readme_test.sh's): README.md and docs/ keep to their sizes, every
-# link leads to a file and a heading that are there, also those in comments and messages, and the figures of the race are those
-# of the records. Usage: pages_test.sh SPEEDRUN SOURCE_ROOT
+# Contents of the pages, except commands (see readme_test.sh). README.md and docs/ keep to their sizes. Every link has an
+# existing target file and heading, also in comments and messages. The figures of the race equal the records'.
+# Usage: pages_test.sh SPEEDRUN SOURCE_ROOT
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 60
 set -u
 speedrun=$(realpath "$1") root=$2
@@ -10,19 +10,19 @@ max_page_words=1500 max_cell_words=25
 failures=0
 fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 
-# Text of a page without blocks of code.
+# Prints the text of a page without code blocks.
 prose_of() {
     awk '/^ *```/ { inside = !inside; next } !inside' "$1"
 }
-# Anchors of a page's headings, as GitHub makes them: lower case, without punctuation, a hyphen for each blank.
+# Prints the anchors of a page's headings, as on GitHub: lower case, without punctuation, a hyphen for each blank.
 anchors_of() {
     prose_of "$1" | sed -n 's/^##* *//p' | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
 }
-# Targets of a page's links and pictures that are no addresses of the web.
+# Prints the targets of a page's links and pictures, except web addresses.
 links_of() {
     prose_of "$1" | sed 's/`[^`]*`//g' | grep -o '\]([^)]*)' | sed 's/^](//; s/)$//' | grep -vE '^(https?|mailto):'
 }
-# Links of the page $1, a line each, that lead nowhere.
+# Prints the broken links of the page $1, one per line.
 broken_links() {
     links_of "$1" | while IFS= read -r link; do
         case $link in
@@ -40,7 +40,7 @@ broken_links() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# That it finds what is wrong.
+# The checks themselves must find faults.
 cat >"$work/sample.md" <<'J'
 # A page, with a heading
 [a](sample.md), [b](missing.md) and ![c](#a-page-with-a-heading); `[d](not_a_link.md)`
@@ -81,7 +81,7 @@ $(cat "$work/cells")"
     esac
     grep -qF "](docs/${page##*/})" "$root/README.md" || fail "README.md does not lead to docs/${page##*/}"
 done
-# What comments, scripts and messages call docs/<page>.md.
+# References to docs/<page>.md in comments, scripts and messages.
 grep -rhoE 'docs/[a-z_-]+\.md' "$root/train" "$root/kernels" "$root/data" "$root/scripts" "$root/tests" "$root/configs" | sort -u >"$work/named"
 while IFS= read -r page; do
     [ -f "$root/$page" ] || fail "$page is named in the code or in a script, and is not there: grep -rn $page"
@@ -95,8 +95,8 @@ if "$speedrun" records list records/kjv --markdown >"$work/board" 2>&1; then
         grep -qxF -- "$line" docs/leaderboard.md docs/history.md || fail "docs/leaderboard.md and docs/history.md lack the line (see: speedrun records list records/kjv --markdown)
     $line"
     done <"$work/lines"
-    # README.md has one or two tables of records: the first boards of the first class, the rows in any order. Of each row the class,
-    # the record, its seconds and its factor.
+    # README.md has one or two tables of records: the first boards of the first class, rows in any order. Each row has class,
+    # record, seconds and factor.
     awk -F ' *[|] *' '/^\*\*/ { split($0, part, "*"); name = part[3]; if (first == "") first = name; if (name == first) ++boards }
         /^\| record / { for (i = 2; i <= NF; ++i) column[$i] = i }
         /^\| \[/ && name == first && boards <= 2 {

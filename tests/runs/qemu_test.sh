@@ -1,6 +1,6 @@
 #!/bin/sh
-# A processor without AVX-512 runs the same program: a short run on an emulated Haswell ends well, its loss falls, and its
-# record names the instruction level avx2. Needs qemu-x86_64 (Debian: qemu-user); skipped elsewhere.
+# The program runs on a processor without AVX-512: a short run on an emulated Haswell completes, its loss decreases, and its
+# record has the instruction set level avx2. Needs qemu-x86_64 (Debian: qemu-user); skipped otherwise.
 # Usage: qemu_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN
 set -u
@@ -9,16 +9,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (apt-get install qemu-user)"; exit 77; }
 . "$here/../expect.sh"
 . "$here/tiny_run.sh"
-unset SPEEDRUN_ISA # the emulated processor says what it has
+unset SPEEDRUN_ISA # use the level of the emulated processor
 
 haswell() { timeout 200 qemu-x86_64 -cpu Haswell "$speedrun" "$@" 2>err; }
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" haswell train tiny.json --name haswell --set schedule.steps=3 --set schedule.warmup_steps=0 \
     --set data.val_tokens=256 --set checkpoint.last=false --set threads=2
-# qemu warns of features of a Haswell that it does not emulate; anything else belongs in the report of a failure.
+# qemu warns of Haswell features that it does not emulate; other output is shown if the test fails.
 grep -v "TCG doesn't support requested feature" err
 losses=$(sed -n 's/.*"event":"step".*"loss":\([^,}]*\).*/\1/p' logs/haswell/metrics.jsonl)
-# A model that knows nothing of 257 tokens has a loss of ln 257.
+# An untrained model of 257 tokens has a loss of ln 257.
 echo "$losses" | awk '
     $1 !~ /^[0-9]+(\.[0-9]+)?$/ { bad = 1 }
     NR == 1 { first = $1; if (first < 5.3 || first > 5.9) bad = 1 }

@@ -1,4 +1,4 @@
-// Whole runs over ranks that are threads.
+// Whole runs on ranks that are threads.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace speedrun::testing {
 
 using Settings = std::vector<std::string>;
 
-// How far losses of several ranks may be from one rank's, relative: sums over ranks in another order than over one rank's
-// tokens are f32 rounding, which twelve steps amplify; as in the tests of the engine.
+// Relative tolerance of losses between several ranks and one: f32 sums in another order, amplified by twelve steps; as in the
+// tests of the engine.
 constexpr double kRanksTolerance = 1e-5;
 
 struct MeshCase {
@@ -25,7 +25,7 @@ struct MeshCase {
 
 class RankRunFixture : public RunFixture {
   protected:
-    // from: a checkpoint to continue; none: from the first step. stop: a signal is there from the start, and several ranks
+    // from: a checkpoint to continue; empty: from the first step. stop: a signal is pending from the start, and several ranks
     // end after two steps.
     void run_on(int num_ranks, const Config& c, const std::string& name, const std::string& from = "",
                 bool stop = false) {
@@ -41,7 +41,7 @@ class RankRunFixture : public RunFixture {
                 .run();
         });
     }
-    // Losses in the metrics of a run, of training and of validation, from the step with this number on.
+    // Returns the training and validation losses in a run's metrics, from this step on.
     std::vector<double> curve_behind(const std::string& name, int64_t steps) const {
         std::vector<double> values;
         for (const Json& line : metrics(name))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Several ranks as scripts see them: exit codes, messages that are printed once, one run folder, stopping, and a rank that
-# dies. Usage: ranks_cli_test.sh MPIEXEC SPEEDRUN [engine]; engine: the ranks also learn together.
+# Several ranks through the command line: exit codes, messages printed once, one run folder, stopping, and a rank that dies.
+# Usage: ranks_cli_test.sh MPIEXEC SPEEDRUN [engine]; engine: also training over several ranks.
 # ctest: ARGS MPIEXEC SPEEDRUN engine PROPERTIES LABELS mpi ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2 engine=${3:-}
@@ -9,25 +9,25 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/tiny_run.sh"
 
 ranks() { n=$1; shift; timeout 100 "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" "$@"; }
-# once TEXT: the last command printed a line that begins with TEXT exactly once.
+# once TEXT: exactly one line of the last command's output begins with TEXT.
 once() { [ "$(grep -c -e "^$1" out)" -eq 1 ] || fail "'$1' is not there once"; }
 has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
 number() { grep -o "\"$2\": [0-9.]*" "logs/$1/summary.json" | cut -d' ' -f2; } # number RUN KEY
-# start RUN N SETTING...: in the background, waits until it trains; $launcher is mpirun.
+# start RUN N SETTING...: runs in the background; waits until it trains; $launcher is mpirun.
 start() {
     run=$1; n=$2; shift 2
     "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=1000000 "$@" >out 2>&1 &
     launcher=$!
     wait_until test -s "logs/$run/metrics.jsonl"
 }
-# The process of one of the ranks, under the one that stands in for it.
+# Prints the process of one of the ranks, a child of its supervisor.
 some_rank() {
     for parent in $(cat /proc/"$launcher"/task/*/children); do
         child=$(cat /proc/"$parent"/task/*/children)
         [ -z "$child" ] || { echo "${child%% *}" && return; }
     done
 }
-# ended CODE: mpirun ends with it, and soon.
+# ended CODE: mpirun ends with this code within a short time.
 ended() {
     tries=0
     while kill -0 "$launcher" 2>/dev/null && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done
@@ -36,7 +36,7 @@ ended() {
     got=$?
     [ $got -eq "$1" ] || fail "mpirun ended with $got instead of $1"
 }
-# stopped RUN: all ranks have ended at the same step, and what they had learned is saved.
+# stopped RUN: all ranks ended at the same step, and the weights are saved.
 stopped() {
     has "logs/$1/summary.json" '"status": "stopped"'
     [ -s "logs/$1/checkpoints/final/model.safetensors" ] || fail "$1 saved no weights"
@@ -46,7 +46,7 @@ stopped() {
 
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 
-# Bad usage: every rank refuses, one says why, and there is no folder.
+# Bad usage: every rank refuses, one prints the reason, and no folder is created.
 for n in 2 4; do
     expect 2 "256 x $n ranks = $((256 * n)): .*--set batch.microbatch_tokens=$((256 / n))" ranks $n train tiny.json --name bad
     once "error: batch.tokens_per_step"
@@ -65,7 +65,7 @@ expect 2 "no_such.json" ranks 2 train no_such.json --name bad
 once "error: "
 [ ! -e logs/bad ] || fail "a run that cannot start left a folder"
 
-# The plan, for the ranks that are there and for others.
+# The plan, for the launched ranks and for others.
 expect 0 "2 ranks x 1 microbatches" ranks 2 plan tiny.json --set batch.microbatch_tokens=128
 once "communication: 2 ranks, replicate 1 x shard 2"
 expect 0 "reduce_scatter over shard (4 ranks), f32" ranks 2 plan tiny.json --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1
@@ -91,12 +91,12 @@ has logs/two/summary.json '"strategy": "ddp"'
 expect 2 "logs/two exists" ranks 2 train tiny.json --name two --set batch.microbatch_tokens=128
 once "error: "
 
-# It learns what one rank learns: sums in another order, f32 rounding over 20 steps.
+# Losses equal one rank's up to f32 rounding over 20 steps, as sums have another order.
 expect 0 "^result: done" "$speedrun" train tiny.json --name one --set precision=f32
 [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number two val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
     fail "validation loss $(number two val_loss) of two ranks, $(number one val_loss) of one"
 
-# So do two that share rows; what they leave behind is a run like any other.
+# Two ranks that share rows have equal losses too; their run folder is like any other.
 expect 2 "parallel.context is 64, but rows have" ranks 2 plan tiny.json --ranks 64 --set parallel.context=64 --set batch.microbatch_tokens=256
 once "error: "
 expect 0 "all_to_all over context (2 ranks), f32" "$speedrun" plan tiny.json --ranks 2 --set parallel.context=2 --set precision=f32
@@ -110,7 +110,7 @@ has logs/context/metrics.jsonl '"bytes":{[^}]*"all_to_all":[1-9]'
 expect 0 "validation loss" "$speedrun" eval logs/context
 expect 0 "" "$speedrun" sample logs/context --prompt a --tokens 4
 
-# And two that share matrices, with and without shares of the tokens.
+# Two ranks that share matrices have equal losses too, with and without sequence parallelism.
 expect 2 "parallel.tensor is 64, but attention of layer 0 has" ranks 2 plan tiny.json --ranks 64 --set parallel.tensor=64
 once "error: "
 for sequence in false true; do
@@ -120,7 +120,7 @@ for sequence in false true; do
     [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number tensor_$sequence val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
         fail "validation loss $(number tensor_$sequence val_loss) of two ranks that share matrices, $(number one val_loss) of one"
 done
-# All axes at once.
+# All axes together.
 expect 0 "^result: done" ranks 16 train tiny.json --name all_axes --set parallel.replicate=2 --set parallel.context=2 --set parallel.tensor=2 --set parallel.sequence=true --set parallel.strategy=zero1 --set batch.microbatch_tokens=64 --set precision=f32
 has logs/all_axes/summary.json '"mesh": "replicate 2 x shard 2 x context 2 x tensor 2'
 [ -z "$engine" ] || awk -v a="$(number one val_loss)" -v b="$(number all_axes val_loss)" 'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }' ||
@@ -128,13 +128,13 @@ has logs/all_axes/summary.json '"mesh": "replicate 2 x shard 2 x context 2 x ten
 expect 0 "validation loss" "$speedrun" eval logs/tensor_true
 expect 0 "" "$speedrun" sample logs/tensor_true --prompt a --tokens 4
 
-# A simulated network takes its time, and changes no number.
+# A simulated network adds time without affecting values.
 expect 0 "simulated network (3000 us, any bandwidth" "$speedrun" plan tiny.json --ranks 2 --set batch.microbatch_tokens=128 --set parallel.simulate_latency_us=3000
 expect 0 "^result: done" ranks 2 train tiny.json --name slow --set batch.microbatch_tokens=128 --set precision=f32 --set parallel.simulate_latency_us=3000
 [ "$(number two val_loss)" = "$(number slow val_loss)" ] || fail "the simulated network changed the loss"
 awk -v ms="$(number slow comm_ms)" 'BEGIN { exit !(ms > 20 * 3 * 3) }' || fail "20 steps on the simulated network took $(number slow comm_ms) ms of it"
 
-# Parts of each step add up, and exposed communication is at most all communication.
+# The parts of each step are consistent, and exposed communication is at most all communication.
 parts() {
     sed -n 's/.*"step_ms":\([^,]*\),.*"optimizer_ms":\([^,]*\),.*"comm_exposed_ms":\([^,]*\),"comm_ms":\([^,]*\),.*/\1 \2 \3 \4/p' "logs/$1/metrics.jsonl" |
         awk '{ n++; if ($2 < -1e-6 || $3 < 0 || $3 > $4 + 1e-6 || $2 + $3 > $1 + 1e-6) bad = bad "\n" $0 } END { if (bad != "" || n < 1) { print n " steps, bad:" bad; exit 1 } }' ||
@@ -148,12 +148,12 @@ for strategy in ddp zero1 zero3; do
 done
 for run in two context tensor_false tensor_true all_axes slow; do parts $run; done
 
-# Divergence: all ranks find it at the same step.
+# Divergence: all ranks detect it at the same step.
 expect 4 "diverged at step" ranks 2 train tiny.json --name wild --set batch.microbatch_tokens=128 --set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000
 once "error: diverged"
 has logs/wild/summary.json '"status": "diverged"'
 
-# Stopping. mpirun passes SIGUSR1 on to all ranks; a signal that only one of them gets stops all at the same step.
+# Stopping. mpirun forwards SIGUSR1 to all ranks; a signal to only one of them stops all at the same step.
 start usr1 2 --set batch.microbatch_tokens=128
 kill -USR1 "$launcher"
 ended 138
@@ -163,13 +163,13 @@ kill -TERM "$(some_rank)"
 ended 143
 stopped term
 
-# A rank that dies ends the run. What two had saved until then, four continue.
+# A rank that dies ends the run. Four ranks continue from the checkpoint of two.
 start killed 2 --set batch.microbatch_tokens=128 --set parallel.timeout_s=3 --set checkpoint.every=2
 wait_until sh -c 'ls -d logs/killed/checkpoints/step-*'
 kill -KILL "$(some_rank)"
 ended 5
 has out "died of signal 9\|is lost"
-: >logs/killed/metrics.jsonl # for start, which waits for its first line
+: >logs/killed/metrics.jsonl # for start, which waits for the first line
 start killed 4 --resume auto --set batch.microbatch_tokens=64 --set parallel.strategy=zero1 --set parallel.replicate=2
 kill -USR1 "$launcher"
 ended 138

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Damaged and odd files as users give them: an exit code and a message, no crash and no hang. Files of a run stay readable over a
-# full disk, and outputs replace no device and follow no link out of a run's folder.
+# Damaged and unusual user files: an exit code and a message, no crash and no hang. A run's files stay readable after a full
+# disk. Outputs replace no device and follow no link out of a run's folder.
 # Usage: readers_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
@@ -70,13 +70,13 @@ expect 3 "no spans of rank 0 to draw" within trace trace --svg picture.svg
 echo "{\"ops\":$nested}" >ops.jsonl
 expect 3 "no operation in bf16 has passed there; line 1 is damaged" within plan tiny.json --gpu h100 --measured ops.jsonl
 
-# A window of the trace that the run does not reach.
+# A trace window after the end of the run.
 expect 0 "warning: --trace 30:40: the run begins with step 0 and ends before step 20, no trace.json" "$speedrun" train tiny.json --name late --trace 30:40
 [ ! -e logs/late/trace.json ] || fail "late has a trace"
-# timeout sends TERM twice within microseconds: one request.
+# timeout sends TERM twice within microseconds: a single request.
 expect 143 "warning: --trace 900000:900001: the run ended after" sh -c "timeout --preserve-status -s TERM 2 '$speedrun' train tiny.json --name stopped --set schedule.steps=1000000 --trace 900000:900001"
 
-# A damaged line of metrics.jsonl is left out.
+# A damaged line of metrics.jsonl is skipped.
 cp -r logs/whole logs/damaged
 sed -i '5s/.*/{"event":"step","step":4,{"event":"step"/' logs/damaged/metrics.jsonl
 expect 0 "metrics.jsonl: line 5 is damaged and left out" within records compare logs/damaged logs/whole
@@ -86,13 +86,13 @@ every_line_parses logs/damaged/metrics.jsonl
 echo '[]' >logs/damaged/config.json
 expect 3 "logs/damaged: " within records compare logs/damaged logs/whole
 
-# A limit of the files' size, as a full disk: nothing of a line that does not fit.
+# A file size limit, like a full disk: no partial lines.
 expect 1 "metrics.jsonl: writing failed: File too large; missing: [0-9]* lines of metrics.jsonl" sh -c "ulimit -f 8; exec timeout 20 '$speedrun' train tiny.json --quiet --name tight"
 grep -q 'LOG ERROR' out && fail "the log library prints errors of its own"
 every_line_parses logs/tight/metrics.jsonl
 [ -s logs/tight/metrics.jsonl ] || fail "tight has no metrics"
 
-# A continued run writes only inside of its folder.
+# A continued run writes only inside its folder.
 for name in run.log metrics.jsonl config.json checkpoints; do
     rm -rf logs/linked outside && cp -r logs/whole logs/linked && mkdir outside && mv logs/linked/$name outside/ && ln -s "$PWD/outside/$name" logs/linked/$name
     find outside -type f -exec cksum {} + >before
@@ -102,7 +102,7 @@ done
 ln -s linked_to_disk logs/moved && mv logs/whole logs/linked_to_disk
 expect 0 "^result: done" train --name moved --resume auto
 
-# Outputs that a user names. Nodes of their own: a rename in /dev would replace those of the machine.
+# User-named outputs. Separate device nodes, as a rename in /dev would replace the machine's.
 head -c 200 /dev/zero >row
 gradients() { within gradients tiny.json --weights logs/linked_to_disk/checkpoints/final/model.safetensors --tokens row --length 20 --separator 256 --out "$1"; }
 ln -s target.safetensors link.safetensors

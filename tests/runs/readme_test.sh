@@ -1,16 +1,16 @@
 #!/bin/sh
-# Runs the commands of the root's README.md and of docs/; what else they say is pages_test.sh's.
+# Runs the commands of the root's README.md and of docs/; pages_test.sh checks the other contents.
 # Usage: readme_test.sh SPEEDRUN SOURCE_ROOT [MPIEXEC]
 #
-# A command is a line (or a loop, or lines joined by \) of a fenced block that has no language or is sh; output belongs in a
+# A command is a line (or a loop, or lines joined by \) of a fenced block without a language or with sh; output belongs in a
 # block of another language, ```text. Code within a sentence counts if it starts with speedrun, mpirun or a script and has
-# arguments; the mark "not in this version" in its line takes it out. A command must be one that runs_here() or elsewhere()
-# knows, else this test fails and names it: whoever adds one says there which test runs it.
+# arguments. The mark "not in this version" in its line excludes it. Every command must be known to runs_here() or elsewhere();
+# otherwise the test fails with its name. Each new command must be added to one of them.
 #
-# Commands run as they stand, in a folder like the repository's root, whose build/release/speedrun shortens what it trains:
-# a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens; `bench`
-# is as it stands, but for 2 steps. In a line that is a pattern (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is
-# left out and the words are those of fill_in(); every option in it must be in the command's --help.
+# Commands run unchanged in a folder like the repository's root. Its build/release/speedrun shortens training to a model of 2
+# layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12) and few validation tokens. `bench` only has its steps
+# reduced to 2. In a pattern (CONFIG, RUN_FOLDER, [--option VALUE] ...) bracketed parts are removed and words replaced by
+# fill_in(). Every option in it must be in the command's --help.
 # ctest: ARGS SPEEDRUN ROOT MPIEXEC PROPERTIES TIMEOUT 600 COST 100 ENVIRONMENT mpi
 # Covers: train/commands/exchange_commands.cpp
 set -u
@@ -18,7 +18,7 @@ speedrun=$(realpath "$1") root=$2 mpiexec=$(command -v "${3:-no_mpi}")
 failures=0
 fail() { echo "FAILED: $1"; failures=$((failures + 1)); }
 
-# Whether a command is run here.
+# runs_here COMMAND: true if this test runs the command.
 runs_here() {
     case $1 in
     */usr/share/speedrun/* | *"records attempt configs/fineweb"* | *"records trial "* | *"records counts"* | *"records rerun"* | *"launch "*" --hosts "*) return 1 ;;
@@ -30,7 +30,7 @@ runs_here() {
     *) return 1 ;;
     esac
 }
-# The test that runs a command which is not run here, and why; "by hand" if none can.
+# Prints the test that runs another command, with the reason; "by hand" if none can.
 elsewhere() {
     case $1 in
     scripts/test.sh*) echo ".ci/run: it runs all tests, this one too" ;;
@@ -60,8 +60,8 @@ elsewhere() {
     esac
 }
 
-# Commands of a page, one a line: LINE_NUMBER, tab, command, in which $line_end stands for the end of a line. Lines of a
-# block are joined while the shell wants more.
+# Prints the commands of a page, one per line: LINE_NUMBER, tab, command with $line_end for line ends. Lines of a block are
+# joined while the shell expects more.
 commands_of() {
     awk -v OFS='\t' '
         /^ *```/ {
@@ -73,10 +73,10 @@ commands_of() {
             if (!inside) print NR, "```"
             next
         }
-        inside && first { first = 0; if (language == "" && /^(logs\/[^ ]*: |result: )/) shown = 0 } # what a run prints
+        inside && first { first = 0; if (language == "" && /^(logs\/[^ ]*: |result: )/) shown = 0 } # output of a run
         inside && shown && NF && !/^ *#/ { print NR, $0 }' "$1" | while IFS="$tab" read -r number line; do
         if [ "$line" = '```' ]; then
-            [ -z "$joined" ] || printf '%s\t%s\n' "$number" "$joined" # never complete: nobody knows it
+            [ -z "$joined" ] || printf '%s\t%s\n' "$number" "$joined" # never complete: unknown to the lists
             joined=''
             continue
         fi
@@ -91,7 +91,7 @@ commands_of() {
             joined=$joined$line_end
         fi
     done
-    # Code within sentences, also across the end of a line.
+    # Code within sentences, also across line ends.
     awk -v OFS='\t' '
         /^ *```/ { inside = !inside }
         inside || /^ *```/ || /^ *$/ { open = 0; next }
@@ -113,7 +113,7 @@ is_pattern() {
     *) return 1 ;;
     esac
 }
-# A pattern as a command: $1, and a number that makes new names new.
+# Turns a pattern, $1, into a command; the number makes new names unique.
 fill_in() {
     printf '%s\n' "$1" | sed -E 's/ \[[^]]*\](\.\.\.)?//g; s/\.\.\.( |$)/\1/g' | awk -v number="$2" '{
         for (i = 1; i <= NF; i++) {
@@ -132,7 +132,7 @@ fill_in() {
         print }'
 }
 
-# Options of a line for speedrun that its --help does not have.
+# Prints the options of a speedrun line that are not in its --help.
 unknown_options() {
     words=$(printf '%s\n' "$1" | sed -n 's/.*speedrun \([a-z]* *[a-z]*\).*/\1/p')
     # shellcheck disable=SC2086 # a command, and a command of its own if it has any
@@ -147,7 +147,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 tab=$(printf '\t') line_end=$(printf '\036') joined=''
 
-# That it finds commands, and those that no test runs.
+# The test itself must find commands, and unknown ones.
 cat >sample.md <<'J'
 `speedrun made up` is code in a sentence, and so is `speedrun bench
 --fast`; `kill -9` is not.
@@ -183,7 +183,7 @@ if runs_here "frobnicate --now" || elsewhere "frobnicate --now"; then fail "a co
 [ "$(fill_in "$(sed -n 6p sample.md)" 1)" = "speedrun train configs/kjv.json" ] || fail "a pattern becomes: $(fill_in "$(sed -n 6p sample.md)" 1)"
 [ "$(unknown_options "speedrun train CONFIG [--nonsense] --seed 1")" = --nonsense ] || fail "an option is known that nobody knows"
 
-# A folder like the repository's root. Where the King James text is not prepared another text takes its place.
+# A folder like the repository's root. If the King James text is not prepared, another text replaces it.
 mkdir -p bin build/release data/kjv data/fineweb10B logs made
 cp "$root/logs/README.md" logs/ || exit 1
 cp -r "$root/configs" "$root/examples" "$root/scripts" "$root/records" . && cp -r "$root/tests/train/fixtures/hf_gpt2" hf || exit 1
@@ -200,7 +200,7 @@ cat >build/release/speedrun <<J
 in_parts() {
     if [ -d "\$1" ]; then sed -n '/^  "config": {/,/^  }/p' "\$1/record.json"; else cat "\$1" 2>/dev/null; fi | grep -q '"preset": *"none"'
 }
-# small OPTION CONFIG_OR_RECORD: a smaller model, or for one in parts its stages in fewer steps.
+# small OPTION CONFIG_OR_RECORD: a smaller model; for a model in parts its stages with fewer steps.
 small() {
     if in_parts "\$2"; then
         echo "\$1 schedule.stages=[1,2,\$steps]"
@@ -233,7 +233,7 @@ train\ *)
     *--name*) ;;
     *) set -- "\$@" --name "\${OMPI_COMM_WORLD_SIZE:+ranks}unnamed-\${OMPI_COMM_WORLD_SIZE:+\$PPID}\${OMPI_COMM_WORLD_SIZE:-\$\$}" ;;
     esac
-    ! in_parts "\$1" || steps=24 # as many as its momentum's cooldown needs
+    ! in_parts "\$1" || steps=24 # the length of its momentum's cooldown
     set -- train --set data.val_tokens=2048 \$(small --set "\$1") "\$@" \$(last --set)
     ;;
 "records attempt")
@@ -247,7 +247,7 @@ train\ *)
 esac
 exec "$speedrun" "\$@"
 J
-# For scripts/quickstart.sh: the packages are there, and the program is built.
+# For scripts/quickstart.sh: the packages are installed, and the program is built.
 printf '#!/bin/sh\necho "install ok installed"\n' >bin/dpkg-query
 printf '#!/bin/sh\necho "cmake version 3.25.1"\n' >bin/cmake
 printf '#!/bin/sh\nexec "%s" --oversubscribe --bind-to none "$@"\n' "$mpiexec" >bin/mpirun
@@ -277,7 +277,7 @@ while IFS="$tab" read -r place command <&4; do
         printf '%s' "$command" | tr "$line_end" '\n' >command.sh
         timeout 120 sh command.sh >out 2>&1 </dev/null
         code=$?
-        # tests/report runs these with their packages; without them, the folders are read before they are missed.
+        # tests/report runs these with their packages; without packages, the folders are read before the error.
         case $command in *.py\ *) ! grep -q 'install the packages of' out || code=0 ;; esac
         [ $code -eq 0 ] || fail "$place: exit $code: $(cat command.sh)
 $(tail -n 5 out | sed 's/^/    /')"

@@ -1,5 +1,5 @@
-// Whole runs of a model with the parts that speedrun recipes are made of: several ranks train as one does, however they
-// share rows and matrices, and nothing depends on what is kept for backward.
+// Whole runs of a model with the parts of speedrun recipes: several ranks train as one does, for all ways of sharing rows and
+// matrices. The values kept for backward have no effect on results.
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
@@ -9,7 +9,7 @@ namespace recipe_run_test {
 
 class RecipeRunTest : public RankRunFixture {
   protected:
-    // Values by token in layer 2 alone. No matrix starts at zero, so that every part counts from the first step.
+    // Value embeddings in layer 2 only. No matrix is initialised to zero, so that every part has an effect from the first step.
     Config recipe(const MeshCase& mesh, const Settings& more = {}) const {
         Settings all = {
             R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
@@ -62,7 +62,7 @@ TEST_F(RecipeRunTest, AnyMeshTrainsAsOneRankDoes) {
     }
 }
 
-// Keys of the token before in a layer, heads in pairs in the others.
+// Offset keys in one layer, paired heads in the others.
 TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
     const Settings pairs = {"model.layers.each.attention.paired=true",
                             "model.layers.at.1.attention.paired=false",
@@ -79,7 +79,7 @@ TEST_F(RecipeRunTest, RanksWithPairsAndOffsetKeysTrainAsOneDoes) {
     }
 }
 
-// Where another rank may have the token before.
+// The previous token may be on another rank.
 TEST_F(RecipeRunTest, RanksThatShareRowsOffsetKeysAsOneDoes) {
     const Settings offset = {"model.layers.at.1.attention.key_offset=true"};
     run_on(1, recipe(kAlone, offset), "one");
@@ -95,8 +95,8 @@ TEST_F(RecipeRunTest, RanksThatShareRowsOffsetKeysAsOneDoes) {
     }
 }
 
-// Nothing is learned, so that validation is of the model that begins. Its window says which keys are seen; what YaRN does goes
-// by the windows of the stages before.
+// Learning rate 0, so that the initial model is validated. The validation window selects the visible keys; YaRN depends on the
+// windows of previous stages.
 TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {
     const auto validation = [&](const std::string& name, const std::string& windows,
                                 const std::string& final) {
@@ -112,11 +112,11 @@ TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {
     EXPECT_EQ(validation("number", "7", "25"), still);
     EXPECT_EQ(validation("early", "[7, 25, 25]", "25"), grown);
     EXPECT_NE(validation("twice", "[7, 13, 25]", "25"), grown)
-        << "each change goes from the frequencies at hand";
+        << "each change starts from the current frequencies";
 }
 
-// A step has 512 targets: divided by so many, the sum is the mean in every bit. By 64, gradients are 8 times as large, which
-// the step's own loss does not show; both are powers of two, and what is divided late or early rounds alike.
+// A step has 512 targets: the sum divided by 512 equals the mean bitwise. Divided by 64, gradients are 8 times as large, which
+// the step's own loss does not show. Both are powers of two, so the order of division does not affect rounding.
 TEST_F(RecipeRunTest, GradientsMayBeThoseOfASum) {
     const auto first = [&](const std::string& divisor) {
         run(recipe(kAlone, {"model.loss.gradient_divisor=" + divisor}), "by_" + divisor);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `speedrun records counts` and the references that it writes: on a track of the tests' own; with the King James text where it is
-# prepared. Usage: records_counts_test.sh SPEEDRUN ROOT. Exit: 77 where KJV's shards are missing, the rest being right.
+# `speedrun records counts` and its references: on a track of the tests; with the King James text if it is prepared. Usage:
+# records_counts_test.sh SPEEDRUN ROOT. Exit: 77 if KJV's shards are missing and the rest passes.
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1 root=$2
@@ -61,7 +61,7 @@ sed 's/"schema": 1/&, "best": true/' kept.json >"$reference"
 expect 3 "$reference: unknown key best" "$speedrun" records list toy
 expect 3 "$reference: unknown key best" "$speedrun" records verify
 
-# A record's board has a row of the reference too; so has one of other hardware, which is named.
+# A board includes a row of the reference, also of other hardware, with its name.
 cp kept.json "$reference"
 expect 0 "left" "$speedrun" records attempt tiny.json --runs 2 --set record.track=toy --name run
 expect 0 "^counts (reference) .* [0-9.]* " "$speedrun" records list toy

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `speedrun records` as users meet it: an attempt from its first run to the record, stopped and continued, with a run that
-# diverges, of one rank and of two; list, compare, verify. Usage: records_test.sh SPEEDRUN [MPIEXEC]
+# `speedrun records`: an attempt from its first run to the record, stopped and continued, with a diverging run, on one rank and
+# on two; list, compare, verify. Usage: records_test.sh SPEEDRUN [MPIEXEC]
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES LABELS mpi ENVIRONMENT mpi
 # Covers: train/commands/attempt_config.cpp train/commands/program_run.cpp train/commands/records_*.cpp
 set -u
@@ -26,7 +26,7 @@ cat >records/toy/track.json <<J
  "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
 J
 
-# What is refused, before there is any run.
+# Attempts that are refused before any run.
 attempt() { "$speedrun" records attempt tiny.json "$@"; }
 expect 0 "attempt.*all runs" "$speedrun" records --help
 expect 0 "Exit codes" "$speedrun" records attempt --help
@@ -58,7 +58,7 @@ expect 2 "simulated network" attempt --runs 2 --set parallel.simulate_latency_us
 expect 0 "no records" "$speedrun" records verify
 [ ! -e logs ] || fail "a refused attempt left a folder"
 
-# An attempt and its baseline, both with a record; the baseline does four times the work.
+# An attempt and its baseline, both with a record; the baseline needs four times the work.
 expect 0 "run 6 of 6: baseline (slow), seed 7" attempt --runs 3 --first-seed 5 --name fast --what "A quarter of the steps." \
     --set schedule.steps=10 --set eval.every=5 --against tiny.json --against-set schedule.steps=40 --baseline-name slow
 printed "left$"
@@ -77,14 +77,14 @@ done
 has "$fast/README.md" "A quarter of the steps."
 has "$fast/README.md" "| \`schedule.steps\` | 40 | 10 |"
 [ "$(sha256sum "$fast/baseline-seed5.jsonl.gz" | cut -d' ' -f1)" = "$(grep -A 1 '"file": "baseline-seed5' "$fast/record.json" | grep -o '[0-9a-f]\{64\}')" ] || fail "record.json has another hash"
-# A run of the attempt is the run that train makes.
+# A run of the attempt equals the same run of train.
 expect 0 "result: done" "$speedrun" train tiny.json --seed 6 --name same --set schedule.steps=10 --set eval.every=5
 grep -o '"loss":[0-9.e-]*' logs/same/metrics.jsonl >same.loss
 grep -o '"loss":[0-9.e-]*' logs/attempts/fast/candidate-seed6/metrics.jsonl | cmp -s - same.loss || fail "train gives another curve than the attempt"
 expect 2 "is there, and no record is overwritten" attempt --runs 3 --first-seed 5 --name fast --set schedule.steps=10 --set eval.every=5 \
     --against tiny.json --against-set schedule.steps=40 --baseline-name slow
 
-# What one does with records.
+# Commands on finished records.
 expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
 expect 0 "\"problems\": \[\]" "$speedrun" records verify "$fast" --json
 expect 0 "^fast " "$speedrun" records list
@@ -126,7 +126,7 @@ expect 3 "class: track toy has no class huge; it has open, small" "$speedrun" re
 [ "$(wc -l <out)" -eq 1 ] || fail "an unknown class is not one line: $(cat out)"
 cp kept/record.json "$fast/record.json"
 
-# A budget of tokens: the lower loss is the record.
+# A token budget: the lower loss is the record.
 few="--runs 3 --class few --against $fast --set batch.tokens_per_step=128 --set batch.microbatch_tokens=128 --set schedule.steps=20"
 # shellcheck disable=SC2086
 expect 0 "^lower: .* s, loss .*, [0-9.]* below fast" attempt $few --name lower
@@ -135,10 +135,11 @@ printed "data  met      the track's shards, all [0-9]* validation tokens$"
 lower=$(echo records/toy/*_lower)
 has "$lower/record.json" '"target_loss": 0.0'
 expect 0 "figures are those of its runs; of class few, quick" "$speedrun" records verify "$lower"
-# One config on both sides is no lower loss. On a busy machine `lower` is no record, and `fast` leads; else `lower` has to be beaten.
+# An equal config on both sides is no lower loss. On a busy machine `lower` is no record and `fast` leads; otherwise `lower`
+# must be beaten.
 expect 0 "loss  NOT MET .*\(alternating with fast of .* that it is lower\|in turns with the record before it, .*_lower\)" attempt --runs 3 --class few --against "$fast" --name again --set schedule.steps=10 --set eval.every=5
 
-# A record as the baseline; one run diverges on one side: kept, listed, and the attempt goes on.
+# A record as the baseline. One run diverges on one side: kept, listed, and the attempt continues.
 wild="--set optimizers.groups.1.lr=1000 --set optimizers.groups.1.weight_decay=1000"
 # shellcheck disable=SC2086  # the options are meant to be split
 expect 0 "diverged at step" attempt --seeds 1,2 --name wild $wild --against "$fast"
@@ -149,7 +150,7 @@ has "$wild_record/README.md" "| candidate | 1 | diverged | - |"
 expect 0 "figures are those of its runs" "$speedrun" records verify "$wild_record"
 expect 0 "^wild .*no: .*runs, loss, time" "$speedrun" records list
 
-# Stopped by a signal: finished runs stay, the one in between is listed and made afresh.
+# Stopped by a signal: finished runs are kept, the interrupted one is listed and repeated.
 long="records attempt tiny.json --runs 2 --set schedule.steps=2000 --against $fast --name long"
 # shellcheck disable=SC2086
 "$speedrun" $long >out 2>&1 &
@@ -172,7 +173,7 @@ has "$long_record/README.md" "^Interrupted after [0-9]* steps"
 [ -d "$interrupted" ] && [ "$stamp" != "$(stat -c %Y%i logs/attempts/long/candidate-seed1/summary.json)" ] || fail "the stopped run was not made afresh"
 expect 0 "figures are those of its runs; of class open, small" "$speedrun" records verify
 
-# Two builds with one config. The other build is this one under another commit's name.
+# Two builds with one config. The other build is this one with another commit's name.
 other() {
     printf '#!/bin/sh\n"%s" "$@" || exit\n%s\n' "$speedrun" "$1"
 }
@@ -193,7 +194,7 @@ for side in candidate baseline; do gzip -dc "$systems/$side-seed1.jsonl.gz" | gr
 cmp -s candidate.loss baseline.loss || fail "one program under two names has two curves"
 expect 0 "figures are those of its runs" "$speedrun" records verify "$systems"
 expect 0 "systems .*x fast " "$speedrun" records list
-# Another build that reads the config otherwise.
+# Another build that reads the config differently.
 other "$rename"'; sed -i "s/\"steps\": 10,/\"steps\": 11,/" "$2/$4/config.json"' >old
 expect 3 "these two builds do not read the config alike" attempt --set schedule.steps=10 --runs 2 --name unlike --baseline-binary old
 # Stopped while a build runs: it stops after a step, and its exit code is the attempt's.
@@ -208,7 +209,7 @@ got=$?
 printed "the same command continues it"
 grep -q '"status": "stopped"' logs/attempts/stopped/candidate-seed1/summary.json || fail "the build did not stop by itself"
 
-# Two ranks: one of them speaks and writes.
+# Two ranks: one of them prints and writes.
 if [ -n "$mpiexec" ]; then
     ranks() { timeout 100 "$mpiexec" -np 2 --oversubscribe --bind-to none "$speedrun" records attempt tiny.json "$@"; }
     # shellcheck disable=SC2086

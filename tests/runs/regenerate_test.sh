@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/regenerate.sh: the committed files are current; a file that differs is named, and renewed.
+# scripts/regenerate.sh: the committed files are current; a file that differs is reported, and rewritten.
 # Usage: regenerate_test.sh BUILD ROOT
 # ctest: ARGS BUILD ROOT PROPERTIES TIMEOUT 60
 set -u
@@ -14,7 +14,7 @@ expect 1 'nowhere/speedrun is missing' sh "$root/scripts/regenerate.sh" nowhere
 mkdir -p scripts/speedrun_report configs docs program
 files="configs/schema.json scripts/speedrun_report/metric_fields.json docs/metrics.md"
 for file in scripts/regenerate.sh $files; do cp "$root/$file" "$file"; done
-ln -s "$build/speedrun" program/speedrun # without the tests of kernels, whose tables are not here
+ln -s "$build/speedrun" program/speedrun # without the tests of kernels, so their tables are skipped
 echo '{}' >configs/schema.json
 echo '{"step": [{"key": "old"}], "val": [], "summary": []}' >scripts/speedrun_report/metric_fields.json
 sed -i '/^| `loss` |/d' docs/metrics.md

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trust in a record: the state of the machine in its runs, `records rerun`, the number of runs by --effect. Runs of a busy machine
-# are marked, so a check that depends on it accepts both. Usage: rerun_test.sh SPEEDRUN
+# Verification of a record: the machine's state in its runs, `records rerun`, the number of runs by --effect. Runs on a busy
+# machine are marked, so dependent checks accept both results. Usage: rerun_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN
 # Covers: train/commands/commit_build.cpp train/commands/effect_runs.cpp
 set -u
@@ -22,7 +22,7 @@ cat >records/toy/track.json <<J
 J
 attempt() { "$speedrun" records attempt tiny.json "$@"; }
 
-# One busy program for each core while the runs are made.
+# One busy program per core during the runs.
 busy=
 i=0
 while [ $i -lt "$(nproc)" ]; do
@@ -44,7 +44,7 @@ expect 0 "figures are those of its runs" "$speedrun" records verify "$record"
 expect 3 "rule machine is not met: 2 of 2 runs are marked" "$speedrun" records verify --strict "$record"
 rm -r "$record"
 
-# A record, run again by the program that made it.
+# A record, repeated by the program that made it.
 expect 0 "rules" attempt --runs 3 --name fast --set schedule.steps=20 --against tiny.json --against-set schedule.steps=400 --baseline-name slow
 record=$(echo records/toy/*_fast)
 expect 2 "no program that can be run" "$speedrun" records rerun "$record" --binary nowhere
@@ -60,7 +60,7 @@ printed "1 \(replicated\|busy machine\)"
 sed -i 's/"verdict": "[a-z ]*"/"verdict": "other hardware"/' "$file"
 expect 3 'verdict: "other hardware", computed again' "$speedrun" records verify "$record"
 rm -r "$record/replications"
-# A track with another target than the record's config refuses the rerun.
+# A track with another target than the record's config: the rerun is refused.
 sed -i 's/"target_loss": 50/"target_loss": 1/' records/toy/track.json
 sed -i 's/"target_loss": 50/"target_loss": 1/' tiny.json
 expect 2 "target_loss is 50, the target of track toy is 1" "$speedrun" records rerun "$record" --runs 2
@@ -70,7 +70,7 @@ sed -i 's/"target_loss": 1}/"target_loss": 50}/' tiny.json
 printf '#!/bin/sh\n"%s" "$@" || exit\nwhile [ "$1" != --out ] && shift; do :; done\nsed -i "s/\\"git_sha\\": \\"[^\\"]*/\\"git_sha\\": \\"0123/" "$2/$4/environment.json"\n' "$speedrun" >other
 chmod +x other
 expect 2 "was built from 0123, the record's program from" "$speedrun" records rerun "$record" --runs 2 --binary ./other --work logs/others
-# A record that was changed is not run.
+# A changed record is not run.
 cp "$record/record.json" kept
 sed 's/"binary_sha256": "[0-9a-f]*"/"binary_sha256": "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"/' "$record/record.json" >changed
 expect 3 "changed since it was written" sh -c "cp changed '$record/record.json' && '$speedrun' records rerun '$record'"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stopping and continuing as scripts see it: exit codes, messages, files; full disks and folders that cannot be written.
+# Stopping and continuing through the command line: exit codes, messages, files; full disks and unwritable folders.
 # Usage: resume_cli_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/tiny_run.sh"
 
 losses() { grep -o '"event":"step","step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
-# same A B: two runs of 20 steps have every loss and the last checkpoint in common.
+# same A B: two runs of 20 steps have equal losses and last checkpoints.
 same() {
     losses "$1" >a.loss; losses "$2" >b.loss
     cmp -s a.loss b.loss && [ "$(wc -l <a.loss)" -eq 20 ] || fail "$1 and $2 have different losses"
@@ -33,12 +33,11 @@ expect 2 "schedule.steps: 20 there, 30 here" train --name whole --resume auto --
 expect 2 "model.num_layers: 1 there, 2 here.*" train --name x --resume logs/whole --set model.num_layers=2
 [ ! -e logs/x ] || fail "a run that cannot start left a folder"
 
-# A new run from a checkpoint, the same in place, and a finished one, which has nothing to do.
+# A new run from a checkpoint, the same in place, and a finished run, which has no work.
 expect 0 "continues after step 18 from logs/whole" train --name part --resume logs/whole/checkpoints/step-00000018
 cmp -s logs/whole/checkpoints/step-00000020/rank-00000.safetensors logs/part/checkpoints/step-00000020/rank-00000.safetensors || fail "part differs from whole"
 cp -r logs/whole logs/again && rm -r logs/again/checkpoints/step-00000020
-# What is no event of a step or validation goes: a step that no 64 bits hold, an event without a name, and a line cut short by
-# the end of its process.
+# Invalid lines are removed: a step beyond 64 bits, an event without a name, and a line truncated by the end of its process.
 echo '{"event":"step","step":92233720368547758080,"loss":1,"step_ms":1}' >>logs/again/metrics.jsonl
 echo '{"event":7,"step":2,"loss":1}' >>logs/again/metrics.jsonl
 echo '{"event":"step","st' >>logs/again/metrics.jsonl
@@ -49,47 +48,47 @@ same whole again
 expect 0 "^result: done" train --name again --resume auto --set eval.every=3 --set checkpoint.keep=5
 same whole again
 
-# eval and sample take a checkpoint.
+# eval and sample accept a checkpoint.
 expect 0 "validation loss" "$speedrun" eval logs/whole
 mv out whole.eval
 expect 0 "validation loss" "$speedrun" eval logs/whole/checkpoints/step-00000020
 cmp -s out whole.eval || fail "the last checkpoint is not what the run ended with"
 expect 0 "chapter" "$speedrun" sample logs/whole/checkpoints/step-00000018 --tokens 5 --prompt "chapter "
 
-# Damage: exit 3 where it was asked for; auto takes the one before.
+# Damage: exit 3 for an explicit checkpoint; auto uses the previous one.
 printf 'x' | dd of=logs/again/checkpoints/step-00000020/rank-00000.safetensors bs=1 seek=200000 conv=notrunc 2>/dev/null
 expect 3 "rank-00000.safetensors: XXH128 is .*damaged is tensor" "$speedrun" eval logs/again/checkpoints/step-00000020
 expect 3 "damaged is tensor" train --name x --resume logs/again
 expect 0 "skipped a damaged checkpoint: .*step-00000020.*damaged is tensor" train --name again --resume auto
 same whole again
 
-# A signal: the step is finished, a checkpoint is saved, and the run goes on from there.
+# A signal: the step is completed, a checkpoint is saved, and the run can be continued.
 "$speedrun" train tiny.json --name long --set schedule.steps=1000000 >out 2>&1 &
 pid=$!
 wait_until test -s logs/long/metrics.jsonl
 kill -INT $pid
 wait $pid
 got=$?
-# A shell without job control starts what it puts in the background with SIGINT ignored; the program handles it all the same.
+# A shell without job control starts background commands with SIGINT ignored; the program still handles it.
 [ $got -eq 130 ] || fail "SIGINT gave $got instead of 130"
 steps=$(grep -c '"event":"step"' logs/long/metrics.jsonl)
 [ -s "logs/long/checkpoints/$(printf 'step-%08d' "$steps")/checkpoint.json" ] || fail "no checkpoint of the step that the signal let finish"
 
-# A disk with too little room for a checkpoint (here: a limit of 200 kB a file): said, trained to the end, not exit 0; what
-# was there before stays.
+# A disk that is too small for a checkpoint (here: a limit of 200 kB per file). The error is reported, training completes, the
+# exit code is not 0, and existing checkpoints are kept.
 cp -r logs/whole logs/full && rm -r logs/full/checkpoints/step-00000020
 expect 1 "step-00000020 could not be saved: .*File too large" sh -c "trap '' XFSZ; ulimit -f 400; exec '$speedrun' train tiny.json --name full --resume auto"
 grep -q "^result: done" out || fail "a full disk kept the run from its end"
 [ "$(ls -A logs/full/checkpoints | tr '\n' ' ')" = "final step-00000018 " ] || fail "after a full disk there is $(ls -A logs/full/checkpoints)"
 expect 0 "continues after step 18" train --name full --resume logs/full/checkpoints/step-00000018/
 same whole full
-# Not even the metrics fit.
+# The metrics exceed the limit too.
 expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 8; exec '$speedrun' train tiny.json --name tight"
-# A folder in which nothing can be made.
+# A folder in which no file can be created.
 mkdir -p logs/blocked && : >logs/blocked/checkpoints
 expect 1 "could not be saved: .*Not a directory" train --name blocked --resume auto
 [ "$(grep -c '"event":"step"' logs/blocked/metrics.jsonl)" -eq 20 ] || fail "a blocked folder kept the run from its end"
-if [ "$(id -u)" -ne 0 ]; then # root may write anywhere
+if [ "$(id -u)" -ne 0 ]; then # root ignores permissions
     cp -r logs/whole logs/readonly && rm -r logs/readonly/checkpoints/step-00000020 && chmod a-w logs/readonly/checkpoints
     expect 1 "could not be saved: .*Permission denied" train --name readonly --resume auto
     [ -d logs/readonly/checkpoints/step-00000018 ] || fail "a read-only folder lost a checkpoint"

@@ -1,4 +1,4 @@
-// Runs that stop and continue, as the command line does it, on ranks that are threads.
+// Runs that are stopped and continued as by the command line, on ranks that are threads.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ struct Ways {
     int ranks = 1, replicate = 1;
     const char* strategy = "ddp";
     const char* optimizer =
-        "adamw";  // of the matrices; "normuon": muon with it, "heads": … and a matrix for each head
+        "adamw";  // for matrices; "normuon": muon with normuon; "heads": also a matrix per head
     const char* precision = "f32";
-    int microbatch_tokens = 64;  // tokens of a rank's microbatch; a step has 256
+    int microbatch_tokens = 64;  // tokens per rank and microbatch; a step has 256
 
     std::vector<std::string> settings() const {
         const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
@@ -33,7 +33,7 @@ struct Ways {
                 "batch.microbatch_tokens=" + std::to_string(microbatch_tokens),
                 "optimizers.groups.0.type=" + type,
                 std::string("optimizers.groups.0.normuon=") + (normuon ? "true" : "false"),
-                // Matrices of 16 and of 32 rows have other numbers of lines, in one parameter.
+                // Matrices of 16 and of 32 rows have different numbers of lines in one parameter.
                 std::string("optimizers.groups.0.normuon_lines=") + (heads ? "rows" : "auto"),
                 std::string("optimizers.groups.0.heads_per_matrix=") + (heads ? "1" : "0")};
     }
@@ -60,11 +60,11 @@ class ResumeFixture : public RunFixture {
     struct How {
         FileSystem* disk = nullptr;  // file system of disk_rank
         int disk_rank = 0;
-        bool stop = false;  // a signal is there from the start: several ranks end after two steps
+        bool stop = false;  // a signal is pending from the start: several ranks end after two steps
         int64_t most_fetched = kMostNumbersFetched;
         double timeout_s = WorldOptions{}.timeout_s;
     };
-    // A run, as the command line does it. Returns the problem of a save that failed.
+    // Runs training as the command line does. Returns the error of a failed save.
     std::string train(const Config& c, int num_ranks, const std::string& name, const std::string& resume = "",
                       FileSystem* disk = nullptr, int disk_rank = 0) {
         return train(c, num_ranks, name, resume, How{.disk = disk, .disk_rank = disk_rank});
@@ -101,7 +101,7 @@ class ResumeFixture : public RunFixture {
         EXPECT_TRUE(stream) << file;
         return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
     }
-    // Everything but the times is equal, byte for byte.
+    // Everything except times must be equal bytewise.
     static void expect_same_bytes(const std::string& a, const std::string& b, int ranks) {
         for (int64_t rank = 0; rank < ranks; ++rank) {
             const std::string file = fmt::format("/{}", rank_file_name(rank));
@@ -111,14 +111,14 @@ class ResumeFixture : public RunFixture {
              two = Json::parse(bytes_of(b + "/checkpoint.json"));
         one.erase("measured");
         two.erase("measured");
-        // Saving, validation and the values kept for backward change no number.
+        // Checkpoint, eval and memory settings do not affect values.
         for (const char* key : {"checkpoint", "memory", "eval"}) {
             one["config"].erase(key);
             two["config"].erase(key);
         }
         EXPECT_EQ(Json::diff(one, two), Json::array()) << a << " and " << b;
     }
-    // All numbers are equal, in whichever files they are.
+    // All values must be equal, in any distribution over files.
     static void expect_same_numbers(const std::string& a, const std::string& b) {
         CheckpointReader one(a), two(b);
         one.index();
@@ -134,7 +134,7 @@ class ResumeFixture : public RunFixture {
     static void expect_good(const std::string& folder, const Config& c) {
         as_ranks(1, [&](World& world) { EXPECT_NO_THROW(open_checkpoint(world, folder, c)) << folder; });
     }
-    // --resume for the run of this name is refused, on all ranks alike.
+    // --resume of the run with this name is refused, with the same error on all ranks.
     void expect_error(ExitCode code, const std::string& text, const std::string& resume,
                       const std::string& name, const Config& c, int ranks = 2) const {
         as_ranks(ranks, [&](World& world) {

@@ -1,5 +1,5 @@
-// A resume restores the clock, step times, sums and time to target beside parameters and optimizers, and refuses a checkpoint
-// whose position is not one of its config's run.
+// A resume restores the clock, step times, sums and time to target in addition to parameters and optimizers. It refuses a
+// checkpoint with a position that is impossible for its config.
 #include <map>
 
 #include "tests/runs/resume_fixture.h"
@@ -14,14 +14,14 @@ class ResumeStateTest : public ResumeFixture {
     Json info(const std::string& name, int64_t step) const {
         return json_of(checkpoint(name, step) + "/checkpoint.json");
     }
-    // Validations in the metrics, by step.
+    // Validations in the metrics; key: step.
     std::map<int64_t, Json> validations(const std::string& name) const {
         std::map<int64_t, Json> found;
         for (const Json& line : metrics(name))
             if (line["event"] == "val") found[line["step"]] = line;
         return found;
     }
-    // Removes the run's files of later steps, as a crash would.
+    // Removes the run's files of later steps, as after a crash.
     void forget_after(const std::string& name, int64_t step) const {
         for (const std::string& folder : list_checkpoints(path(name)))
             if (step_of_checkpoint(fs::path(folder).filename().string()) > step) fs::remove_all(folder);
@@ -37,7 +37,7 @@ class ResumeStateTest : public ResumeFixture {
         }
         std::ofstream(file) << text;
     }
-    // Changes a number of checkpoint.json and the file's sum.
+    // Changes a value in checkpoint.json and updates the file's hash.
     void set_info(const std::string& folder, const std::string& pointer, const Json& value) const {
         const std::string file = folder + "/checkpoint.json", sums = folder + "/XXH128SUMS";
         const std::string before = xxh128_file(file);
@@ -80,7 +80,7 @@ TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
     train(c, 1, "run");
     forget_after("run", 6);
     for (const int64_t step : {1, 4, 5}) set_step_ms("run", step, 1e6 + static_cast<double>(step));
-    set_step_ms("run", 7, 5e6);  // made again
+    set_step_ms("run", 7, 5e6);  // repeated step
     train(c, 1, "run", "auto");
     const Json times = summary("run")["step_ms"];
     EXPECT_EQ(times["max"], 1e6 + 5);
@@ -93,7 +93,7 @@ TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
     EXPECT_GE(summary("run")["step_ms"]["p50"].get<double>(), 1e6) << "six steps of ten";
 }
 
-// A run that has made its last step prints the same result after a resume.
+// A run after its last step prints the same result after a resume.
 TEST_F(ResumeStateTest, SumsAreThoseOfTheWholeRun) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
@@ -126,12 +126,12 @@ TEST_F(ResumeStateTest, TimeToTargetIsThatOfTheFirstValidationThatReachedIt) {
     EXPECT_EQ(summary("other")["time_to_target_ms"], reached) << "in a folder of its own too";
 }
 
-// Losses of the validations fall, so that a target can be put between any two.
+// Validation losses decrease, so that a target can be placed between any two.
 TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     train(with({"record.target_loss=50"}), 1, "run");
     const std::map<int64_t, Json> made = validations("run");
     const auto loss = [&](int64_t step) { return made.at(step)["loss"].get<double>(); };
-    // Continued after step 6, the run has reached its target at the validation before this step, 0: at none.
+    // After a resume at step 6, the time to target must be the training time at the validation of `step`; 0: not reached.
     const auto expect_reached = [&](double target, int64_t step) {
         forget_after("run", 6);
         train(with({fmt::format("record.target_loss={}", target)}), 1, "run", "auto");
@@ -146,7 +146,7 @@ TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     expect_reached(0, 0);
     expect_reached(49, 2);
     expect_reached(50, 2);
-    // In another folder nothing says when it was reached before.
+    // A run in another folder has no record of earlier validations.
     train(with({"record.target_loss=40"}), 1, "other", checkpoint("run", 6));
     EXPECT_EQ(summary("other")["time_to_target_ms"], validations("other").at(6)["train_ms"]);
     EXPECT_NE(bytes_of(path("other") + "/run.log").find("validations before step 6 do not count"),
@@ -167,7 +167,7 @@ TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
         EXPECT_EQ(summary(name)["time_to_target_ms"], validations(name).at(6)["train_ms"]) << name;
         EXPECT_NE(bytes_of(path(name) + "/run.log").find("validations before step 6 do not count"),
                   std::string::npos);
-        // Nor with another target afterwards.
+        // Repeated with another target.
         forget_after(name, 9);
         settings[0] = "record.target_loss=40";
         train(with(settings), 1, name, "auto");

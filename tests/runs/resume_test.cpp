@@ -1,5 +1,5 @@
-// Runs that stop and continue: bitwise as if they never had stopped, on the same ranks; with the same
-// parameters and state on any others; and what happens to a run whose checkpoints cannot be written.
+// Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same parameters and
+// state on any other ranks. Also runs whose checkpoints cannot be written.
 #include <cerrno>
 #include <cmath>
 #include <set>
@@ -11,7 +11,7 @@ namespace resume_test {
 
 class ResumeTest : public ResumeFixture {};
 
-// The run that is continued never knew that it would be: its checkpoints were taken while it trained on.
+// The continued run's checkpoints were taken during normal training.
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     std::vector<Ways> all = {{1, 1, "ddp", "adamw"},
                              {1, 1, "ddp", "normuon", "f32", 256},
@@ -39,7 +39,7 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
         ASSERT_EQ(expected.size(), 7u * 2 + 2);
         EXPECT_EQ(curve(later), expected);
         expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
-        // In its own folder, from the newest; what it had written after that is written again.
+        // In its own folder, from the newest checkpoint; later output is written again.
         fs::remove_all(checkpoint(whole, 10));
         EXPECT_EQ(train(often, ways.ranks, whole, "auto"), "");
         EXPECT_EQ(curve(whole, 3), expected);
@@ -48,8 +48,8 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
     }
 }
 
-// Documents of 32 tokens are cut at 10, so four of them are a row of 33 and 200 rows an epoch: the run of 320
-// begins the second epoch at step 6. N-grams come with the batches.
+// Documents of 32 tokens are cut at 10, so four of them form a row of 33, with 200 rows per epoch: the run of 320 rows begins
+// the second epoch at step 6. Batches include n-grams.
 TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
     const std::vector<std::string> documents = {"data.rows=documents", "data.max_document_tokens=10",
                                                 "batch.tokens_per_step=1024", "model.max_ngram=3",
@@ -75,7 +75,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
                       std::string::npos);
         }
         if (kSanitized) return;
-        // Two ranks read the rows of one, and sum in another order: f32 rounding, which ten steps amplify.
+        // Two ranks read one rank's rows, and sum in another order: f32 rounding, amplified by ten steps.
         const std::string name = shuffle ? "shuffled" : "in_order";
         const std::vector<double> one = curve(name + "1"), two = curve(name + "2");
         ASSERT_EQ(one.size(), two.size());
@@ -84,7 +84,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
     EXPECT_NE(curve("shuffled1"), curve("in_order1"));
 }
 
-// What a run keeps for backward may change where it is continued, here on a machine with less memory.
+// The values kept for backward may change at a resume, e.g. on a machine with less memory.
 TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
     for (const char* precision : {"f32", "bf16"}) {
         const std::string whole = std::string("whole_") + precision;
@@ -101,8 +101,7 @@ TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
     }
 }
 
-// 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. What a mesh saves right after loading is bitwise what it has
-// loaded.
+// 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. A save directly after loading must be bitwise equal to the loaded state.
 TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
     for (const char* optimizer : {"normuon", "heads", "adamw"}) {
         if (kSanitized && std::string(optimizer) != "normuon") continue;
@@ -123,7 +122,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                     const Ranks ranks = resolve_ranks(c, world);
                     Runtime runtime(runtime_options(c, ranks));
                     StepRunner runner(c, runtime, ranks);
-                    runner.initialize(77);  // of another seed: nothing of it may stay
+                    runner.initialize(77);  // another seed: loading must replace all of it
                     const auto reader = open_checkpoint(world, from, c);
                     load_checkpoint(*reader, runtime, runner);
                     if (world.rank() == 0) fs::create_directories(path(name + "_copy"));
@@ -138,8 +137,8 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                 expect_same_numbers(from, checkpoint(name + "_copy", 2 * static_cast<int64_t>(i)));
             }
             EXPECT_EQ(train(c, ways.ranks, name, from), "");
-            // Against one rank that never stopped. Other meshes sum in another order, f32 rounding, which ten
-            // steps amplify: as in the engine's tests.
+            // Compared with one uninterrupted rank. Other meshes sum in another order: f32 rounding, amplified by ten steps, as
+            // in the engine's tests.
             const std::vector<double> expected = curve(reference, 2 * static_cast<int64_t>(i)),
                                       actual = curve(name, 2 * static_cast<int64_t>(i));
             ASSERT_EQ(actual.size(), expected.size());
@@ -247,7 +246,7 @@ TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
     const std::string problem = train(c, 1, "run", "", &disk);
     EXPECT_NE(problem.find("step-00000006 could not be saved"), std::string::npos) << problem;
     EXPECT_NE(problem.find("No such file"), std::string::npos) << problem;
-    EXPECT_FALSE(fs::exists(path("run"))) << "nobody makes again what somebody removed";
+    EXPECT_FALSE(fs::exists(path("run"))) << "a removed folder is not created again";
 }
 
 }  // namespace resume_test

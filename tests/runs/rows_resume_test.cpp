@@ -1,4 +1,4 @@
-// Runs whose tables' gradients travel as rows, stopped and continued.
+// Runs that exchange tables' gradients as rows, stopped and continued.
 #include <cmath>
 
 #include "tests/distributed/rank_threads.h"
@@ -39,7 +39,7 @@ class RowsResumeTest : public RunFixture {
     }
 };
 
-// How they travel is no matter of what is trained: a run may go on the other way.
+// The exchange mode does not affect results: a run may be continued with the other one.
 TEST_F(RowsResumeTest, GoOnBitwiseEitherWay) {
     train(config_by(TableExchange::rows, "4"), "rows");
     const std::vector<double> expected = curve("rows", 4);

@@ -1,4 +1,4 @@
-// Whole runs in a test: a small dataset that can be learned, a config for it, and what the run wrote.
+// Fixture of whole runs: a small learnable dataset, a config, and access to the run's files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,13 +22,13 @@ namespace speedrun::testing {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// The device of all runs of this program: "cpu", unless its main() says otherwise.
+// Device of all runs of this program: "cpu", unless main() sets another.
 inline std::string& run_device() {
     static std::string device = "cpu";
     return device;
 }
 
-// The project's files: of the source tree, or where SPEEDRUN_ROOT says (a bundle on another machine).
+// Returns the project's root: the source tree, or SPEEDRUN_ROOT (a bundle on another machine).
 inline fs::path project_root() {
     const char* const root = std::getenv("SPEEDRUN_ROOT");
     return root ? root : SPEEDRUN_SOURCE_ROOT;
@@ -40,9 +40,8 @@ class RunFixture : public ::testing::Test {
   protected:
     void SetUp() override { write_counting_shards(); }
 
-    // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3: after two tokens
-    // everything that follows is certain, so the loss of a model that has learned it goes towards the share
-    // of those two.
+    // Documents that count upwards modulo 31 from a random start in steps of 1, 2 or 3. After two tokens the rest is
+    // determined, so the loss of a trained model approaches the entropy of these two tokens.
     void write_counting_shards() {
         DatasetInfo info{.name = "counting",
                          .tokenizer = "bytes",
@@ -71,7 +70,7 @@ class RunFixture : public ::testing::Test {
     }
 
     Config config(const std::vector<std::string>& settings = {}) const {
-        // All 25,600 tokens of the held-out text would take most of the time of a run of a dozen steps.
+        // Validating all 25,600 held-out tokens would dominate a run of a dozen steps.
         std::vector<std::string> all = {"data.train=" + (folder_ / "train.bin").string(),
                                         "data.val=" + (folder_ / "val.bin").string(), "data.val_tokens=1000"};
         all.push_back("device=" + run_device());
@@ -104,7 +103,7 @@ class RunFixture : public ::testing::Test {
         for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
         return lines;
     }
-    // Loss and gradient norm of the steps from `first` on, and the validations after it, as the exact doubles that the file holds.
+    // Returns loss and gradient norm of the steps from `first` on, and later validations, as the exact doubles in the file.
     std::vector<double> curve(const std::string& name, int64_t first = 0) const {
         std::vector<double> values;
         for (const Json& line : metrics(name)) {

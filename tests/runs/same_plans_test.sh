@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/same_plans.sh: a program is the same as itself; one with another window or initial value is not; bad usage is refused.
+# scripts/same_plans.sh: a program equals itself; one with another window or initial value differs; bad usage is refused.
 # Usage: same_plans_test.sh SPEEDRUN ROOT
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/same_results.sh: a program is the same as itself; one that trains with another seed is not; bad usage is refused.
+# scripts/same_results.sh: a program equals itself; one that trains with another seed differs; bad usage is refused.
 # Usage: same_results_test.sh SPEEDRUN ROOT
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES PROCESSORS 2
 set -eu

@@ -1,4 +1,4 @@
-// Checkpoints of whole runs: taken at the steps that the config asks for, with equal bits at the run's end and during it.
+// Checkpoints of whole runs: taken at the steps of the config, bitwise equal at the run's end and during it.
 // Covers: train/engine/step_state.cpp
 #include <cerrno>
 #include <set>
@@ -23,7 +23,7 @@ class SavedRunTest : public ResumeFixture {
 
 using Steps = std::set<int64_t>;
 
-// Periods of saving and validating, of one rank and two, all combined.
+// All combinations of save and validation periods, on one rank and on two.
 TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
     for (const int ranks : {1, 2}) {
         const Ways ways{ranks, 1, "zero1", "adamw", "f32", 128};
@@ -47,7 +47,7 @@ TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
     }
 }
 
-// Also where a step is continued from a checkpoint of every step.
+// Resumes from a checkpoint of every step.
 TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
     const Config c = config_of({2, 1, "zero2", "normuon"}, {"checkpoint.every=1"});
     train(c, 2, "whole");
@@ -59,8 +59,8 @@ TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
     }
 }
 
-// Gradients that a group of `every: k` has summed up are in no checkpoint: the last one is of the last whole period, is said at
-// the start, and continues to the same end.
+// Checkpoints exclude gradients accumulated by a group with `every: k`. The last checkpoint is of the last whole period, is
+// announced at the start, and continues to the same end.
 TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
     for (const int ranks : {1, 2}) {
         const auto configured = [&](int64_t steps, int64_t every, const Settings& more = {}) {
@@ -97,8 +97,8 @@ TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
     }
 }
 
-// The last one is read from the device, periodic ones from a snapshot. Pieces are one range or several boxes, each fetched in
-// many rounds.
+// The final checkpoint is read from the device, periodic ones from a snapshot. Pieces are one range or several boxes, each
+// fetched in many rounds.
 TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
     struct Mode {
         Ways ways;
@@ -120,7 +120,7 @@ TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
             return config_of(ways, all);
         };
         const std::string name = fmt::format("mode{}", number++), whole = name + "_whole";
-        train(configured(2), ways.ranks, whole);  // in one round, of a snapshot
+        train(configured(2), ways.ranks, whole);  // in one round, from a snapshot
         for (const int64_t fetched : {int64_t{37}, int64_t{256}, kMostNumbersFetched}) {
             const How how{.most_fetched = fetched};
             const std::string last = fmt::format("{}_last{}", name, fetched),
@@ -149,7 +149,7 @@ class AwaitedState final : public ForwardedState {
     std::atomic<bool> awaited = false;
 };
 
-// Counts files that are made before that.
+// Counts files created before the wait.
 class EarlyFiles final : public FileSystem {
   public:
     explicit EarlyFiles(const AwaitedState& state) : state_(state) {}
@@ -190,7 +190,7 @@ TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
     expect_same_numbers(checkpoint("run", 10), checkpoint("copy", 10));
 }
 
-// The first `failures` files of this step cannot be made.
+// The first `failures` files of this step cannot be created.
 class FailsAtFirst final : public FileSystem {
   public:
     FailsAtFirst(int64_t step, int failures) : step_(checkpoint_name(step)), left_(failures) {}
@@ -205,7 +205,7 @@ class FailsAtFirst final : public FileSystem {
     std::atomic<int> left_;
 };
 
-// The last step was due for a periodic checkpoint too, which failed: the run's end tries it once more.
+// A failed periodic checkpoint of the last step is retried at the run's end.
 TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
     for (const int ranks : {1, 2}) {
         for (int bad = 0; bad < ranks; ++bad) {
@@ -222,7 +222,7 @@ TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
     }
 }
 
-// A run that has made its last step, and is continued, finds its last checkpoint and writes none.
+// A resume after the last step finds its checkpoint and writes none.
 TEST_F(SavedRunTest, AFinishedRunSavesNothing) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
@@ -234,7 +234,7 @@ TEST_F(SavedRunTest, AFinishedRunSavesNothing) {
     }
 }
 
-// A disk on which this takes longer than ranks wait for one that they take for lost.
+// A disk that is slower than the timeout for lost ranks.
 class SlowDisk final : public FileSystem {
   public:
     enum class Call { sync, sync_folder, rename, remove };
@@ -280,7 +280,7 @@ TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
     }
 }
 
-// The first rank deletes unfinished folders of an earlier process, however long that takes.
+// The first rank deletes unfinished folders of an earlier process; this may exceed the timeout.
 TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
     if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
     const Config c = config_of({2, 1, "zero1"}, {"checkpoint.every=5"});

@@ -1,4 +1,5 @@
-// Whole runs by scales that a step leaves for the next one: stopped and continued in exact steps, at the last of these, and behind.
+// Whole runs with delayed FP8 scaling: stopped and continued during the steps with current scaling, at the last of these, and
+// later.
 #include "tests/runs/rank_run_fixture.h"
 
 namespace speedrun::testing {
@@ -44,9 +45,9 @@ TEST_F(ScalesRunTest, ContinuesBitwiseInExactStepsAndBehind) {
     }
 }
 
-// What one mesh saved another continues, as if it had run from the start. Of one rank measured were 1e-8 of a loss at most, and
-// 2e-5 where it began with other scales; tensor ranks, which scale by the largest of their part of the first matrix, turn some
-// roundings to 8 bits: measured were 2e-5.
+// A run saved by one mesh and continued by another equals an uninterrupted run. Measured for one rank: at most 1e-8 of a loss,
+// and 2e-5 with other initial scales. Tensor ranks scale by the maximum of their part of the first matrix, which changes some
+// 8-bit roundings: measured 2e-5.
 TEST_F(ScalesRunTest, AnyRanksContinueWhatOthersSaved) {
     const auto on = [&](const Settings& more) {
         Settings all = {"batch.tokens_per_step=384"};

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A signal that stops a run leaves a checkpoint, and nothing that happens to a terminal, to stdout or to stderr ends a run.
+# A stop signal makes a run save a checkpoint. No event on the terminal, stdout or stderr ends a run.
 # Usage: signals_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 # Covers: train/comm/standard_streams.cpp train/commands/output_relay.cpp
@@ -11,10 +11,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 endless="--quiet --set schedule.steps=1000000"
 steps_of() { grep -c '"event":"step"' "logs/$1/metrics.jsonl"; }
-is_saved() { # RUN: the checkpoint of its last step is there
+is_saved() { # RUN: true if the checkpoint of its last step exists
     [ -s "logs/$1/checkpoints/$(printf 'step-%08d' "$(steps_of "$1")")/checkpoint.json" ] || fail "$1 left no checkpoint of its last step"
 }
-start() { # RUN COMMAND...: in the background, until it has made a step
+start() { # RUN COMMAND...: runs in the background; waits for its first step
     run=$1
     shift
     "$@" >out 2>&1 </dev/null &
@@ -37,7 +37,7 @@ for pair in HUP:129 INT:130 USR1:138 USR2:140 TERM:143 XCPU:152; do
     is_saved "$signal"
     grep -q "stopped by SIG$signal" "logs/$signal/run.log" || fail "run.log does not name SIG$signal"
 done
-# A closed terminal sends HUP twice, an exceeded limit of CPU time XCPU every second: no reason to end without a checkpoint.
+# A closed terminal sends HUP twice, an exceeded CPU limit XCPU every second: the run still saves a checkpoint.
 for pair in HUP:129 XCPU:152; do
     # shellcheck disable=SC2086
     start "twice${pair%:*}" "$speedrun" train tiny.json --name "twice${pair%:*}" $endless
@@ -45,7 +45,7 @@ for pair in HUP:129 XCPU:152; do
     ended "${pair#*:}"
     is_saved "twice${pair%:*}"
 done
-# Two kinds of signals: pending ones are delivered to any thread, the lowest number first. Either may be the first to arrive.
+# Two kinds of signals: pending ones are delivered to any thread, the lowest number first, so either may arrive first.
 # shellcheck disable=SC2086
 start both "$speedrun" train tiny.json --name both $endless
 kill -XCPU $pid && kill -HUP $pid
@@ -54,13 +54,13 @@ got=$?
 case $got in 129 | 152) ;; *) fail "both ended with $got instead of 129 or 152" ;; esac
 is_saved both
 
-# nohup: HUP stays ignored, and the run goes on to its end; other signals still stop it.
+# nohup: HUP stays ignored, and the run completes; other signals still stop it.
 start nohup sh -c "trap '' HUP; exec \"\$@\"" _ "$speedrun" train tiny.json --name nohup --quiet --set schedule.steps=600
 kill -HUP $pid
 ended 0
 [ "$(steps_of nohup)" -eq 600 ] || fail "HUP under nohup stopped the run"
 
-# launch passes HUP on, reports it, and starts nothing again. Under nohup it does not notice.
+# launch forwards HUP, reports it, and does not restart. Under nohup it ignores HUP.
 # shellcheck disable=SC2086
 start launched "$speedrun" launch -- "$speedrun" train tiny.json --name launched $endless
 kill -HUP $pid
@@ -72,7 +72,7 @@ kill -HUP $pid
 ended 0
 [ "$(steps_of ignored)" -eq 600 ] || fail "HUP to launch under nohup stopped the run"
 
-# Output that nobody reads, that cannot be written, or that is closed: the run ends well, and its files hold only their own text.
+# Output without a reader, that cannot be written, or that is closed: the run completes, and its files have only their own text.
 train() { "$speedrun" train tiny.json "$@"; }
 is_complete() { # RUN [STEPS]
     lines=$(wc -l <"logs/$1/metrics.jsonl")
@@ -98,7 +98,7 @@ for run in head true no_stdout no_stderr no_stdin nothing full; do is_complete $
 [ "$(cat code)" -eq 0 ] || fail "launch into true: $(cat code)"
 is_complete launch_head
 
-# Commands that print their result: a reader that has enough is no error, a full disk is one.
+# Commands that print results: a closed reader is no error, a full disk is one.
 for command in "plan tiny.json" "plan --options" "sample logs/head --tokens 200" "bench tiny.json --steps 1" "doctor" "--help" "plan --schema"; do
     # shellcheck disable=SC2086  # words
     { "$speedrun" $command 2>&1; echo $? >code; } | true
@@ -111,14 +111,14 @@ for command in "plan tiny.json" "eval logs/head" "--help"; do
     if [ $got -ne 1 ] || ! grep -q "stdout: writing failed" out; then fail "$command to a full disk: $got"; fi
 done
 
-# A file that may not grow further is a full disk, and no SIGXFSZ. Programs that are started have the default of both signals.
+# A file size limit acts like a full disk, without SIGXFSZ. Child programs have the default handling of both signals.
 expect 1 "could not be saved: .*File too large" sh -c "ulimit -f 400; exec '$speedrun' train tiny.json --name large"
 printf '#!/bin/sh\ngrep SigIgn /proc/self/status >ignored\n' >speedrun-looks
 chmod +x speedrun-looks
 "$speedrun" launch -- ./speedrun-looks train tiny.json --name looks || check looks
 [ $((0x$(sed 's/.*[[:space:]]//' ignored) & 0x1001000)) -eq 0 ] || fail "a started program ignores SIGPIPE or SIGXFSZ: $(cat ignored)"
 
-# A terminal that vanishes: HUP and EIO. The run saves itself; under nohup it goes on.
+# A terminal that is closed: HUP and EIO. The run saves a checkpoint; under nohup it continues.
 if command -v python3 >/dev/null; then
     cat >terminal.py <<'P'
 """Runs a command on a terminal of its own, closes the terminal after the first step, and ends with the command's exit code."""

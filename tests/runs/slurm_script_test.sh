@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/launch_slurm.sbatch with a Slurm that is played: where it places ranks, that a run goes on when a node is gone, that it
-# is named and stopped. Usage: slurm_script_test.sh SPEEDRUN
+# scripts/launch_slurm.sbatch with a fake Slurm: placement of ranks, continuing after a node is lost, names and stopping. Usage:
+# slurm_script_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
@@ -15,7 +15,7 @@ cat >bin/scontrol <<'J'
 #!/bin/sh
 [ "$*" = "show hostnames node[1-2]" ] && printf 'node1\nnode2\n'
 J
-# A probe answers unless the node is down. A step of the job is one process here, which the first time loses its node.
+# A probe answers unless the node is down. A job step is one process here, and loses its node the first time.
 cat >bin/srun <<'J'
 #!/bin/sh
 case " $* " in
@@ -43,7 +43,7 @@ for step in "--nodes=2 --nodelist=node1,node2 --ntasks=2 --cpus-per-task=3" "--n
 done
 [ "$(grep -c '"event":"step"' logs/job-7/metrics.jsonl)" -eq 400 ] || fail "the run's history has not 400 steps"
 
-# A name of one's own is kept; a run that Slurm's signal has stopped is over.
+# A user's name is kept; a run stopped by Slurm's signal is not restarted.
 rm -f steps
 printf '#!/bin/sh\necho "$*" >>steps\ncase "$*" in *" true") exit 0 ;; esac\nexit 138\n' >bin/srun
 expect 138 "" sh "$script" tiny.json --name own

@@ -1,5 +1,5 @@
-// Whole runs whose schedule has stages, in process: stages that are alike change nothing, those that differ train on
-// what they say, on one rank and on several, and validation has rows and windows of its own.
+// Whole runs with schedule stages, in process. Equal stages change nothing; different ones train with their own settings, on
+// one rank and on several. Validation has separate rows and windows.
 // Covers: train/engine/run_stages.cpp
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace speedrun::testing {
 namespace staged_run_test {
 
-// Rows of 16, 64 and 32 tokens; one, two and four microbatches a step; a window and a rate for each.
+// Rows of 16, 64 and 32 tokens; one, two and four microbatches per step; a window and a rate for each stage.
 const Settings kStages = {"schedule.steps=12",
                           "schedule.stages=[4, 8, 12]",
                           "schedule.lr_factor=[0.5, [0.5, 1], 0.8]",
@@ -45,8 +45,8 @@ TEST_F(StagedRunTest, EqualStagesAreOneRun) {
     EXPECT_EQ(curve("stages"), curve("whole"));
 }
 
-// What a list of stages says of momentum, and a cooldown of as many steps: it reaches the steps of a run. Momenta differ
-// by a rounding of f64, which f32 hides but for one in 2^29.
+// A momentum list by stage and a cooldown over the same steps must give equal runs. The momenta differ by an f64 rounding,
+// which f32 shows in one of 2^29 cases.
 TEST_F(StagedRunTest, MomentumCoolsDownAsAStageWouldSay) {
     const std::string momentum = "optimizers.groups.0.momentum=";
     const Settings whole = {"schedule.steps=12", "optimizers.groups.0.momentum_warmup_steps=3",
@@ -63,7 +63,7 @@ TEST_F(StagedRunTest, MomentumCoolsDownAsAStageWouldSay) {
     EXPECT_NE(cooled.back(), plain.back());
 }
 
-// A run is that of its scheduled steps, and goes on at their last rate. A checkpoint among the final steps lands there.
+// A run consists of its scheduled steps, then the final steps at the last rate. A checkpoint is taken within the final steps.
 TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     const Settings scheduled = {"schedule.steps=6", "schedule.final_lr_fraction=0.25", "checkpoint.every=7",
                                 "threads=1"};
@@ -88,7 +88,7 @@ TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     EXPECT_EQ(curve("later").back(), curve("more").back());
 }
 
-// In file order, short rows are the same whether windows are cut into them or not.
+// In file order, short rows are equal whether or not they are cut from longer windows.
 TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
     const Config c = staged({"data.shuffle=false", "schedule.decay=constant"});
     Config first = c.in_stage(0);
@@ -126,8 +126,8 @@ TEST_F(StagedRunTest, RerunsAndWarmUpChangeNothing) {
     EXPECT_NE(curve("warmstream"), curve("warmdocuments"));
 }
 
-// Sums over ranks in another order than over one rank's tokens: f32 rounding, which twelve steps amplify; as in the
-// tests of the engine.
+// Sums over ranks have another order than over one rank's tokens: f32 rounding, amplified by twelve steps; as in the tests of
+// the engine.
 TEST_F(StagedRunTest, AnyRanksTrainAlike) {
     constexpr double kTolerance = 1e-5;
     const Settings validation = {"eval.sequence_length=128", "eval.windows={\"window\": 8}", "eval.every=5"};
@@ -143,7 +143,7 @@ TEST_F(StagedRunTest, AnyRanksTrainAlike) {
     }
 }
 
-// Inside of stages and where one ends, whatever rows they have.
+// Within stages and at stage boundaries, with every kind of rows.
 TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
     for (const char* rows : {"stream", "documents"}) {
         for (const int ranks : {1, 2}) {
@@ -165,7 +165,7 @@ TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
     }
 }
 
-// What GPT-2 learns of positions is a table for the longest row, of which shorter ones use the start.
+// GPT-2's position table has the length of the longest row; shorter rows use its first entries.
 TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
     Config c = staged({"model.preset=gpt2", "eval.sequence_length=128"});
     c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
@@ -175,7 +175,7 @@ TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
     EXPECT_TRUE(std::isfinite(validation_of("gpt2")));
 }
 
-// Nothing is learned, so that the model of all these validations is the one it began as.
+// Learning rate 0, so that all validations are of the initial model.
 TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
     const Settings still = {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=2",
                             "model.zero_init_projections=false"};
@@ -201,7 +201,7 @@ TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
         << "else as in the last stage";
 }
 
-// Rows of validation may be many times as long as those of training: of their layers, one at a time has memory.
+// Validation rows may be much longer than training rows: only one layer's activations are in memory at a time.
 TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
     const auto bytes = [&](int64_t training, int64_t validation) {
         const std::string tokens = std::to_string(training);
@@ -226,8 +226,8 @@ TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
     EXPECT_NE(validation_of("plain"), validation_of("own"));
 }
 
-// A head that starts at zero gives every token the same share, and nothing is learned: ln 32 nats for each target, of
-// which the last of a row of 32 has no second one.
+// A zero head gives every token the same probability, and learning rate 0 keeps it: ln 32 nats per target. The last token of a
+// row of 32 has no second target.
 TEST_F(StagedRunTest, WeightsOfTheLossGoByStage) {
     const Config c =
         config({R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32, "tables": {"embed": {}},
@@ -246,7 +246,7 @@ TEST_F(StagedRunTest, WeightsOfTheLossGoByStage) {
     EXPECT_NEAR(validation_of("weights"), one, 1e-5) << "of the next token alone";
 }
 
-// Stages take turns in the memory of activations, which is the largest's.
+// Stages share the memory of activations, which has the size of the largest.
 TEST_F(StagedRunTest, StagesShareMemory) {
     const auto activations = [](const Config& c) {
         Runtime runtime(runtime_options(c));
@@ -256,7 +256,7 @@ TEST_F(StagedRunTest, StagesShareMemory) {
     const Config c = staged();
     int64_t largest = 0;
     for (int64_t stage = 0; stage < 3; ++stage) largest = std::max(largest, activations(c.in_stage(stage)));
-    // Each has its own batch, losses and the like: fewer than eight numbers for a token.
+    // Each stage has its own batch and losses: fewer than eight values per token.
     const int64_t numbers = (256 + 256 + 128) * 8;
     EXPECT_LT(activations(c), largest + numbers * size_of(DType::f32));
     EXPECT_GE(activations(c), largest);

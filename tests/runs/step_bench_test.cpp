@@ -1,5 +1,4 @@
-// The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
-// held to anything but itself.
+// The bench of a step: its table for given times, and for real steps of tiny models. No test depends on absolute times.
 // build: release
 // Covers: kernels/ops/metered_ops.cpp train/engine/run_estimate.cpp train/runlog/op_profile.cpp
 #include "train/engine/step_bench.h"
@@ -16,7 +15,7 @@ namespace step_bench_test {
 
 Ceilings round_ceilings() {
     Ceilings ceilings;
-    ceilings.flops_per_s = 1e9;  // 1e6 a ms
+    ceilings.flops_per_s = 1e9;  // 1e6 per ms
     ceilings.bytes_per_s = 1e9;
     return ceilings;
 }
@@ -30,14 +29,13 @@ TimedCall call(const char* op, int64_t step, double begin, double end, int64_t f
 }
 
 TEST(StepProfileTest, AddsUpOperationsOverlapAndGaps) {
-    // Step 0 leads in and ends at 10. In step 1, from 10 to 20: a runs for 4 ms, beside it b for 2, and
-    // nothing for 5, until c runs for 1. Step 2 begins with an a at once, which takes 0.5 ms of step 1's
-    // window.
+    // Step 0 is the lead-in and ends at 10. In step 1, from 10 to 20: a runs for 4 ms, overlapped with b for 2; idle for 5; c
+    // runs for 1. The first operation of step 2, a, uses 0.5 ms of step 1's window.
     const StepProfile p = profile_steps(
         {call("a", 0, 0, 10), call("a", 1, 10, 14, 3000000, 1000000), call("b", 1, 11, 13, 0, 1500000),
          call("c", 1, 19, 20), call("a", 2, 19.5, 23), call("c", 2, 29, 30)},
         1, round_ceilings());
-    // Both steps take 10 ms and count.
+    // Both steps take 10 ms and are counted.
     EXPECT_EQ(p.steps, 2);
     EXPECT_DOUBLE_EQ(p.step_ms, 10);
     ASSERT_EQ(p.operations.size(), 3u);
@@ -63,7 +61,7 @@ TEST(StepProfileTest, TakesTheMiddleHalfOfWholePeriods) {
     EXPECT_EQ(mean_of_middle_half({100, 2, 4, 0}), 3);
     EXPECT_EQ(mean_of_middle_half({5}), 5);
     EXPECT_THROW(mean_of_middle_half({}), Error);
-    // Periods of two steps behind step 0: 2, 40, 4 and 3 + 3 ms; the last step is in none.
+    // Periods of two steps after step 0: 2, 40, 4 and 3 + 3 ms; the last step is in no period.
     std::vector<TimedCall> calls;
     double time = 0;
     int64_t step = 0;
@@ -90,7 +88,7 @@ class StepBenchTest : public RunFixture {
         options.ceilings = {128, 1 << 20};
         return bench_steps(config, runtime, kAlone, options);
     }
-    // Without the optimizer's products, which the plan does not count as the model's work.
+    // Without the optimizer's matmuls, which the plan does not count as the model's work.
     static double model_flops(const StepBench& bench) {
         double flops = bench.profile.flops;
         for (const OperationRow& row : bench.profile.operations)
@@ -124,7 +122,7 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
                 1e-9);
     const std::map<std::string, double> calls = calls_of(b);
     const double layers = 2, microbatches = 2;
-    // Each layer has 4 products, each with two gradients; so has the head.
+    // Each layer has 4 matmuls, each with two gradients; the head has one.
     const std::map<std::string, double> known = {{"matmul", microbatches * 3 * (4 * layers + 1)},
                                                  {"attention_forward", microbatches * layers},
                                                  {"attention_backward", microbatches * layers},
@@ -145,7 +143,7 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
     }
     for (const char* op : {"polar_express", "muon_momentum", "muon_apply", "adamw_step", "norm_term"})
         EXPECT_GT(calls.count(op), 0u) << op;
-    // The product that the head's logits come from: 512 tokens, 32 padded to a vocabulary of 64.
+    // The matmul of the logits: 512 tokens, 32 padded to a vocabulary of 64.
     const auto& rows = b.profile.operations;
     EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const OperationRow& row) {
         return row.name == "matmul 512x128x32 nt" && row.calls == 4;
@@ -173,7 +171,7 @@ TEST_F(StepBenchTest, RunsWithoutADatasetButNotWithADamagedOne) {
     }
 }
 
-// The loss of each step, with every operation noted and timed, or with none.
+// Compares each step's loss with and without recording and timing of operations.
 TEST_F(StepBenchTest, ChangesNoBit) {
     const Config c = config({"batch.tokens_per_step=1024", "threads=1"});
     const auto losses = [&](bool metered) {
@@ -195,7 +193,7 @@ TEST_F(StepBenchTest, ChangesNoBit) {
     EXPECT_EQ(losses(true), losses(false));
 }
 
-// Stages of one shape are timed once; the rows of the second are twice as many.
+// Stages with equal shapes are timed once; the second stage has twice the number of rows.
 TEST_F(StepBenchTest, EstimatesEveryStageOfARun) {
     const RunEstimate e =
         estimate_run(config({"schedule.steps=12", "schedule.stages=[4, 9, 12]",

@@ -1,5 +1,4 @@
-// A modelled step: its counts are those of a real step, and its times follow the GPU's and the kernels'
-// figures.
+// A modelled step: its counts equal a real step's, and its times follow the models of GPU and kernels.
 // build: release
 // Covers: kernels/ops/gpu_models.cpp train/commands/plan_gpu.cpp train/engine/measured_kernels.cpp
 #include "train/engine/step_model.h"
@@ -47,7 +46,7 @@ class StepModelTest : public RunFixture {
     static StepModel model(const Config& config, const char* gpu = "h100") {
         return model_step(config, kAlone, find_gpu_model(gpu));
     }
-    // Counts of real steps of this process, as MeteredOps notes them.
+    // Counts of real steps of this process, recorded by MeteredOps.
     static std::map<std::string, Counts> run_counts(const Config& config) {
         Runtime runtime(runtime_options(config));
         StepBenchOptions options;
@@ -80,7 +79,7 @@ TEST_F(StepModelTest, CountsWhatARunCounts) {
     }
 }
 
-// On a GPU; a CPU's 2^26 logits would be 1,024 rows of this vocabulary.
+// On a GPU; on a CPU, 2^26 logits would be 1,024 rows of this vocabulary.
 TEST_F(StepModelTest, HeadTakesAMicrobatchAtOnce) {
     const auto calls = [&](std::vector<std::string> more) {
         more.insert(more.end(),
@@ -196,7 +195,7 @@ TEST_F(StepModelTest, WgmmaIsOfHopperInBf16) {
     EXPECT_NEAR(ms("wgmma"), 57.5, 0.1);
 }
 
-// A kept report, one JSON object, gives what its lines would.
+// A stored report, one JSON object, is equivalent to its lines.
 TEST_F(StepModelTest, TakesAReportThatIsKept) {
     const std::string path = (folder_ / "gpu_check.json").string();
     std::ofstream(path) << R"({"result": "passed",
@@ -246,18 +245,18 @@ TEST(GpuModelTest, TimesACall) {
         return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, {.hand_products = hand}));
     };
     const double gap = gpu.launch_gap_us * 1e-3;
-    // 3 GB through memory take a millisecond; a share of the bandwidth and one gap.
+    // 3 GB of memory traffic take a millisecond at full bandwidth; the model adds the share and one gap.
     const ModelledCall add = model(cost_of("add", {}, 0, 3000000000));
     EXPECT_DOUBLE_EQ(add.floor_ms, 1);
     EXPECT_FALSE(add.compute_bound);
     EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add").memory + gap);
     EXPECT_GT(model(cost_of("add", {}, 0, 3000000001)).ms, add.ms);
-    // Products of the library at a share of the rate, whatever their shape, and what clears its counters.
+    // Library matmuls reach a share of the rate for any shape, plus the kernel that clears its counters.
     const ModelledCall product = model(cost_of("matmul", {100, 100, 100}, 798000000000, 1));
     EXPECT_DOUBLE_EQ(product.floor_ms, 1);
     EXPECT_TRUE(product.compute_bound);
     EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul").compute + 2 * gap);
-    // Our own in whole waves: 132 blocks of 128 x 128 take as long as one, 133 twice as long.
+    // Our own matmuls run in whole waves: 132 blocks of 128 x 128 take the time of one, 133 twice that.
     const auto hand_ms = [&](int64_t tiles) {
         return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - gap;
     };
@@ -267,13 +266,12 @@ TEST(GpuModelTest, TimesACall) {
                 2.0 * 128 * 128 * 132 * 4096 /
                     (798e12 * gpu.mma_share * kernel_model("matmul", {.hand_products = true}).compute),
                 1e-12);
-    // Twelve matrices of 768 squared fill two waves of 132 with their 252 tiles of a triangle, one is a wave
-    // of 21.
+    // Twelve matrices of 768 x 768 have 252 tiles of a triangle: two waves of 132; one matrix is one wave of 21.
     const double one = model(cost_of("polar_express", {1, 768, 768}, 1, 1)).ms,
                  twelve = model(cost_of("polar_express", {12, 768, 768}, 1, 1)).ms;
     EXPECT_GT(twelve, 2 * one);
     EXPECT_LT(twelve, 4 * one);
-    // Attention by wgmma at a share of what large products reach.
+    // Attention by wgmma at a share of the matmul peak.
     const KernelChoice wgmma{.wgmma_attention = true};
     const double share = kernel_model("attention_forward", wgmma).compute;
     EXPECT_DOUBLE_EQ(model_call(cost_of("attention_forward", {}, 798000000000, 1), DType::bf16, gpu,
@@ -281,14 +279,14 @@ TEST(GpuModelTest, TimesACall) {
                          .ms,
                      1 / share + gap);
     EXPECT_STREQ(kernel_model("add", wgmma).source, kernel_model("add").source);
-    // In f32 nothing of mma.sync.
+    // In f32 the mma.sync models do not apply.
     EXPECT_DOUBLE_EQ(model_call(cost_of("attention_forward", {}, 1000000000, 1), DType::f32, gpu,
                                 kernel_model("attention_forward"))
                          .ms,
                      1e9 / (gpu.f32_flops_per_s * kernel_model("attention_forward").compute) * 1e3 + gap);
 }
 
-// What `plan --timeline` promises of 124M on 1,024 ranks: under 10 s and 2 GiB. It takes a hundredth of either.
+// Limits of `plan --timeline` for 124M on 1,024 ranks: 10 s and 2 GiB. It takes a hundredth of both.
 TEST(StepTimelineRunTest, ThousandRanksArePlannedQuickly) {
     constexpr int kRanks = 1024;
     const Config config = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",

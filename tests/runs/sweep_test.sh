@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/sweep.sh with a few steps of a tiny model: grid, table, what a second call skips, continues and repeats, failed and
-# killed runs, signals, cores and GPUs of parallel runs. No time is held to anything. Usage: sweep_test.sh SPEEDRUN
+# scripts/sweep.sh with few steps of a tiny model: grid, table, skipped, continued and repeated runs of a second call, failed
+# and killed runs, signals, cores and GPUs of parallel runs. No test depends on absolute times. Usage: sweep_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN
 set -u
 speedrun=$1
@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/tiny_run.sh"
 script=$here/../../scripts/sweep.sh
 sweep() { sh "$script" --speedrun "$speedrun" "$@"; }
-# The column $2 of a sweep's table, in its order.
+# Prints the column $2 of a sweep's table, in table order.
 column() { awk -F '\t' -v want="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == want) c = i; next } { printf "%s ", $c }' "logs/$1/sweep.tsv"; }
 row() { grep "^$2	" "logs/$1/sweep.tsv"; }
 
@@ -34,14 +34,14 @@ expect 2 "--jobs 0" sweep tiny.json seeds=1 --jobs 0
 expect 2 "no/such is not there" sweep tiny.json seeds=1 --speedrun no/such
 expect 2 "after --: --resume is the sweep's own" sweep tiny.json seeds=1 -- --resume auto
 
-# A dry run: whole commands, lists of JSON in one piece, nothing written.
+# A dry run: complete commands, JSON lists as one value, no files written.
 expect 0 "^\[4/4\] train=x_-[0-9]*,seed=2" sh "$script" tiny.json 'data.train=["a,b","c"],x*' seeds=1,2 --speedrun "$speedrun" --dry-run -- --set "record.track=a b"
 [ "$(grep -c "train tiny.json .*--set 'record.track=a b' --set 'data.train=\[\"a,b\",\"c\"\]' --seed [12]" out)" -eq 2 ] || fail "the list is not handed on in one piece"
 expect 0 "seed=2" sweep tiny.json record.track= seeds=2 --dry-run
 grep -q -e "--set record.track= --seed 2" out || fail "the empty text is not a value"
 [ ! -e logs ] || fail "a dry run left files"
 
-# A grid of 2 x 2 with 2 seeds, two runs at once.
+# A grid of 2 x 2 with 2 seeds, two parallel runs.
 expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 grid() { sweep tiny.json optimizers.groups.0.lr=0.01,0.02 schedule.steps=2,3 seeds=1,2 --name grid "$@"; }
 expect 0 "logs/grid/sweep.tsv: 8 of 8 runs are done" grid --jobs 2 -- --set checkpoint.last=false
@@ -53,7 +53,7 @@ done
 column grid time_to_target_s | tr ' ' '\n' | sed '$d' >times
 sort -g -c times || fail "the table is not sorted by time to target: $(cat times)"
 
-# Makes the table from known numbers: first validation at or below the target, runs that miss it last and by loss.
+# Makes the table from known values: sorted by the first validation at or below the target; runs that miss it are last, by loss.
 number=0
 for run in logs/grid/*/; do
     number=$((number + 1))
@@ -65,7 +65,7 @@ for run in logs/grid/*/; do
     sed -i "s/\"val_loss\": [^,]*/\"val_loss\": $((50 - number))/; s/\"train_ms\": [^,]*/\"train_ms\": $((number * 500))/" "$run/summary.json"
 done
 known() { expect 0 "8 of 8 runs are done" "$@" --speedrun /bin/false -- --set checkpoint.last=false; }
-known grid # /bin/false: nothing is run again
+known grid # /bin/false: no run is repeated
 [ "$(grep -c '(before)' out)" -eq 8 ] || fail "a finished run is not skipped"
 [ "$(column grid time_to_target_s)" = "3.000 4.000 5.000 6.000 7.000 8.000 - - " ] || fail "times: $(column grid time_to_target_s)"
 [ "$(column grid val_loss)" = "44 45 46 47 48 49 42 43 " ] || fail "losses: $(column grid val_loss)"
@@ -74,20 +74,20 @@ grep -q '^0.02  3      2     42.0000   4.00     -                 done$' out || 
 grep -q '^0.01  3      2/2   2/2      46.5000 ± 0.7071  1.75 ± 0.35  5.50 ± 0.71$' out || fail "no mean and deviation over seeds"
 grep -q '^0.02  3      2/2   0/2      42.5000 ± 0.7071  3.75 ± 0.35  -$' out || fail "a mean time to target without a run that reached it"
 
-# A reader of the output that leaves does not end a sweep.
+# A closed reader of the output does not end a sweep.
 { sweep tiny.json schedule.steps=2 seeds=1,2 --name unread 2>/dev/null; echo $? >code; } | true
 [ "$(cat code)" -eq 0 ] && [ "$(wc -l <logs/unread/sweep.tsv)" -eq 3 ] || fail "a sweep into true: $(cat code)"
 
-# More values in the same folder; not other keys, options or another config.
+# More values in the same folder are accepted; other keys, options or configs are not.
 expect 0 "3 of 3 runs are done" sweep tiny.json optimizers.groups.0.lr=0.02 schedule.steps=1,2,3 seeds=1 --name grid -- --set checkpoint.last=false
 [ "$(grep -c '(before)' out)" -eq 2 ] || fail "values that were added make others run again"
 expect 2 "runs of other keys, or with other options" grid
 expect 2 "runs of other keys, or with other options" sweep tiny.json optimizers.groups.1.lr=0.01 schedule.steps=2 --name grid -- --set checkpoint.last=false
 sed 's/50/51/' tiny.json >other.json
 expect 2 "another config than other.json" sweep other.json schedule.steps=2 --name grid
-expect 0 "steps=4" sweep "$run/config.json" schedule.steps=4 --dry-run # not a key
+expect 0 "steps=4" sweep "$run/config.json" schedule.steps=4 --dry-run # a path, not a key
 
-# Runs that fail: recorded with code and message, the others go on, a second call repeats them unless told to keep them.
+# Failing runs: recorded with code and message; the others continue; a second call repeats them unless told to keep them.
 cat >flaky <<J
 #!/bin/sh
 case "\$*" in
@@ -107,7 +107,7 @@ expect 1 "1 of 6 runs are done" failing --keep-failed
 expect 1 "3 of 6 runs are done" failing
 [ "$(column failing status)" = "done done done failed failed diverged " ] || fail "status after repeating: $(column failing status)"
 
-# A program that ends with 0 and without a loss, as older ones do after a NaN.
+# A program that exits with 0 without a loss, as older ones do after a NaN.
 cat >nan <<J
 #!/bin/sh
 "$speedrun" "\$@" || exit
@@ -119,7 +119,7 @@ for turn in first second; do
     [ "$(column nan status)" = "diverged " ] || fail "$turn: a run without a loss counts as $(column nan status)"
 done
 
-# A run that is killed; the next one goes on.
+# A run that is killed; the next one continues.
 cat >noted <<J
 #!/bin/sh
 echo \$\$ >pid
@@ -136,7 +136,7 @@ got=$?
 [ "$(column killed status)" = "done killed " ] || fail "status: $(column killed status)"
 grep -q '^\[1/2\] steps=1000000: killed: signal 9' out || fail "it is not said that a run was killed"
 
-# Signals: the run saves a checkpoint, from which a second call goes on; one sweep at a time in a folder.
+# Signals: the run saves a checkpoint, from which a second call continues; one sweep at a time in a folder.
 long() { exec env --default-signal=INT sh "$script" --speedrun "$speedrun" tiny.json schedule.steps=1000000,3 seeds=4 --name long; }
 run=logs/long/steps=1000000,seed=4
 for signal in TERM INT; do

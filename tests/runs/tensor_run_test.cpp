@@ -1,4 +1,4 @@
-// Whole runs whose ranks share matrices: they train, validate, save and continue as one rank does.
+// Whole runs with ranks that share matrices: they train, validate, save and continue as one rank does.
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
@@ -17,8 +17,8 @@ std::string name_of(const MeshCase& mesh) {
 
 class TensorRunTest : public RankRunFixture {
   protected:
-    // A width of 60 in 3 heads; a vocabulary of 64 and 101 rows of n-grams, which 3 do not divide; rows of 30 tokens, which
-    // chunks of 3 ranks divide and those of 2 do not; a window, values by token, and validation in rows of its own.
+    // A width of 60 in 3 heads; a vocabulary of 64 and 101 n-gram rows, not divisible by 3; rows of 30 tokens, divisible into
+    // chunks of 3 ranks but not of 2; a window, value embeddings, and separate validation rows.
     Config shared(const MeshCase& mesh, const Settings& more = {}) const {
         Settings all = {
             R"(model={"preset": "modern", "num_layers": 2, "model_dim": 60, "num_heads": 3, "vocab_size": 32,
@@ -58,7 +58,7 @@ TEST_F(TensorRunTest, RanksThatShareMatricesTrainAsOneDoes) {
     }
 }
 
-// What one mesh saved, another continues; the same one bit for bit. Muon's state of whole matrices goes along.
+// Another mesh continues a saved run; the same mesh bitwise. Includes Muon's state of whole matrices.
 TEST_F(TensorRunTest, AnyMeshContinuesWhatAnotherSaved) {
     const Settings muon = {
         R"(optimizers.groups=[{"params": ["blocks.*.weight"], "type": "muon", "lr": 0.02, "normuon": true},
@@ -80,8 +80,8 @@ TEST_F(TensorRunTest, AnyMeshContinuesWhatAnotherSaved) {
     }
 }
 
-// Attention that is whole and some that is shared, by heads of which two are one matrix: state of whole matrices that one
-// mesh has of pieces, and another of all.
+// Whole attention and sharded attention, with heads of which two form one matrix: one mesh stores matrix state in pieces,
+// another as a whole.
 TEST_F(TensorRunTest, AnyMeshContinuesWhatHasWholeAttention) {
     const Settings newest = {
         R"(model={"preset": "none", "model_dim": 48, "vocab_size": 32,
@@ -134,7 +134,7 @@ TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
         "parallel.tensor is 3, but a microbatch has 160 tokens on a rank (parallel.sequence shares them), "
         "which so many ranks cannot share evenly: of sizes up to 64, 1, 2, 4, 5, 8, 10, 16, 20, 32, 40 "
         "would do");
-    // 64 rows of a vocabulary are padded for 3 ranks, which an elementwise optimizer does not mind.
+    // 64 vocabulary rows are padded for 3 ranks, which elementwise optimizers support.
     const Config muon =
         shared(heads_of_three, {R"(optimizers.groups=[{"params": ["*.weight"], "type": "muon"},
                                                                       {"params": ["*"]}])"});

@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/tidy.sh: this tree passes, and a fault of each kind planted in a small one is named.
+# scripts/tidy.sh: this tree passes, and a fault of each kind planted in a small tree is reported.
 # Usage: tidy_test.sh ROOT BUILD_DIR
 # ctest: ARGS ROOT BUILD PROPERTIES TIMEOUT 1800 PROCESSORS 2
 root=$1 build=$2
@@ -25,7 +25,7 @@ list() {
     comma=
 }
 comma=
-planted() { # WHAT TEXT_OF_SOURCE: tidy.sh names the fault
+planted() { # WHAT TEXT_OF_SOURCE: tidy.sh must report the fault
     printf '%s\n' "$2" >train/a.cpp
     expect 1 "train/a.cpp:.*$1" sh scripts/tidy.sh build
 }
@@ -41,7 +41,7 @@ planted use-after-move '#include <string>
 #include <utility>
 std::string twice(std::string text) { std::string moved = std::move(text); return moved + text; }'
 planted 'expected' 'int half(int whole) { return whole / 2'
-# What .clang-tidy and the script let pass.
+# Code that .clang-tidy and the script accept.
 echo 'int parse(const char* text, const char* origin) { return text[0] - origin[0]; }' >train/a.cpp
 expect 0 'finds nothing' sh scripts/tidy.sh build
 echo "$swappable" >kernels/cpu/b.cpp

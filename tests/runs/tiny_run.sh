@@ -1,4 +1,5 @@
-# For scripts that test the command line, in an empty folder (../expect.sh): text.txt to learn and tiny.json to learn it with.
+# For scripts that test the command line, in an empty folder (../expect.sh): text.txt, a training text, and tiny.json, its
+# config.
 i=0
 while [ $i -lt 400 ]; do
     echo "chapter $i: the quick brown fox jumps over the lazy dog, and over $i more."

@@ -1,5 +1,4 @@
-// The timeline of a run of several ranks, what is read back from it, and the order in which buckets are
-// stepped.
+// The timeline of a run on several ranks, its analysis, and the order in which buckets are stepped.
 // Covers: train/comm/clock_offset.cpp train/engine/run_trace.cpp train/trace/t*.cpp
 #include <array>
 #include <cmath>
@@ -20,7 +19,7 @@
 namespace speedrun::testing {
 namespace trace_test {
 
-constexpr int64_t kFirst = 2, kLast = 4;  // steps that are traced
+constexpr int64_t kFirst = 2, kLast = 4;  // traced steps
 
 class TraceTest : public RunFixture {
   protected:
@@ -46,7 +45,7 @@ class TraceTest : public RunFixture {
             trainer.run();
         });
     }
-    // Names of all buckets; or of those alone whose optimizer needs whole matrices, or does not.
+    // Names of all buckets, or of buckets whose optimizer does or does not need whole matrices.
     static std::vector<std::string> names(const BucketLayout& layout, StepOrder order,
                                           std::optional<bool> whole_matrix) {
         std::vector<std::string> names;
@@ -64,7 +63,7 @@ class TraceTest : public RunFixture {
     std::string path_of(const std::string& name) const {
         return (folder_ / "logs" / name / "trace.json").string();
     }
-    // A file with these events, each {phase, stream, bucket, step, begin, end, communicates} of rank 0.
+    // Writes a file with these events of rank 0, each {phase, stream, bucket, step, begin, end, communicates}.
     std::string write_trace(const std::vector<std::string>& lines) const {
         const std::string path = (folder_ / "made.json").string();
         std::ofstream file(path);
@@ -88,9 +87,9 @@ class TraceTest : public RunFixture {
     }
 };
 
-using SlicesOfThread = std::map<std::pair<int, int>, std::vector<const Json*>>;  // by pid and tid
+using SlicesOfThread = std::map<std::pair<int, int>, std::vector<const Json*>>;  // key: pid and tid
 
-// The span that a flow event lies in, if there is one; where one ends as another begins, the latter.
+// Returns the span that contains a flow event, or null; at a boundary, the later span.
 const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
     const double ts = flow["ts"];
     const Json* found = nullptr;
@@ -102,7 +101,7 @@ const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
 }
 
 TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
-    // Validation in between is no step: nobody's arrow ends there.
+    // Validation in between is not a step: no arrow ends in it.
     train(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
           "run");
     EXPECT_FALSE(fs::exists(folder_ / "logs" / "run" / "trace_rank0.json"));
@@ -129,13 +128,13 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
     const ParameterTable table = parameters_of(c.model, c.batch.sequence_length);
     const Ranks ranks = plan_ranks(c, 2);
     const BucketLayout layout(table, bucket_rules(ranks, table, c.optimizers));
-    // Every bucket of every traced step of both ranks; after the last one, no forward waits any more.
+    // Every bucket of every traced step of both ranks; no forward follows the last one.
     ASSERT_EQ(flows.size(), static_cast<size_t>(2 * layout.size() * (kLast - kFirst + 1)));
     std::map<std::string, int> chains;
     for (const auto& [id, points] : flows) {
         std::string chain;
         double time = -1;
-        int64_t step = -1;  // of the gradient
+        int64_t step = -1;  // step of the gradient
         for (const Json& point : points) {
             chain += point["ph"].get<std::string>();
             EXPECT_GE(point["ts"].get<double>(), time) << id;
@@ -151,7 +150,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
         EXPECT_EQ(points.back()["bp"], "e");
         ++chains[chain];
     }
-    // Muon's step has two halves.
+    // Muon's step has two parts.
     const int at_once = static_cast<int>(names(layout, StepOrder::reverse, false).size()),
               halved = layout.size() - at_once;
     EXPECT_EQ(chains, (std::map<std::string, int>{
@@ -160,7 +159,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
                           {"s backward t reduce t step t step t gather f forward ", 2 * 2 * halved},
                           {"s backward t reduce t step t step f gather ", 2 * halved}}));
 
-    // Bytes of the spans, of the step lines and of the plan are the same, and the totals are their sum.
+    // Bytes of the spans, of the step lines and of the plan are equal, and the totals are their sum.
     std::map<std::string, double> planned, traced;
     for (const CollectiveRow& row : step_collectives(layout, ranks, DType::f32))
         for (const StepCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
@@ -175,7 +174,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
         ++steps;
         EXPECT_EQ(line["bytes"].size(), planned.size());
         for (const auto& [kind, bytes] : planned) EXPECT_EQ(line["bytes"][kind], std::llround(bytes)) << kind;
-        // A reduction of each bucket, none shorter than the network's latency; gathers may end within the next step.
+        // A reduction per bucket, at least as long as the network's latency; gathers may end within the next step.
         const double exposed = line["comm_exposed_ms"], optimizer = line["optimizer_ms"];
         EXPECT_GE(line["comm_ms"].get<double>(), 0.2 * layout.size());
         EXPECT_GE(line["comm_ms"].get<double>(), exposed);
@@ -202,7 +201,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
     }
 }
 
-// Which order steps and gathers take, and that neither order nor launch changes a number.
+// The order of steps and gathers; neither order nor launch affects values.
 TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
     const Config c = two_ranks();
     const ParameterTable table = parameters_of(c.model, c.batch.sequence_length);
@@ -222,7 +221,7 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
                         continue;
                     if (seen.empty() || seen.back() != span.bucket) seen.push_back(span.bucket);
                 }
-                // All begin in this order; what ends later, Muon's, ends as the next forward reads it.
+                // All start in this order; Muon's, which end later, complete in the order of use by the next forward.
                 const StepOrder kind =
                     std::string(order) == "forward" ? StepOrder::forward : StepOrder::reverse;
                 std::vector<std::string> expected = names(layout, kind, false);
@@ -239,10 +238,11 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
 TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
     const Trace trace = read_trace(write_trace({
         span(1, "forward", 0, 0, 10), span(1, "backward", 0, 10, 20), span(1, "forward", 1, 30, 40),
-        span(1, "backward", 1, 40, 50), span(2, "reduce", 0, 15, 25, "w"),  // 5 of 10 beside backward
-        span(4, "gather", 0, 26, 34, "w"),                                  // 4 of 8 beside the next forward
-        span(2, "reduce", 1, 44, 50, "w"),                                  // all 6
-        span(4, "gather", 1, 50, 60, "w"),  // the trace ends here: does not count
+        span(1, "backward", 1, 40, 50),
+        span(2, "reduce", 0, 15, 25, "w"),  // 5 of 10 overlapped with backward
+        span(4, "gather", 0, 26, 34, "w"),  // 4 of 8 overlapped with forward
+        span(2, "reduce", 1, 44, 50, "w"),  // all 6
+        span(4, "gather", 1, 50, 60, "w"),  // the trace ends here: not counted
     }));
     const OverlapTable both = measure_overlap(trace, 0, std::nullopt);
     ASSERT_EQ(both.buckets.size(), 1u);
@@ -264,7 +264,7 @@ TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
     EXPECT_THROW(measure_overlap(trace, 0, 7), Error);
 }
 
-// A picture stays small: 10000 spans, each of another kind or bucket than the one before.
+// The picture is small: 10000 spans, each of another kind or bucket than the previous one.
 TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
     std::vector<std::string> lines;
     for (int i = 0; i < 10000; ++i)
@@ -301,7 +301,7 @@ TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
         "");
     EXPECT_THROW(read_trace((folder_ / "none.json").string()), Error);
 
-    // Parts of ranks: one that is missing, one cut short; the rest stays where it is.
+    // Parts of ranks: one missing, one truncated; the other files are kept.
     const std::string whole = (folder_ / "whole").string(), cut = (folder_ / "cut").string();
     Timeline().write(whole);
     std::string text;
@@ -313,7 +313,7 @@ TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
     EXPECT_FALSE(fs::exists(folder_ / "merged"));
 }
 
-// Clocks that are an hour apart: the bounds hold the truth, however long the ranks wait for each other.
+// Clocks with an offset of one hour: the bounds include the true offset for any waiting times.
 TEST(ClockOffsetTest, BoundsHoldTheTruth) {
     constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
     run_ranks(3, [&](World& world) {

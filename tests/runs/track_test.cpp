@@ -1,4 +1,4 @@
-// Tracks: their definitions, the dataset that prepare.sh makes, and the configs that race on them agree.
+// Tracks: their definitions, the dataset of prepare.sh, and the configs of their records are consistent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ Json read(const std::filesystem::path& path) {
 
 const std::filesystem::path kRoot = SPEEDRUN_SOURCE_ROOT;
 
-// The target of a class, today's or a past one; 0 where a class has a budget.
+// True for the current or a past target of a class; a budget class has target 0.
 bool is_target_of(const Track& track, double target) {
     return std::any_of(track.classes.begin(), track.classes.end(), [&](const TrackClass& c) {
         const auto is_same = [&](const PastTarget& past) { return past.target_loss == target; };

@@ -1,5 +1,5 @@
-// Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing,
-// divergence, accumulation, and the files of a run folder.
+// Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up without effect on results, divergence,
+// accumulation, and the files of a run folder.
 // build: in run_test_cases
 // Covers: train/engine/batch_sources.cpp train/runlog/environment.cpp train/runlog/progress.cpp train/runlog/run_folder.cpp
 #include <array>
@@ -23,9 +23,9 @@ TEST_F(TrainerTest, ToyTaskConverges) {
         if (std::string(preset) == "gpt2")
             toy.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
         const RunSummary summary = run(toy, preset);
-        // Unshuffled, every row is one document. Of its 32 tokens, the first is drawn from 31 values, the
-        // second from 3: (ln 31 + ln 3) / 32 = 0.14 nats is the entropy. 0.2 leaves room for a small model
-        // and shows that it learned to count and to look back.
+        // Unshuffled, every row is one document. Among its 32 tokens, the first is drawn from 31 values and the second from 3:
+        // the entropy is (ln 31 + ln 3) / 32 = 0.14 nats. A limit of 0.2 allows for a small model and still requires attention
+        // to previous tokens.
         EXPECT_LT(*summary.val_loss, 0.2) << preset;
         EXPECT_GT(*summary.val_loss, 0.14) << preset << ": below the entropy: it sees the future";
     }
@@ -62,10 +62,10 @@ TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
     run(config({"schedule.steps=10", "batch.tokens_per_step=2048", "batch.microbatch_tokens=512"}), "parts");
     const std::vector<double> whole = curve("whole"), parts = curve("parts");
     ASSERT_EQ(whole.size(), parts.size());
-    // Both sum the same terms in another order: f32 rounding, amplified by ten steps of Muon (its polar
-    // factor is of a matrix whose small singular values carry little more than rounding).
+    // Equal terms are summed in another order: f32 rounding, amplified by ten steps of Muon (small singular values of the
+    // matrix are mostly rounding).
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 2e-3 * std::abs(whole[i])) << i;
-    // The first step's loss and norm have seen no update.
+    // The first step's loss and norm precede all updates.
     EXPECT_NEAR(parts[0], whole[0], 1e-6 * whole[0]);
     EXPECT_NEAR(parts[1], whole[1], 1e-5 * whole[1]);
 }
@@ -85,7 +85,7 @@ TEST_F(TrainerTest, DivergenceNamesStepAndParameter) {
     EXPECT_EQ(Json::parse(file)["status"], "diverged");
 }
 
-// A number that is not one, in a parameter that no step's loss depends on: only a look at the parameters finds it.
+// A NaN in a parameter that affects no step's loss: only the check of parameters finds it.
 void spoil_unused_row(Trainer& trainer, const Config& config) {
     StepRunner& runner = trainer.runner();
     std::vector<std::vector<float>> values;
@@ -131,7 +131,7 @@ TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
 TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
     run(config({"schedule.steps=2"}), "free");
     run(config({"schedule.steps=2", "optimizers.clip=0.001"}), "clipped");
-    EXPECT_EQ(curve("free")[1], curve("clipped")[1]);  // the first step's norm is logged before clipping
+    EXPECT_EQ(curve("free")[1], curve("clipped")[1]);  // the norm is logged before clipping
 }
 
 TEST_F(TrainerTest, FilesOfARun) {
@@ -153,17 +153,16 @@ TEST_F(TrainerTest, FilesOfARun) {
             EXPECT_TRUE(line.contains(key)) << key;
         }
     }
-    // Validation is outside the clock: the step after one starts where the clock stood, to the nanosecond;
-    // and the last one, which takes longer than all steps together, adds nothing but the host's waking up
-    // after the last step.
+    // Validation is outside the clock: the next step starts at the same clock value. The last validation, which takes longer
+    // than all steps together, adds only the host's wake-up after the last step.
     const auto number = [&](size_t line, const char* key) { return lines[line][key].get<double>(); };
     EXPECT_NEAR(number(4, "train_ms") - number(3, "train_ms"), number(4, "step_ms"), 1e-6);
-    constexpr double kWakeUpMs = 100;  // of a thread on a machine with more work than cores
+    constexpr double kWakeUpMs = 100;  // wake-up of a thread on an overloaded machine
     EXPECT_LT(number(7, "train_ms") - number(6, "train_ms"), kWakeUpMs);
     std::ifstream trace(folder_ / "logs" / "files" / "trace.json");
     const Json events = Json::parse(trace)["traceEvents"];
     int attention = 0;
-    for (const Json& event : events)  // on a GPU, of the kernel
+    for (const Json& event : events)  // on a GPU: of the kernel
         attention += event["name"].get<std::string>().find("attention_forward") != std::string::npos;
     EXPECT_EQ(attention, 2 * 2);  // two steps of two layers
     EXPECT_THROW(RunFolder((folder_ / "logs").string(), "files"), Error);
@@ -182,7 +181,7 @@ TEST_F(TrainerTest, ASilentFolderWritesNothing) {
     EXPECT_FALSE(fs::exists(folder_ / "logs"));
 }
 
-// Only one of the ranks gets the signal, before the first step: all of them stop, after the same step.
+// Only one rank receives the signal, before the first step: all ranks stop after the same step.
 TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
     const Config c =
         config({"schedule.steps=100000", "batch.microbatch_tokens=256", "threads=1", "device=cpu"});
@@ -202,10 +201,10 @@ TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
         EXPECT_EQ(summary.ranks, 2);
         EXPECT_EQ(summary.mesh, "replicate 1 x shard 2 x context 1 x tensor 1");
         EXPECT_EQ(summary.steps, summaries[0].steps);
-        EXPECT_LE(summary.steps, 2);  // a step's result is seen while the next one runs
+        EXPECT_LE(summary.steps, 2);  // a step's result is read while the next one runs
     }
     const std::vector<Json> lines = metrics("stopped");
-    ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and the validation, once
+    ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and one validation
 }
 
 }  // namespace trainer_test

@@ -1,5 +1,5 @@
 #!/bin/sh
-# `speedrun records trial` as a program that searches meets it: one JSON object in every case, hidden seeds, exit codes.
+# `speedrun records trial`, used by programs that search: one JSON object in every case, hidden seeds, exit codes.
 # Usage: trial_test.sh SPEEDRUN
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
@@ -18,8 +18,8 @@ cat >records/toy/track.json <<J
  "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
 J
 
-# answer CODE EXPRESSION ARGUMENTS...: the trial ends with CODE and prints one JSON object on stdout. The Python expression holds
-# for that object, `a`.
+# answer CODE EXPRESSION ARGUMENTS...: the trial exits with CODE and prints one JSON object, `a`, on stdout. The Python
+# expression must be true.
 answer() {
     code=$1; expression=$2; shift 2
     "$speedrun" records trial "$@" >answer.json 2>error.txt </dev/null
@@ -42,7 +42,7 @@ short="tiny.json --set schedule.steps=6 --set eval.every=3"
     answer 0 "len(a['runs']) == 2 and len({r['seed'] for r in a['runs']}) == 2
 assert abs(a['loss'] - sum(r['loss'] for r in a['runs']) / 2) < 1e-12
 assert a['wall_s'] > a['train_s'] > 0 and a['tokens'] == 6 * 256, a['tokens']" $short --seeds 2
-    # No option chooses a seed, and the config's is not taken.
+    # No option selects a seed, and the config's seed is ignored.
     answer 0 "a['runs'][0]['seed'] != 3" $short --set seed=3
     cp answer.json first.json
     answer 0 "a['runs'][0]['seed'] != json.load(open('first.json'))['runs'][0]['seed']" $short --set seed=3
@@ -55,7 +55,7 @@ assert a['wall_s'] > a['train_s'] > 0 and a['tokens'] == 6 * 256, a['tokens']" $
     answer 4 "a['loss'] is None and a['runs'][0]['status'] == 'diverged'" tiny.json --set optimizers.groups.1.lr=1000 \
         --set optimizers.groups.1.weight_decay=1000
 }
-# A run is the one that train makes with that seed.
+# A run equals the run of train with that seed.
 seed=$(basename "$(dirname "$metrics")" | tr -dc '0-9')
 # shellcheck disable=SC2086
 expect 0 "result: done" "$speedrun" train $short --seed "$seed" --name same

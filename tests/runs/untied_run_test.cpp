@@ -1,4 +1,4 @@
-// Whole runs whose head comes apart from the embedding: stopped and continued on both sides of the step where it does.
+// Whole runs whose head is untied from the embedding: stopped and continued before and after the step of untying.
 #include <iterator>
 #include <vector>
 
@@ -8,10 +8,10 @@
 namespace speedrun::testing {
 namespace untied_run_test {
 
-// Checkpoints before, at and behind the step after which the head is apart.
+// Checkpoints before, at and after the step that unties the head.
 const std::vector<int> kSaved = kSanitized ? std::vector<int>{6} : std::vector<int>{4, 6, 8};
 
-// Saves masters as they are.
+// Saves masters without refreshing them.
 class Stale final : public ForwardedState {
   public:
     using ForwardedState::ForwardedState;
@@ -84,10 +84,10 @@ TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
     }
 }
 
-// As written by a program that did not refresh it: the matrix of the head as it was initialised.
+// A checkpoint of a program without the refresh: the head has its initial values.
 TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
     struct Point {
-        int step, eval;  // eval 0: the first steps refresh it, not a validation
+        int step, eval;  // eval 0: refreshed by the first steps instead of a validation
     };
     for (const auto& [step, eval] : {Point{4, 2}, Point{6, 2}, Point{6, 0}}) {
         const Config c = untied({fmt::format("eval.every={}", eval)});
@@ -118,7 +118,7 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
     }
 }
 
-// What one mesh saved another continues, on either side.
+// Other ranks continue a saved run, before and after untying.
 TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
     if (!kSanitized) {
         run_on(1, untied(), "one");
@@ -133,7 +133,7 @@ TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
     }
 }
 
-// Up to the step all is as it is with a head that stays tied; validation too, with no checkpoint before it.
+// Until that step, everything equals a run with a tied head, including validation without an earlier checkpoint.
 TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
     if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
     run_on(1, untied({"checkpoint.every=0"}), "apart");

@@ -35,8 +35,8 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
         int64_t matrices = 0;
         for (const OwnedMatrix& owned : owners.all()) matrices += owned.matrix.count;
         std::printf(
-            "%s of group %zu: %lld matrices on %zu ranks, the largest load %.2f times the least that it "
-            "could be\n",
+            "%s of group %zu: %lld matrices on %zu ranks, the largest load %.2f times the lower "
+            "bound\n",
             word_of(optimizers.groups[group].type), group, static_cast<long long>(matrices),
             owners.loads().size(), owners.imbalance());
     }
@@ -199,12 +199,12 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     print_sent(rows, microbatches);
     if (ranks.mesh().size(Axis::context) > 1 && config.data.document_mask)
         std::printf(
-            "  keys and values that no document lets a rank see stay where they are: of these it sends less\n");
+            "  keys and values hidden from a rank by documents are not sent: actual traffic is lower\n");
     if (std::any_of(layout.all().begin(), layout.all().end(),
                     [](const Bucket& b) { return b.most_rows > 0; }))
         std::printf(
-            "  rows of tables travel once, however many tokens look them up: of these it sends less; which they are, 4 bytes "
-            "a row, every rank tells every other besides\n");
+            "  each row of a table is sent once for any number of tokens: actual traffic is lower; row ids, 4 bytes each, are "
+            "all-gathered in addition\n");
     print_owners(layout, config.optimizers);
     print_advice(ranks, table);
     for (const Axis axis : {Axis::context, Axis::tensor})
@@ -212,7 +212,7 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     if (!network) return;
     std::printf(
         "on the simulated network (%g us, %s, jitter up to %g us): %.1f ms of reductions and %.1f ms of "
-        "gathers per step, if the ranks are never late\n",
+        "gathers per step, without waits for late ranks\n",
         config.parallel.simulate_latency_us,
         network->model.bytes_per_s > 0 ? fmt::format("{:g} GB/s", network->model.bytes_per_s * 1e-9).c_str()
                                        : "any bandwidth",

@@ -14,7 +14,7 @@
 //   D_k(r) = r - (r+1) Y n_{r+1} / n_r for r = 1, 2, 3.
 //   D_k(r) = D_k(3) for r > 3.
 //
-// A small text may leave them undefined: n_1, n_2 or n_3 is 0, or a discount is outside of [0, r]. Its level then has the
+// For a small text they may be undefined: n_1, n_2 or n_3 is 0, or a discount is outside [0, r]. Its level then has the
 // discounts 0.5, 1 and 1.5, the defaults of KenLM's --discount_fallback. Losses are in nats. Time and memory are linear in tokens
 // and in the order.
 #pragma once
@@ -30,26 +30,27 @@ inline constexpr int kMostContextTokens = 12;
 
 class KneserNey {
   public:
-    // Counts n-grams of up to order + 1 tokens in each text; none crosses from one text to the next. One thread; the same texts
-    // give the same bits. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in [1, 65536],
-    // or there are too many tokens; a data error for texts without a token, or with one that is not below vocab_size.
+    // Counts n-grams of up to order + 1 tokens in each text; none crosses from one text to the next. One thread; equal texts
+    // have bitwise equal results. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in
+    // [1, 65536], or there are too many tokens; a data error for texts without a token, or with one that is not below
+    // vocab_size.
     KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size);
 
     // Returns the probability of `token` (below vocab_size) after the last `order` tokens of this context.
     double probability(std::span<const uint16_t> context, uint16_t token) const;
 
-    // Returns the sum of -log p, in nats, over all tokens of the row but its first. Each sees the row's tokens before it.
+    // Returns the sum of -log p, in nats, over all tokens of the row except the first, each given the row's previous tokens.
     double loss_sum(std::span<const uint16_t> row) const;
 
     int order() const { return static_cast<int>(levels_.size()) - 1; }
-    int64_t num_contexts() const;  // contexts of 0 ... order tokens that a token follows
+    int64_t num_contexts() const;  // contexts of 0 ... order tokens with a following token
     // D(1), D(2), D(3) for contexts of k tokens.
     std::array<double, 3> discounts(int k) const { return levels_[static_cast<size_t>(k)].discounts; }
 
   private:
     static constexpr uint32_t kNone = UINT32_MAX;
 
-    // A map from (context, token) to the n-gram that they make.
+    // A map from (context, token) to the n-gram that they form.
     class Table {
       public:
         struct Entry {
@@ -85,7 +86,7 @@ class KneserNey {
 
     static uint32_t find(const Level& level, uint32_t context, uint16_t token);
     static void weigh(Level& level, const Types& types, size_t num_contexts);
-    // Goes from contexts_[k], the ids of the last k tokens, to the next token's. Returns its probability.
+    // Updates contexts[k], the ids of the last k tokens, by the next token. Returns its probability.
     double step(std::array<uint32_t, kMostContextTokens + 2>& contexts, uint16_t token) const;
     void start(std::array<uint32_t, kMostContextTokens + 2>& contexts) const;
 

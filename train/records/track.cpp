@@ -41,7 +41,7 @@ std::string missing_lock(const Track& track) {
                        track.name, track.prepare);
 }
 
-// Returns the track's shard with the name of a file whose hash differs.
+// Returns message text with the hash of the track's shard that has the file's name, or "".
 std::string expected_of(const Track& track, const std::string& file) {
     for (const ShardInfo& shard : track.shards)
         if (shard.file == fs::path(file).filename())

@@ -58,7 +58,7 @@ struct CollectiveTime {
 };
 
 // n ranks on h hosts with m = n / h each; W = wire_bytes(kind, n, payload). Zero for one rank.
-// ring     s = n - 1 steps (all_reduce: twice), h - 1 (twice) of them between hosts;
+//     ring     s = n - 1 steps (all_reduce: twice), h - 1 (twice) of them between hosts;
 //              start + (s - s_between) latency inside + s_between latency between;
 //              W / inside, W / (m between): m rings with equal shares of the bytes leave a host through m ranks
 //     tree     all_reduce only, if faster: start + 2 (m - 1) latency inside + 2 log2(h) 2 latency between;
