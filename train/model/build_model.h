@@ -62,7 +62,7 @@ struct ModelGraph {
     std::optional<OwnRows> own_tokens;  // where tables of tokens are shared: which are rows of this rank
     std::vector<RowIds> row_ids;        // each pair once
     std::optional<PairedRows> paired;
-    std::vector<KeyPlaces> key_places;   // of a part of rows: for each window
+    std::vector<KeyPlaces> key_places;   // one per window, under context parallelism
     ParameterId resting = kNoParameter;  // that no node of this stage uses (Parameter::copy_of)
     const Head* head;                    // the last node
     ValueId losses;                      // f32 (tokens)
