@@ -62,7 +62,7 @@ TEST(KeptKeysTest, EachQuerySeesItsKeys) {
                 for (int index = 0; index < size; ++index) {
                     const ContextPart part{.size = size, .index = index};
                     const KeptKeys kept(part, {.sequence_length = S, .window = window});
-                    std::vector<int64_t> places;  // of the keys, in order
+                    std::vector<int64_t> places;  // keys, ascending
                     for (const PlaceRange& range : kept.ranges())
                         for (int64_t p = range.begin; p < range.end; ++p) places.push_back(p);
                     EXPECT_EQ(kept.count(), static_cast<int64_t>(places.size()));
