@@ -8,8 +8,8 @@ Fails, naming every place, on
   one of these: the list has an order);
 - JSON that is parsed elsewhere than in data/json_text.cpp, which has the limits of depth, size and keys;
 - a source or script of more than 400 lines;
-- a source of train/, kernels/ or data/ that has no test of its stem and no line in tests/covered_by.txt; a line there
-  without such a source or without its test.
+- a source of train/, kernels/ or data/ that has no test of its stem and is in no test's line "Covers: PATTERN...", paths from
+  the root, * for any part of a name; a pattern there without such a source.
 Exit: 0 all holds, 1 something does not, 2 bad usage.
 """
 import fnmatch
@@ -21,7 +21,7 @@ LAYERED = ("train", "kernels", "data")
 CODE = (".cpp", ".h", ".cu", ".cuh")
 MOST_LINES = 400
 JSON_READER = "data/json_text.cpp"
-COVERED_BY = "tests/covered_by.txt"
+COVERS = re.compile(r"^(?://|#) Covers: (.*)")
 
 
 def layers(root):
@@ -84,19 +84,19 @@ def untested_sources(root):
     tests = {path.stem for path in (root / "tests").rglob("*_test.*")}
     rest = [path for path in files(root, LAYERED, (".cpp", ".cu")) if f"{Path(path).stem}_test" not in tests]
     covered = set()
-    for number, line in enumerate((root / COVERED_BY).read_text().splitlines(), 1):
-        if not line or line.startswith("#"):
+    for test in sorted((root / "tests").rglob("*_test.*")) + sorted((root / "tests").rglob("*_conformance.cpp")):
+        if test.suffix not in (*CODE, ".sh", ".py"):
             continue
-        pattern, _, test = line.partition(": ")
-        sources = fnmatch.filter(rest, pattern)
-        covered.update(sources)
-        if not sources:
-            yield f"{COVERED_BY}:{number}: no source without a test of its own is {pattern}"
-        if not (root / test).is_file():
-            yield f"{COVERED_BY}:{number}: there is no test {test!r}"
+        for number, line in enumerate(test.read_text().splitlines(), 1):
+            found = COVERS.match(line)
+            for pattern in found[1].split() if found else ():
+                sources = fnmatch.filter(rest, pattern)
+                covered.update(sources)
+                if not sources:
+                    yield f"{test.relative_to(root)}:{number}: covers {pattern}: no source without a test of its own"
     for path in rest:
         if path not in covered:
-            yield f"{path}: no test is named {Path(path).stem}_test, and {COVERED_BY} says of none"
+            yield f"{path}: no test is named {Path(path).stem}_test, and none has it in a line 'Covers:'"
 
 
 def main(arguments):
@@ -105,10 +105,9 @@ def main(arguments):
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     root = Path(arguments[0] if arguments else __file__).resolve()
     root = root if arguments else root.parent.parent
-    for needed in ("ARCHITECTURE.md", COVERED_BY):
-        if not (root / needed).is_file():
-            print(f"error: {root} has no {needed}: give the root of the repository", file=sys.stderr)
-            return 2
+    if not (root / "ARCHITECTURE.md").is_file():
+        print(f"error: {root} has no ARCHITECTURE.md: give the root of the repository", file=sys.stderr)
+        return 2
     problems = [p for check in (upward_includes, raw_json, long_files, untested_sources) for p in check(root)]
     print("\n".join(problems) or "layers, lengths and tests are as they should be")
     return 1 if problems else 0

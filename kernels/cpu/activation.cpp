@@ -56,8 +56,7 @@ Vec derivative(Vec x, Activation activation) {
 
 }  // namespace
 
-void CpuOps::activation_forward(const op::ActivationForward& a, Stream& stream) {
-    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation y");
+void CpuOps::enqueue(const op::ActivationForward& a, Stream& stream) {
     cpu::submit(stream, "activation_forward", [=] {
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             cpu::parallel_for(a.x.rows(), [&](int64_t t) {
@@ -71,9 +70,7 @@ void CpuOps::activation_forward(const op::ActivationForward& a, Stream& stream) 
     });
 }
 
-void CpuOps::activation_backward(const op::ActivationBackward& a, Stream& stream) {
-    expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dx");
-    expect(a.dy, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dy");
+void CpuOps::enqueue(const op::ActivationBackward& a, Stream& stream) {
     cpu::submit(stream, "activation_backward", [=] {
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             cpu::parallel_for(a.x.rows(), [&](int64_t t) {

@@ -3,16 +3,14 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 #include "kernels/ops/weight_types.h"
 
 namespace speedrun {
 
 using cpu::Vec;
 
-void CpuOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
+void CpuOps::enqueue(const op::AdamwStep& a, Stream& stream) {
     const int64_t count = a.master.numel();
-    check(a);
     cpu::submit(stream, "adamw_step", [=] {
         const float factor = *a.grad_scale.as<float>();
         if (!std::isfinite(factor)) return;

@@ -6,7 +6,6 @@
 #include "kernels/cpu/attention_f32.h"
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -32,8 +31,7 @@ void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const Att
 
 }  // namespace
 
-void CpuOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::AttentionForward& a, Stream& stream) {
     const AttentionOptions& o = a.options;
     const AttentionRows counts = attention_rows(a);
     flops_ += 4 * o.num_heads * o.head_dim * visible_pairs(o, a.q.rows());
@@ -52,8 +50,7 @@ void CpuOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
     });
 }
 
-void CpuOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
     const AttentionOptions& o = a.options;
     const int64_t heads = attention_rows(a).sequences * o.num_heads;
     // Recomputed scores are not counted as work.

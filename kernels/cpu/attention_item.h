@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun::cpu {
 

@@ -5,14 +5,12 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
 using cpu::Vec;
 
-void CpuOps::merge_attention(const op::MergeAttention& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::MergeAttention& a, Stream& stream) {
     cpu::submit(stream, "merge_attention", [=] {
         const int64_t rows = a.o.rows(), heads = a.lse.rows(), dim = a.o.cols() / heads;
         const bool begun = a.lse_before.present();

@@ -10,7 +10,6 @@
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -226,8 +225,7 @@ void backward_key(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t j
 
 }  // namespace
 
-void CpuOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::ComposeHeadsForward& a, Stream& stream) {
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.c.rows());
     cpu::submit(stream, "compose_heads_forward", [=] {
         cpu::with_real(a.c.dtype, [&]<class Real>() {
@@ -236,8 +234,7 @@ void CpuOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& str
     });
 }
 
-void CpuOps::compose_heads_backward(const op::ComposeHeadsBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::ComposeHeadsBackward& a, Stream& stream) {
     const int64_t rows = a.dc.rows(), heads = a.options.num_heads;
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, rows);
     const Kept kept(static_cast<float*>(workspace(stream, Kept::bytes(rows, a.options))), rows, a.options);

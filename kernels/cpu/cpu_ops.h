@@ -22,7 +22,7 @@ struct ProductOptions {
     bool symmetric = false;  // the result is: half of the work will do
 };
 
-// c = op(a) op(b) + beta·base (+ bias) of these tensors; an internal error, with the label, where they do not fit.
+// c = op(a) op(b) + beta·base (+ bias) of tensors that fit. Internal error with the label for an empty product.
 Product product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
                    const char* label, Isa isa);
 
@@ -33,16 +33,17 @@ class CpuOps final : public Ops {
     CpuOps(CpuDevice& device, Isa isa);
     ~CpuOps() override;
 
-    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
     int64_t flops() const override { return flops_; }
 
   private:
+    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
+
     // Scratch memory of at least this many bytes for work on this stream; one piece per stream, used by one
     // operation at a time, and another for what an operation that is made of two hands from one to the next. They grow (and
     // then wait for the stream) only while shapes are new.
     void* workspace(Stream& stream, int64_t bytes) { return workspace(workspaces_[&stream], stream, bytes); }
     void* workspace(Buffer& buffer, Stream& stream, int64_t bytes);
-    // c = op(a) op(b) + beta·base (+ bias), checked.
+    // Enqueues c = op(a) op(b) + beta·base (+ bias).
     void product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::ProductOptions& options,
                  const char* label, Stream& stream);
 

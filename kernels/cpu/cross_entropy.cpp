@@ -6,7 +6,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -251,9 +250,8 @@ void check_ids(const Arguments& a, const IdLimits& limits) {
 
 }  // namespace
 
-void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
+void CpuOps::enqueue(const op::CrossEntropy& a, Stream& stream) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
-    check(a);
     // What each thread needs for one row: its exponentials and, where a scale asks for 8 bits, behind them its gradients as
     // they are before that.
     const int64_t row_bytes = cols * int64_t{sizeof(float)}, bytes = (a.scale.present() ? 2 : 1) * row_bytes;
@@ -279,9 +277,8 @@ void CpuOps::cross_entropy(const op::CrossEntropy& a, Stream& stream) {
     });
 }
 
-void CpuOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
+void CpuOps::enqueue(const op::CrossEntropyPart& a, Stream& stream) {
     const int64_t rows = a.logits.rows();
-    check(a);
     cpu::submit(stream, "cross_entropy_part", [=] {
         check_ids(a, {.rows = rows, .vocab_size = a.whole_vocab_size});
         cpu::with_real(a.logits.dtype, [&]<class Real>() {
@@ -293,9 +290,8 @@ void CpuOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
     });
 }
 
-void CpuOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
+void CpuOps::enqueue(const op::CrossEntropyOfParts& a, Stream& stream) {
     const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
-    check(a);
     const int64_t row_bytes = cols * int64_t{sizeof(float)};
     auto* const memory = a.scale.present()
                              ? static_cast<char*>(workspace(stream, device_.num_threads() * row_bytes))

@@ -22,12 +22,6 @@ int64_t checked(int32_t index, const Limit& limit, const char* what, int64_t t) 
     return index;
 }
 
-void expect_signs(const op::RowSigns& signs, int64_t rows, int64_t cols) {
-    if (!signs.present()) return;
-    expect(signs.row, DType::i32, {rows}, "embedding signs.row");
-    expect(signs.bits, DType::i32, {signs.bits.rows(), (cols + 31) / 32}, "embedding signs.bits");
-}
-
 // Bits of the signs that token t's row has; null where there are none.
 const int32_t* sign_bits(const op::RowSigns& signs, int64_t t) {
     if (!signs.present()) return nullptr;
@@ -42,15 +36,8 @@ cpu::Vec with_signs(const int32_t* bits, cpu::Vec v, int64_t col) {
 
 }  // namespace
 
-void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+void CpuOps::enqueue(const op::EmbeddingForward& a, Stream& stream) {
     const int64_t rows = a.out.rows(), cols = a.out.cols();
-    expect(a.index, DType::i32, {rows}, "embedding index");
-    expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
-    if (a.position_table.present()) {
-        expect(a.position, DType::i32, {rows}, "embedding position");
-        expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
-    }
-    expect_signs(a.signs, rows, cols);
     cpu::submit(stream, "embedding_forward", [=] {
         const int32_t* ids = a.index.as<int32_t>();
         const int32_t* positions = a.position_table.present() ? a.position.as<int32_t>() : nullptr;
@@ -90,10 +77,8 @@ void CpuOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
     });
 }
 
-void CpuOps::sort_ids(const op::SortIds& a, Stream& stream) {
+void CpuOps::enqueue(const op::SortIds& a, Stream& stream) {
     const int64_t count = a.index.numel();
-    expect(a.index, DType::i32, {count}, "sort_ids index");
-    expect(a.order, DType::i32, {2, count}, "sort_ids order");
     const int64_t limit = a.limit + (a.others ? 1 : 0);
     auto* const places = static_cast<int32_t*>(workspace(stream, limit * int64_t{sizeof(int32_t)}));
     cpu::submit(stream, "sort_ids", [=] {  // by counting, which keeps the order of equal ids
@@ -110,11 +95,8 @@ void CpuOps::sort_ids(const op::SortIds& a, Stream& stream) {
     });
 }
 
-void CpuOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+void CpuOps::enqueue(const op::EmbeddingBackward& a, Stream& stream) {
     const int64_t rows = a.dout.rows(), cols = a.dout.cols();
-    expect(a.order, DType::i32, {2, rows}, "embedding order");
-    expect(a.dtable, DType::f32, {a.dtable.rows(), cols}, "embedding dtable");
-    expect_signs(a.signs, rows, cols);
     cpu::submit(stream, "embedding_backward", [=] {
         const int32_t *ids = a.order.as<int32_t>(), *tokens = ids + rows;
         for (int64_t i = 0; i < rows; ++i) {

@@ -8,7 +8,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -87,8 +86,7 @@ void widen(Bf16* to, const Tensor& x) {
 
 }  // namespace
 
-void CpuOps::quantize(const op::Quantize& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::Quantize& a, Stream& stream) {
     const int64_t across = cpu::ceil_div(a.x.cols(), kTile), tiles = tiles_of(a.x);
     auto* const largest = static_cast<uint32_t*>(workspace(stream, tiles * int64_t{sizeof(uint32_t)}));
     cpu::submit(stream, "quantize", [=] {
@@ -109,8 +107,7 @@ void CpuOps::quantize(const op::Quantize& a, Stream& stream) {
     });
 }
 
-void CpuOps::renew_scales(const op::RenewScales& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::RenewScales& a, Stream& stream) {
     cpu::submit(stream, "renew_scales", [=] {
         for (int64_t i = 0; i < a.scales.numel(); ++i) {
             a.scales.as<float>()[i] = a.factors.as<float>()[i] * a.amax.as<float>()[i];
@@ -119,8 +116,7 @@ void CpuOps::renew_scales(const op::RenewScales& a, Stream& stream) {
     });
 }
 
-void CpuOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
     const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.a.shape[1];
     flops_ += 2 * m * n * k;
     cpu::Product work{.m = m,

@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -21,8 +20,7 @@ void for_parts(const KeyOffsetOptions& o, const Body& body) {
 
 }  // namespace
 
-void CpuOps::offset_keys_forward(const op::OffsetKeysForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::OffsetKeysForward& a, Stream& stream) {
     cpu::submit(stream, "offset_keys_forward", [=] {
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             cpu::parallel_for(a.x.rows(), [&](int64_t t) {
@@ -41,8 +39,7 @@ void CpuOps::offset_keys_forward(const op::OffsetKeysForward& a, Stream& stream)
     });
 }
 
-void CpuOps::offset_keys_backward(const op::OffsetKeysBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::OffsetKeysBackward& a, Stream& stream) {
     cpu::submit(stream, "offset_keys_backward", [=] {
         cpu::with_real(a.dy.dtype, [&]<class Real>() {
             cpu::parallel_for(a.dy.rows(), [&](int64_t t) {

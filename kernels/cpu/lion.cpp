@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -17,8 +16,7 @@ Vec sign(Vec x) {  // of 0 and of a NaN: itself
 
 }  // namespace
 
-void CpuOps::lion_step(const op::LionStep& a, Stream& stream) {
-    check_step("lion_step", {a.master, a.momentum, a.grad}, a.parameter, a.grad_scale);
+void CpuOps::enqueue(const op::LionStep& a, Stream& stream) {
     cpu::submit(stream, "lion_step", [=] {
         const float factor = *a.grad_scale.as<float>();
         if (!std::isfinite(factor)) return;

@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 #include "kernels/ops/weight_types.h"
 
 namespace speedrun {
@@ -20,9 +19,8 @@ Tensor matrix_of(Tensor batch, int64_t index) {
 
 }  // namespace
 
-void CpuOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
+void CpuOps::enqueue(const op::MuonMomentum& a, Stream& stream) {
     const int64_t count = a.momentum.numel();
-    check(a);
     cpu::submit(stream, "muon_momentum", [=] {
         const float factor = *a.grad_scale.as<float>();
         const float mu = a.mu;
@@ -44,19 +42,16 @@ void CpuOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
     });
 }
 
-void CpuOps::gram(const op::Gram& a, Stream& stream) {
+void CpuOps::enqueue(const op::Gram& a, Stream& stream) {
     const Tensor x = a.x;
-    if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
-    expect(a.a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
     for (int64_t i = 0; i < x.shape[0]; ++i) {
         product(matrix_of(a.a, i), matrix_of(x, i), matrix_of(x, i), Tensor{},
                 {.transpose_b = true, .symmetric = true}, "gram", stream);
     }
 }
 
-void CpuOps::muon_apply(const op::MuonApply& a, Stream& stream) {
+void CpuOps::enqueue(const op::MuonApply& a, Stream& stream) {
     const int64_t count = a.master.numel();
-    check(a);
     cpu::submit(stream, "muon_apply", [=] {
         if (!std::isfinite(*a.grad_scale.as<float>())) return;
         const float rate = a.learning_rate, decay = a.learning_rate * a.weight_decay;

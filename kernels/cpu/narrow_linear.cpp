@@ -4,7 +4,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -124,8 +123,7 @@ void run(const op::NarrowLinearBackward& a, float* scratch) {
 
 }  // namespace
 
-void CpuOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::NarrowLinearForward& a, Stream& stream) {
     auto* weight = static_cast<float*>(workspace(stream, kMatrix * int64_t{sizeof(float)}));
     cpu::submit(stream, "narrow_linear_forward", [=] {
         const int64_t outputs = a.y.cols(), inputs = a.x.cols();
@@ -147,8 +145,7 @@ void CpuOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& str
     });
 }
 
-void CpuOps::narrow_linear_backward(const op::NarrowLinearBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::NarrowLinearBackward& a, Stream& stream) {
     auto* scratch = static_cast<float*>(
         workspace(stream, (kMatrix + cpu::kReductionChunks * kPartial) * int64_t{sizeof(float)}));
     cpu::submit(stream, "narrow_linear_backward", [=] { run(a, scratch); });

@@ -6,7 +6,6 @@
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -161,8 +160,7 @@ void run(const op::MixNormBackward& f, float* partial) {
 
 }  // namespace
 
-void CpuOps::norm_forward(const op::NormForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::NormForward& a, Stream& stream) {
     const op::MixNormForward f{.y = a.y,
                                .sum = {},
                                .entered = a.sum,
@@ -178,13 +176,11 @@ void CpuOps::norm_forward(const op::NormForward& a, Stream& stream) {
     cpu::submit(stream, "norm_forward", [f] { run(f); });
 }
 
-void CpuOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::MixNormForward& a, Stream& stream) {
     cpu::submit(stream, "mix_norm_forward", [a] { run(a); });
 }
 
-void CpuOps::norm_backward(const op::NormBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::NormBackward& a, Stream& stream) {
     const op::MixNormBackward f{.dx = a.ds,
                                 .dz = {},
                                 .dcoefficients = {},
@@ -207,8 +203,7 @@ void CpuOps::norm_backward(const op::NormBackward& a, Stream& stream) {
     cpu::submit(stream, "norm_backward", [=] { run(f, partial); });
 }
 
-void CpuOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::MixNormBackward& a, Stream& stream) {
     auto* partial = static_cast<float*>(workspace(stream, cpu::kReductionChunks * partial_size(a) * 4));
     cpu::submit(stream, "mix_norm_backward", [=] { run(a, partial); });
 }

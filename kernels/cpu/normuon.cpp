@@ -5,7 +5,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -55,8 +54,7 @@ void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, con
 
 }  // namespace
 
-void CpuOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::NormuonScale& a, Stream& stream) {
     const int64_t rows = a.update.shape[1], cols = a.update.shape[2], lines = num_lines(a.lines, rows, cols);
     const bool rowwise = by_row(a.lines, rows, cols);
     const int64_t partial_size = rowwise ? 0 : cpu::kReductionChunks * cols;

@@ -5,7 +5,6 @@
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -91,8 +90,7 @@ void backward_rows(const op::ExcludeOwnValueBackward& a, cpu::Range rows, float*
 
 }  // namespace
 
-void CpuOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::ExcludeOwnValueForward& a, Stream& stream) {
     cpu::submit(stream, "exclude_own_value_forward", [=] {
         cpu::with_real(a.y.dtype, [&]<class Real>() {
             cpu::parallel_for(a.y.rows(), [&](int64_t t) { forward_row<Real>(a, t); });
@@ -100,8 +98,7 @@ void CpuOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Stre
     });
 }
 
-void CpuOps::exclude_own_value_backward(const op::ExcludeOwnValueBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::ExcludeOwnValueBackward& a, Stream& stream) {
     const int64_t heads = heads_of(a.alpha);
     auto* partial =
         static_cast<float*>(workspace(stream, cpu::kReductionChunks * heads * int64_t{sizeof(float)}));

@@ -7,7 +7,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -117,12 +116,8 @@ void orthogonalize(const PolarMatrix& m, float epsilon, Isa isa, void* workspace
 // Where one matrix has all threads, each loop of each iteration ends with a wait for the last of them. So as
 // many matrices as there are threads go at the same time, a thread each, and what is left over one by one.
 // Either way gives the same bits, as sums do not depend on who computes them.
-void CpuOps::polar_express(const op::PolarExpress& call, Stream& stream) {
-    if (call.x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", call.x.describe());
+void CpuOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     const int64_t count = call.x.shape[0], threads = device_.num_threads();
-    expect(call.workspace, call.x.dtype,
-           {op::PolarExpress::workspace_size(count, call.x.shape[1], call.x.shape[2])},
-           "polar_express workspace");
     if (count == 0) return;
     const PolarMatrix first(call.x, call.workspace, 0);
     const PolarProducts products(first, first.x, first.next, 1.0f, isa_);

@@ -40,8 +40,7 @@ void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, Sam
 
 }  // namespace
 
-void CpuOps::random_normal(const op::RandomNormal& a, Stream& stream) {
-    expect(a.x, DType::f32, {a.x.numel()}, "random_normal x");
+void CpuOps::enqueue(const op::RandomNormal& a, Stream& stream) {
     cpu::submit(stream, "random_normal", [=] {
         fill_random(a.x, a.seed, a.sequence, a.offset, [=](const std::array<uint32_t, 4>& words) {
             // Box & Muller 1958: words 0,1 give elements 0,1; words 2,3 give elements 2,3.
@@ -57,8 +56,7 @@ void CpuOps::random_normal(const op::RandomNormal& a, Stream& stream) {
     });
 }
 
-void CpuOps::random_uniform(const op::RandomUniform& a, Stream& stream) {
-    expect(a.x, DType::f32, {a.x.numel()}, "random_uniform x");
+void CpuOps::enqueue(const op::RandomUniform& a, Stream& stream) {
     cpu::submit(stream, "random_uniform", [=] {
         fill_random(a.x, a.seed, a.sequence, a.offset, [=](const std::array<uint32_t, 4>& words) {
             std::array<float, 4> values;

@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -45,8 +44,7 @@ void mix_values(const ValueMix& value) {
 
 }  // namespace
 
-void CpuOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::QkNormRotaryForward& a, Stream& stream) {
     cpu::submit(stream, "qk_norm_rotary_forward", [=] {
         const int64_t dim = a.options.head_dim, half = dim / 2;
         cpu::with_real(a.q.dtype, [&]<class Real>() {
@@ -79,8 +77,7 @@ void CpuOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& st
     });
 }
 
-void CpuOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
     cpu::submit(stream, "qk_norm_rotary_backward", [=] {
         const int64_t dim = a.options.head_dim, half = dim / 2;
         cpu::with_real(a.q.dtype, [&]<class Real>() {

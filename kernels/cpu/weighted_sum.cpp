@@ -3,7 +3,6 @@
 #include "kernels/cpu/reduction.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -141,8 +140,7 @@ void run(const op::WeightedSumBackward& a, float* partial) {
 
 }  // namespace
 
-void CpuOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::WeightedSumForward& a, Stream& stream) {
     cpu::submit(stream, "weighted_sum_forward", [a] {
         cpu::with_real(a.y.dtype, [&]<class Real>() {
             cpu::parallel_for(a.y.rows(), [&](int64_t t) { forward_row<Real>(a, t); });
@@ -150,8 +148,7 @@ void CpuOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& strea
     });
 }
 
-void CpuOps::weighted_sum_backward(const op::WeightedSumBackward& a, Stream& stream) {
-    check(a);
+void CpuOps::enqueue(const op::WeightedSumBackward& a, Stream& stream) {
     auto* partial =
         static_cast<float*>(workspace(stream, cpu::kReductionChunks * kMaxTerms * int64_t{sizeof(float)}));
     cpu::submit(stream, "weighted_sum_backward", [=] { run(a, partial); });

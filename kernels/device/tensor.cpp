@@ -75,4 +75,8 @@ void expect(const Tensor& tensor, DType dtype, std::initializer_list<int64_t> di
         throw_internal("{}: expected {}, got {}", name, name_of(dtype), tensor.describe());
 }
 
+void expect_flat(const Tensor& tensor, const char* name) {
+    if (!tensor.contiguous()) throw_internal("{}: {} is not contiguous", name, tensor.describe());
+}
+
 }  // namespace speedrun

@@ -54,5 +54,7 @@ struct Tensor {
 void expect(const Tensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* name);
 // Throws unless the tensor has these dimensions and some floating dtype.
 void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, const char* name);
+// Throws unless the rows of the tensor are adjacent.
+void expect_flat(const Tensor& tensor, const char* name);
 
 }  // namespace speedrun

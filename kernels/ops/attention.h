@@ -44,6 +44,21 @@ struct AttentionOptions {
     int64_t visible_pairs = 0;
 };
 
+// Rows of attention whose arguments were checked.
+struct AttentionRows {
+    int64_t sequences, queries, keys;  // the last two of each sequence
+};
+template <class Arguments>
+AttentionRows attention_rows(const Arguments& a) {
+    const int64_t keys = a.options.sequence_length, sequences = a.k.rows() / keys;
+    return {sequences, sequences > 0 ? a.q.rows() / sequences : 0, keys};
+}
+
+// Query-key pairs that causality and the window leave to `queries` of all sequences, for one head and one
+// document a sequence: the work that flops() counts. Each query counts as the mean of its sequence's queries,
+// which chunks c and 2C − 1 − c of 2C average to.
+int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
+
 }  // namespace speedrun
 
 namespace speedrun::op {
@@ -65,6 +80,7 @@ struct QkNormRotaryForward {
     ValueMix value = {};
     RotaryOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         if (options.normalize || options.rotate) t.updates(q, k);
         t.writes(rstd);
@@ -90,6 +106,7 @@ struct QkNormRotaryBackward {
     Tensor position = {};  // i32 [T] or [T,N], contiguous
     RotaryOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         if (options.normalize || options.rotate) t.updates(dq, dk);
         if (options.normalize) t.reads(q, k, rstd);
@@ -105,6 +122,7 @@ struct OffsetKeysForward {
     Tensor x;  // real [T,H·D]
     KeyOffsetOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y);
         t.reads(x);
@@ -118,6 +136,7 @@ struct OffsetKeysBackward {
     Tensor dy;  // real [T,H·D]
     KeyOffsetOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(dx);
         t.reads(dy);
@@ -146,6 +165,7 @@ struct AttentionForward {
     Tensor place = {};  // i32 [Tq], −1 ≤ p_i < S; must not fall from one query of a sequence to the next
     AttentionOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(o, lse);
         t.reads(q, k, v, first_key, place);
@@ -170,6 +190,7 @@ struct AttentionBackward {
     Tensor place = {};  // i32 [Tq]
     AttentionOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(dq, dk, dv);
         t.reads(dout, o, lse, q, k, v, first_key, place);
@@ -188,6 +209,7 @@ struct MergeAttention {
     Tensor o;                // real [T,H·D], rows may be strided
     Tensor lse_of_o;         // f32 [H,T]
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(lse_before.present(), sum);
         t.writes(lse);
@@ -207,6 +229,7 @@ struct ExcludeOwnValueForward {
     Tensor v;      // real [T,H·D]
     Tensor alpha;  // f32 [H], or [T,H] with rows that may be strided
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y);
         t.reads(o, v, alpha);
@@ -229,6 +252,7 @@ struct ExcludeOwnValueBackward {
     bool accumulate_v;
     bool accumulate_alpha;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(d_o);
         t.adds_to(accumulate_v, dv);

@@ -73,6 +73,7 @@ struct WeightedSumForward {
     WeightedTerms terms;  // 1 to 8; all coefficients with more than one column have the same H
     int64_t sequence_length;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y);
         for (int j = 0; j < count_terms(terms); ++j) {
@@ -97,6 +98,7 @@ struct WeightedSumBackward {
     WeightedTerms terms;      // the forward's
     int64_t sequence_length;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.reads(dy);
         for (int j = 0; j < count_terms(terms); ++j) {
@@ -125,6 +127,7 @@ struct NarrowLinearForward {
     float scale;
     GateActivation activation;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y);
         t.reads_columns(x);
@@ -148,6 +151,7 @@ struct NarrowLinearBackward {
     bool accumulate_x;  // to dx
     bool accumulate;    // to dweight and dbias
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate_x, dx);
         t.adds_to(accumulate, dweight, dbias);

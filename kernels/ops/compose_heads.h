@@ -18,6 +18,9 @@ struct ComposeHeadsOptions {
     static constexpr int64_t kMostKeys = 256;
 };
 
+// As that of AttentionOptions, with `keys` as the window.
+int64_t visible_pairs(const ComposeHeadsOptions& options, int64_t queries);
+
 }  // namespace speedrun
 
 namespace speedrun::op {
@@ -41,6 +44,7 @@ struct ComposeHeadsForward {
     Tensor w2;         // f32, likewise
     ComposeHeadsOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(c);
         t.reads(q, k, v, first_key, w1, w2);
@@ -76,6 +80,7 @@ struct ComposeHeadsBackward {
     bool accumulate_w2;
     ComposeHeadsOptions options;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate_q, dq);
         t.adds_to(accumulate_k, dk);

@@ -11,6 +11,11 @@ struct RowSigns {
     Tensor row = {};   // i32 [T]
 
     bool present() const { return bits.present(); }
+    void check(int64_t rows, int64_t cols) const {
+        if (!present()) return;
+        expect(row, DType::i32, {rows}, "embedding signs.row");
+        expect(bits, DType::i32, {bits.rows(), (cols + 31) / 32}, "embedding signs.bits");
+    }
 };
 
 // out[t] = s[t] ⊙ table[index[t]] (+ position_table[position[t]]), without signs s = 1. Where tables are parts of larger ones (`others`), an index may be V:
@@ -25,6 +30,16 @@ struct EmbeddingForward {
     RowSigns signs = {};
     bool others = false;
 
+    void check() const {
+        const int64_t rows = out.rows(), cols = out.cols();
+        expect(index, DType::i32, {rows}, "embedding index");
+        expect(table, out.dtype, {table.rows(), cols}, "embedding table");
+        if (position_table.present()) {
+            expect(position, DType::i32, {rows}, "embedding position");
+            expect(position_table, out.dtype, {position_table.rows(), cols}, "embedding position_table");
+        }
+        signs.check(rows, cols);
+    }
     void traffic(Traffic& t) const {
         t.writes(out);
         t.reads(index, position);
@@ -43,6 +58,10 @@ struct SortIds {
     int64_t limit;        // rows of the table
     bool others = false;  // … or limit: rows that somebody else has
 
+    void check() const {
+        expect(index, DType::i32, {index.numel()}, "sort_ids index");
+        expect(order, DType::i32, {2, index.numel()}, "sort_ids order");
+    }
     void traffic(Traffic& t) const {
         t.writes(order);
         t.reads(index);
@@ -59,6 +78,11 @@ struct EmbeddingBackward {
     bool accumulate;      // leaves the rows alone that index does not name
     bool others = false;  // leaves tokens out whose index is V
 
+    void check() const {
+        expect(order, DType::i32, {2, dout.rows()}, "embedding order");
+        expect(dtable, DType::f32, {dtable.rows(), dout.cols()}, "embedding dtable");
+        signs.check(dout.rows(), dout.cols());
+    }
     void traffic(Traffic& t) const {
         t.scatters(accumulate, dtable, dout.rows());
         t.reads(order, dout, signs.row);

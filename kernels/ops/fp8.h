@@ -18,6 +18,7 @@ struct Quantize {
     Tensor relu_squared = {};
     Tensor amax = {};  // f32 [1], not negative, becomes max(amax, max|x|), or NaN if x has one
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(out, transposed, relu_squared);
         t.reads(x);
@@ -37,6 +38,7 @@ struct RenewScales {
     Tensor amax;     // f32 [n]
     Tensor factors;  // f32 [n]
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(scales);
         t.updates(amax);
@@ -54,6 +56,7 @@ struct ScaledMatmul {
     Tensor scale_a, scale_b;  // f32 [1]
     bool accumulate = false;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
         t.reads(a, b, scale_a, scale_b);

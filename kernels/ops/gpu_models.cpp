@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/ops/op_checks.h"
-
 namespace speedrun {
 
 namespace {

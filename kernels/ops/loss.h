@@ -48,6 +48,7 @@ struct CrossEntropy {
     Softcap softcap = {};
     float gradient_scale = 1.0f;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(losses, dlogits, transposed);
         t.reads(scale, logits, targets, weights);
@@ -70,6 +71,7 @@ struct CrossEntropyPart {
     int64_t whole_vocab_size;  // of all parts: targets are below it
     Softcap softcap = {};
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(part);
         t.reads(logits, targets, weights);
@@ -93,6 +95,7 @@ struct CrossEntropyOfParts {
     Softcap softcap = {};
     float gradient_scale = 1.0f;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(losses, dlogits, transposed);
         t.reads(scale, parts, targets, weights);

@@ -16,6 +16,7 @@ struct Matmul {
     bool transpose_b = false;
     bool accumulate = false;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
         t.reads(a, b, bias);
@@ -33,6 +34,7 @@ struct ColumnSum {
     Tensor x;    // real [T,C]
     bool accumulate;
 
+    void check() const { expect(out, DType::f32, {x.cols()}, "column_sum out"); }
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, out);
         t.reads(x);

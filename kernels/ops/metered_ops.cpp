@@ -26,9 +26,8 @@ const Event* MeteredOps::record(Stream& stream) {
 }
 
 template <class Arguments>
-void MeteredOps::pass_on(const char* name, void (Ops::*method)(const Arguments&, Stream&), const Arguments& a,
-                         Stream& stream) {
-    if (!on_) return (ops_.*method)(a, stream);
+void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
+    if (!on_) return ops_.enqueue(a, stream);
     Call call;
     op::Traffic traffic;
     a.traffic(traffic);
@@ -38,15 +37,15 @@ void MeteredOps::pass_on(const char* name, void (Ops::*method)(const Arguments&,
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
     const int64_t flops = ops_.flops();
     call.begin = record(stream);
-    (ops_.*method)(a, stream);
+    ops_.enqueue(a, stream);
     call.end = record(stream);
     call.cost.flops = ops_.flops() - flops;
     calls_.push_back(call);
 }
 
-#define SPEEDRUN_PASS_ON(name, Arguments)                           \
-    void MeteredOps::name(const op::Arguments& a, Stream& stream) { \
-        pass_on(#name, &Ops::name, a, stream);                      \
+#define SPEEDRUN_PASS_ON(name, Arguments)                              \
+    void MeteredOps::enqueue(const op::Arguments& a, Stream& stream) { \
+        pass_on(#name, a, stream);                                     \
     }
 SPEEDRUN_EACH_OP(SPEEDRUN_PASS_ON)
 #undef SPEEDRUN_PASS_ON

@@ -42,16 +42,13 @@ class MeteredOps final : public Ops {
     void stop() { on_ = false; }
     const std::vector<Call>& calls() const { return calls_; }
 
-    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
-
     int64_t flops() const override { return ops_.flops(); }
     std::vector<std::string> notes() const override { return ops_.notes(); }
 
   private:
-    // ops_.*method(a, stream), noted where it is asked for. Defined where it is used.
+    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
     template <class Arguments>
-    void pass_on(const char* name, void (Ops::*method)(const Arguments&, Stream&), const Arguments& a,
-                 Stream& stream);
+    void pass_on(const char* name, const Arguments& a, Stream& stream);
     const Event* record(Stream& stream);
 
     Ops& ops_;

@@ -31,6 +31,7 @@ struct NormForward {
     NormKind kind;
     float epsilon = kNormEpsilon;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y, sum, mean, rstd);
         t.reads(x, delta, gain, bias);
@@ -55,6 +56,7 @@ struct NormBackward {
     bool accumulate;        // to dgain and dbias
     NormKind kind;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(ds);
         t.adds_to(accumulate, dgain, dbias);
@@ -81,6 +83,7 @@ struct MixNormForward {
     NormKind kind;
     float epsilon = kNormEpsilon;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(y, sum, entered, mean, rstd);
         t.reads(x, delta, mix.z, mix.coefficients, gain, bias);
@@ -116,6 +119,7 @@ struct SumNormForward {
                 .epsilon = epsilon};
     }
 
+    void check() const;
     void traffic(Traffic& t) const {
         first().traffic(t);
         t.writes(y, mean, rstd);
@@ -147,6 +151,7 @@ struct MixNormBackward {
     bool accumulate_z;      // to dz
     NormKind kind;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(dx);
         t.adds_to(accumulate_z, dz);
@@ -193,6 +198,7 @@ struct SumNormBackward {
                 .sequence_length = std::max<int64_t>(1, ds.rows())};
     }
 
+    void check() const;
     void traffic(Traffic& t) const {
         first({}).traffic(t);
         second({}).traffic(t);

@@ -1,6 +1,8 @@
-// What the declarations of operations are made of. One operation is one struct in a header of its family
-// (kernels/ops/embedding.h, matmul.h, norm.h, …): its arguments by name, with formula, shapes and types, the
-// least that it moves (traffic) and, of a matrix product, its sizes (product).
+// Elements of the declarations of operations. One operation is one struct in a header of its family
+// (kernels/ops/embedding.h, matmul.h, norm.h, …): its arguments by name, with formula, shapes and types.
+//   check()    throws for arguments that do not fit, with the actual values; Ops calls it before a backend
+//   traffic()  adds the least bytes moved
+//   product()  returns the sizes of a matrix product
 //
 // Legend: T tokens (rows of all sequences, flattened) · S sequence length · C model width · H heads · D head
 // size · V vocabulary (padded) · M, N, K sizes of a matrix product · n elements, or matrices of R rows and C

@@ -1,10 +1,9 @@
-// What computes the operations: a backend implements all of them. Each is declared once, as the struct of its
-// arguments in the header of its family, whose last lines list the family's operations; everything that goes
-// over all of them is made from SPEEDRUN_EACH_OP. A call reads
+// The interface of a backend, which implements all operations. Each operation is declared once, as the struct of
+// its arguments in the header of its family. The last lines of that header list the operations of the family, and
+// SPEEDRUN_EACH_OP is the list of all. A call reads
 //   ops.add({.y = y, .x = x, .z = z}, stream);
-//
-// Every operation is enqueued on the stream and returns at once; sizes are checked before that, by throwing.
-// Every operation is deterministic: same inputs, same bits, whatever the number of threads.
+// It checks the arguments, enqueues the operation on the stream and returns.
+// Every operation is deterministic: same inputs, same bits, for any number of threads.
 #pragma once
 
 #include <memory>
@@ -38,8 +37,8 @@
     SPEEDRUN_OPTIMIZER_OPS(X) \
     SPEEDRUN_UTILITY_OPS(X)
 
-// For a class that implements Ops: SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP) declares all of them.
-#define SPEEDRUN_OVERRIDE_OP(name, Arguments) void name(const op::Arguments& a, Stream& stream) override;
+// SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP) declares all operations in a class that implements Ops.
+#define SPEEDRUN_OVERRIDE_OP(name, Arguments) void enqueue(const op::Arguments& a, Stream& stream) override;
 
 namespace speedrun {
 
@@ -47,18 +46,28 @@ class Ops {
   public:
     virtual ~Ops() = default;
 
-#define SPEEDRUN_DECLARE_OP(name, Arguments) virtual void name(const op::Arguments& a, Stream& stream) = 0;
-    SPEEDRUN_EACH_OP(SPEEDRUN_DECLARE_OP)
-#undef SPEEDRUN_DECLARE_OP
+#define SPEEDRUN_CALL_OP(name, Arguments)               \
+    void name(const op::Arguments& a, Stream& stream) { \
+        a.check();                                      \
+        enqueue(a, stream);                             \
+    }
+    SPEEDRUN_EACH_OP(SPEEDRUN_CALL_OP)
+#undef SPEEDRUN_CALL_OP
 
-    // Floating-point operations of all matrix products and attention enqueued so far (multiply and add count
-    // 2).
+    // Floating-point operations of all matrix products and attention enqueued so far; a multiply-add counts 2.
     virtual int64_t flops() const = 0;
-    // What a user should know of how operations were carried out, one sentence each; may grow with every new
-    // shape.
+    // Sentences on the choice of kernels, for the user. A new shape may add one.
     virtual std::vector<std::string> notes() const {
         return {};
     }
+
+  private:
+    friend class MeteredOps;  // enqueues on another Ops arguments that were checked
+
+    // The arguments were checked.
+#define SPEEDRUN_DECLARE_OP(name, Arguments) virtual void enqueue(const op::Arguments& a, Stream& stream) = 0;
+    SPEEDRUN_EACH_OP(SPEEDRUN_DECLARE_OP)
+#undef SPEEDRUN_DECLARE_OP
 };
 
 // The operations on this device's kind. The device must outlive them.

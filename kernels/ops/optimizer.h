@@ -2,6 +2,7 @@
 // that a diverged step leaves the last good parameters. "parameter" receives the rounded master; may be it.
 #pragma once
 
+#include <array>
 #include <limits>
 
 #include "kernels/ops/op.h"
@@ -17,6 +18,20 @@ constexpr bool by_row(NormuonLines lines, int64_t rows, int64_t cols) {
 constexpr int64_t num_lines(NormuonLines lines, int64_t rows, int64_t cols) {
     return by_row(lines, rows, cols) ? rows : cols;
 }
+
+struct PolarCoefficients {
+    float a, b, c;
+};
+// The five iterations of the reference recipe (Polar Express, Amsel et al. 2025, with its safety factor).
+constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
+    {8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
+    {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
+    {3.8916678022926607f, -2.772484153217685f, 0.5060648178503393f},
+    {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
+    {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f},
+}};
+// Iterations swap two buffers, and the last one writes to the second.
+static_assert(kPolarExpress.size() % 2 == 1);
 
 }  // namespace speedrun
 
@@ -46,6 +61,7 @@ struct AdamwStep {
         return decays_unmoved ? 0.0f : Limits::denorm_min();
     }
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);
         t.updates(master, first_moment, second_moment);
@@ -68,6 +84,7 @@ struct LionStep {
     float beta1, beta2;
     float weight_decay;  // decoupled
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);
         t.updates(master, momentum);
@@ -86,6 +103,7 @@ struct MuonMomentum {
     float mu;
     bool nesterov = true;
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes(update);
         t.updates(momentum);
@@ -99,6 +117,10 @@ struct Gram {
     Tensor a;  // real [n,R,R]
     Tensor x;  // real [n,R,C]
 
+    void check() const {
+        if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
+        expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
+    }
     void traffic(Traffic& t) const {
         t.writes(a);
         t.reads(x);
@@ -120,6 +142,11 @@ struct PolarExpress {
         const int64_t side = std::min(rows, cols);
         return n * (2 * side * side + rows * cols);
     }
+    void check() const {
+        if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
+        expect(workspace, x.dtype, {workspace_size(x.shape[0], x.shape[1], x.shape[2])},
+               "polar_express workspace");
+    }
     void traffic(Traffic& t) const { t.updates(x); }
     ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
 };
@@ -138,6 +165,7 @@ struct NormuonScale {
     NormuonLines lines = NormuonLines::more;
     float epsilon = 1e-8f;  // above 0: a line of zeros stays one
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.updates(update, second_moment);
         t.reads(grad_scale);
@@ -155,6 +183,7 @@ struct MuonApply {
     float weight_decay;     // decoupled
     bool cautious = false;  // decay only where update · master >= 0
 
+    void check() const;
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);
         t.updates(master);

@@ -27,6 +27,7 @@ struct ActivationForward {
     Tensor x;  // real [T,C]
     Activation activation;
 
+    void check() const { expect(y, x.dtype, {x.rows(), x.cols()}, "activation y"); }
     void traffic(Traffic& t) const {
         t.writes(y);
         t.reads(x);
@@ -41,6 +42,10 @@ struct ActivationBackward {
     Tensor x;   // real [T,C], the input of the forward
     Activation activation;
 
+    void check() const {
+        expect(dx, x.dtype, {x.rows(), x.cols()}, "activation dx");
+        expect(dy, x.dtype, {x.rows(), x.cols()}, "activation dy");
+    }
     void traffic(Traffic& t) const {
         t.writes(dx);
         t.reads(dy, x);
@@ -54,6 +59,10 @@ struct Add {
     Tensor x;  // real [T,C]
     Tensor z;  // real [T,C]
 
+    void check() const {
+        expect(y, x.dtype, {x.rows(), x.cols()}, "add y");
+        expect(z, x.dtype, {x.rows(), x.cols()}, "add z");
+    }
     void traffic(Traffic& t) const {
         t.writes(y);
         t.reads(x, z);

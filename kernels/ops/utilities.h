@@ -16,6 +16,7 @@ struct Fill {
     Tensor x;  // any real
     float value;
 
+    void check() const { expect_flat(x, "fill"); }
     void traffic(Traffic& t) const { t.writes(x); }
 };
 
@@ -25,6 +26,7 @@ struct Scale {
     Tensor x;  // any real
     float factor;
 
+    void check() const { expect_flat(x, "scale"); }
     void traffic(Traffic& t) const { t.updates(x); }
 };
 
@@ -34,6 +36,12 @@ struct Cast {
     Tensor out;  // f32 or bf16
     Tensor in;   // f32 or bf16, as many elements
 
+    void check() const {
+        expect_flat(out, "cast out");
+        expect_flat(in, "cast in");
+        if (out.numel() != in.numel())
+            throw_internal("cast: {} does not fit {}", in.describe(), out.describe());
+    }
     void traffic(Traffic& t) const {
         t.writes(out);
         t.reads(in);
@@ -47,6 +55,7 @@ struct Accumulate {
     Tensor x;    // real [T,C]; rows of both may be strided
     bool accumulate;
 
+    void check() const { expect(sum, DType::f32, {x.rows(), x.cols()}, "accumulate sum"); }
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, sum);
         t.reads(x);
@@ -61,6 +70,10 @@ struct NormTerm {
     Tensor x;    // real [n]
     VectorNorm norm;
 
+    void check() const {
+        expect(out, DType::f32, {1}, "norm_term out");
+        expect_flat(x, "norm_term");
+    }
     void traffic(Traffic& t) const {
         t.writes(out);
         t.reads(x);
@@ -74,6 +87,11 @@ struct Sum {
     Tensor x;    // f32 [n]
     bool accumulate;
 
+    void check() const {
+        expect(out, DType::f32, {1}, "sum out");
+        expect_flat(x, "sum");
+        if (x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", x.describe());
+    }
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, out);
         t.reads(x);
@@ -86,6 +104,10 @@ struct CountNonfinite {
     Tensor out;  // f32 [1]
     Tensor x;    // real [n]
 
+    void check() const {
+        expect(out, DType::f32, {1}, "count_nonfinite out");
+        expect_flat(x, "count_nonfinite");
+    }
     void traffic(Traffic& t) const {
         t.writes(out);
         t.reads(x);
@@ -102,6 +124,11 @@ struct ClipCoefficient {
     float max_norm;
     VectorNorm kind;
 
+    void check() const {
+        expect(coefficient, DType::f32, {1}, "clip coefficient");
+        expect(norm, DType::f32, {1}, "clip norm");
+        expect(terms, DType::f32, {terms.numel()}, "clip terms");
+    }
     void traffic(Traffic& t) const {
         t.writes(coefficient, norm);
         t.reads(terms);
@@ -118,6 +145,7 @@ struct RandomNormal {
     int64_t offset;  // x[0] is this element of the parameter
     float deviation;
 
+    void check() const { expect(x, DType::f32, {x.numel()}, "random_normal x"); }
     void traffic(Traffic& t) const { t.writes(x); }
 };
 
@@ -130,6 +158,7 @@ struct RandomUniform {
     int64_t offset;
     float bound;
 
+    void check() const { expect(x, DType::f32, {x.numel()}, "random_uniform x"); }
     void traffic(Traffic& t) const { t.writes(x); }
 };
 

@@ -1,6 +1,7 @@
 """What speedrun declares of its metrics (train/runlog/metrics.h): keys, units, titles and meanings."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,11 @@ class Field:
 
 
 def _read(kind: str) -> dict[str, Field]:
-    """Made by: speedrun plan --metrics; a test of the project holds it to the declaration."""
-    declared = json.loads(Path(__file__).with_name("metric_fields.json").read_text(encoding="utf-8"))
+    """Reads the output of `speedrun plan --metrics`, which a build of the program writes."""
+    path = Path(__file__).with_name("metric_fields.json")
+    if not path.is_file():
+        sys.exit(f"error: {path} is missing: build the program, or run: speedrun plan --metrics >{path}")
+    declared = json.loads(path.read_text(encoding="utf-8"))
     return {one["key"]: Field(one["key"], one["unit"], one["title"], one["meaning"]) for one in declared[kind]}
 
 

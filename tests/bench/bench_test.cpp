@@ -1,4 +1,5 @@
 // The bench's own arithmetic and its guards.
+// Covers: kernels/ops/ceilings.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>

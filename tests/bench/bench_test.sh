@@ -2,6 +2,7 @@
 # op_bench, gpu_report and gpu_check.sh as they run on a GPU machine, rehearsed on the CPU at small shapes: every operation
 # has a case, results are JSON, and failures, crashes and what did not run show in the report and in the exit code.
 # Usage: bench_test.sh BUILD_DIR SOURCE_DIR
+# ctest: ARGS BUILD ROOT PROPERTIES LABELS bench
 set -u
 bin=$1
 check=$2/scripts/gpu_check.sh

@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/cost_table.sh with few points of a tiny model: every row is there and whole. No time is held to anything.
 # Usage: cost_table_test.sh SPEEDRUN REPOSITORY
+# ctest: ARGS SPEEDRUN ROOT PROPERTIES LABELS bench
 set -u
 speedrun=$1 script=$2/scripts/cost_table.sh
 . "$2/tests/expect.sh"

@@ -2,6 +2,7 @@
 # gpu_check.sh with stand-ins for the programs: stages that hang, crash, print garbage or fill the disk leave all others to
 # report, and several short calls make one whole report in which nothing was done twice.
 # Usage: gpu_check_test.sh GPU_REPORT SOURCE_DIR
+# ctest: ARGS GPU_REPORT ROOT PROPERTIES LABELS bench
 set -u
 gpu_report=$1 source=$2
 . "$source/tests/expect.sh"

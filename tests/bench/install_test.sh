@@ -1,6 +1,7 @@
 #!/bin/sh
 # What is packed works from where it is: the tarball, unpacked, has all that README's commands need, prepares the King
 # James text and trains two steps on it. The Debian package has the same files. Usage: install_test.sh BUILD_DIR VERSION
+# ctest: ARGS BUILD VERSION PROPERTIES TIMEOUT 120
 set -eu
 build=$1 version=$2
 work=$(mktemp -d)

@@ -3,6 +3,7 @@
 # their switches; and it refuses what it has no maths for. Needs PyTorch (PEER_PYTHON); elsewhere only whether it knows every key of
 # both configs is tested, and the rest skipped.
 # Usage: peers_test.sh SPEEDRUN MAKE_TOKENS SOURCE_DIR
+# ctest: ARGS SPEEDRUN MAKE_TOKENS ROOT PROPERTIES LABELS bench
 set -u
 speedrun=$1
 make_tokens=$2

@@ -1,6 +1,7 @@
 // Our use of cuBLASLt without a GPU: its own functions make and hold the descriptors, and a stand-in for the
 // product reads them back and computes, on the host, what they ask for. That proves layouts, transposes,
 // strides and epilogues; which algorithm is fast, and that the library takes them on a card, it cannot prove.
+// Covers: kernels/cuda/vendor/cublaslt_api.cpp
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

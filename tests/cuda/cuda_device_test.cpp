@@ -1,4 +1,5 @@
 // The host side of the CUDA device against the fake runtime: what a machine without a GPU can prove of it.
+// Covers: kernels/cuda/device/gpu_interop.cpp
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/device/cuda_info.h"
 

@@ -1,4 +1,5 @@
 // How kernels are launched, against the fake runtime: its limits, shared memory, ranks that are threads.
+// Covers: kernels/cuda/blocks/launch.cu
 #include <gtest/gtest.h>
 
 #include <barrier>

@@ -1,5 +1,6 @@
 // Attention by cuDNN on a GPU: against float64, against our own kernels on the same inputs, the same bits in
 // every run and inside a graph.
+// build: in gpu_tests
 #include <algorithm>
 
 #include "kernels/cuda/device/cuda_device.h"

@@ -1,6 +1,8 @@
 // cuDNN itself, without a GPU: told of an H100 and given a driver that loads kernels and runs none, it plans
 // our graphs of attention down to the kernel. That proves that it takes our shapes, strides, masks and the
 // deterministic backward, and how much memory they need; not that the results are right or fast.
+// Covers: kernels/cuda/vendor/cudnn_graphs.cpp
+// build: in cudnn_graph_tests
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

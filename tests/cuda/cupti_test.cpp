@@ -1,4 +1,6 @@
 // Timelines from CUPTI's records against the fake runtime and the fake CUPTI.
+// Covers: kernels/cuda/device/cupti_*.cpp kernels/cuda/device/kernel_name.cpp
+// build: in cupti
 #include "kernels/cuda/device/cupti_trace.h"
 #include "kernels/cuda/device/kernel_name.h"
 

@@ -1,3 +1,4 @@
+// build: in cuda_code_tests
 #include "tests/cuda/disassembler.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // Launches, errors, devices and memory of the fake CUDA runtime.
+// build: in fake_cudart
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

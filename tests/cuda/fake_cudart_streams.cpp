@@ -1,4 +1,5 @@
 // Streams, events and graphs of the fake CUDA runtime.
+// build: in fake_cudart
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

@@ -1,3 +1,4 @@
+// build: in fake_cupti
 #include "tests/cuda/fake_cupti.h"
 
 #include <cuda.h>

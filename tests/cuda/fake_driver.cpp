@@ -1,5 +1,6 @@
 // A stand-in for libcuda.so.1 that loads any kernel and runs none, so that cuDNN can plan its work for a GPU
 // that is not there. What planning does not need fails.
+// build: in fake_driver
 #include <cuda.h>
 
 extern "C" {

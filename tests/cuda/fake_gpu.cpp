@@ -1,3 +1,4 @@
+// build: in fake_cudart
 #include "tests/cuda/fake_gpu.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// build: in fake_nccl
 #include "tests/cuda/fake_nccl.h"
 
 #include <nccl.h>

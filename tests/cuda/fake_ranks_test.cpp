@@ -1,4 +1,5 @@
 // Ranks that talk about a GPU's memory, against the fake runtime: staged through the host, and through NCCL.
+// Covers: train/comm/device_world.cpp
 
 #include "kernels/cuda/device/cuda_device.h"
 

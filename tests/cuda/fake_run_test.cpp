@@ -1,5 +1,6 @@
 // Whole runs on the fake GPU: kernels do nothing there, so losses mean nothing, but everything that the host
 // does for a run on a GPU happens: streams, events, graphs, copies, memory.
+// Covers: kernels/cuda/cuda_backend.cpp kernels/cuda/device/cuda_info.cpp
 #include <atomic>
 
 #include "kernels/cuda/device/cuda_device.h"

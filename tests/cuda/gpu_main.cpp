@@ -1,4 +1,5 @@
 // main() of the tests that need a GPU: without one they are skipped, and say why.
+// build: in gpu_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

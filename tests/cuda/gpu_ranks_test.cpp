@@ -1,5 +1,6 @@
 // Several ranks on a real card: runs that share it through the staged world against one rank, and NCCL with
 // the one rank that it takes per GPU: every collective, as calls and recorded in a graph.
+// build: in gpu_tests
 #include "kernels/cuda/cuda_backend.h"
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // Whole runs on a GPU against the CPU: the same losses and gradient norms, and the same bits with graphs or
 // without. gpu_tests also runs all of tests/runs/trainer_test.cpp and golden_test.cpp on the GPU.
+// build: in gpu_tests
 #include <cmath>
 
 #include "tests/runs/run_fixture.h"

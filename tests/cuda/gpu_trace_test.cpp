@@ -1,5 +1,6 @@
 // A timeline of a real card from CUPTI's records: the kernels inside the graphs are there, under the names of
 // their streams, one after the other, within the steps that were traced.
+// build: in gpu_tests
 #include <algorithm>
 #include <sstream>
 

@@ -1,5 +1,7 @@
 // Our use of NCCL against the fake NCCL on the fake runtime: arguments, groups, ids, graphs, and what happens
 // when something fails. That the real library does its work is shown on a GPU (gpu_ranks_test).
+// Covers: train/comm/nccl_*.cpp
+// build: in nccl
 #include <dlfcn.h>
 
 #include "kernels/cuda/device/cuda_device.h"

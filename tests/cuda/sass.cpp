@@ -1,3 +1,4 @@
+// build: in cuda_code_tests
 #include "tests/cuda/sass.h"
 
 #include <tuple>

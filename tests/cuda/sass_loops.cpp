@@ -1,4 +1,5 @@
 // Natural loops of a listing's control flow graph.
+// build: in cuda_code_tests
 #include <algorithm>
 #include <set>
 

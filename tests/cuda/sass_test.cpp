@@ -2,6 +2,7 @@
 // the committed table kernels/cuda/sass_sm_90a.txt. Needs NVIDIA's disassembler; skipped without. After a
 // change that is meant:
 //   SPEEDRUN_UPDATE_SASS=1 build/release/cuda_code_tests --gtest_filter='Sass.*'
+// build: in cuda_code_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

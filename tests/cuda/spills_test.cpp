@@ -1,4 +1,5 @@
 // Compile gate: no kernel spills or keeps an array in local memory, on any GPU that the build is for.
+// build: in cuda_code_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// Covers: data/stream_rows.cpp
 #include "data/batch_loader.h"
 
 #include <gtest/gtest.h>

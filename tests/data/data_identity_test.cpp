@@ -1,3 +1,4 @@
+// Covers: data/data_identity_json.cpp
 #include "data/data_identity.h"
 
 #include <gtest/gtest.h>

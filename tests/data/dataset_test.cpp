@@ -1,3 +1,4 @@
+// Covers: data/shard_listing.cpp
 #include "data/dataset.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Rows of documents: what each holds, that they are the same whoever asks, and that no token is unaccounted
 // for.
+// Covers: data/document_index.cpp
 #include "data/document_rows.h"
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 # Tests data/fineweb10B/download.sh against a local server with small fake shards.
 #   download_test.sh PATH_OF_DOWNLOAD_SH
 # Exit code 77 = skipped, because a program is missing.
+# ctest: ARGS ROOT/data/fineweb10B/download.sh PROPERTIES TIMEOUT 120
 set -u
 
 script=$1

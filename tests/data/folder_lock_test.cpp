@@ -1,3 +1,4 @@
+// Covers: data/lock_file.cpp
 #include "data/folder_lock.h"
 
 #include <fcntl.h>

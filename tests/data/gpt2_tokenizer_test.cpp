@@ -1,5 +1,6 @@
 // GPT-2's tokenizer, token for token against tiktoken and the tokenizers library (fixtures/small_cases.json,
 // written by fixtures/generate.py), and what it says of vocabulary files that it cannot use.
+// Covers: data/bpe_vocabulary.cpp data/gpt2_pieces.cpp
 #include "data/gpt2_tokenizer.h"
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 # Tests data/kjv/prepare.sh with a stand-in for the binary, which makes a one-shard dataset of its input.
 #   kjv_test.sh PATH_OF_PREPARE_SH
 # Exit code 77 = skipped, because a program is missing.
+# ctest: ARGS ROOT/data/kjv/prepare.sh PROPERTIES TIMEOUT 120
 set -u
 
 script=$1

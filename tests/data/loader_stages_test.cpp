@@ -1,5 +1,6 @@
 // Rows of stages that differ in their length: each begins where the one before ended, so that no token is read twice
 // in an epoch; and whoever asks for them gets the same.
+// Covers: data/further_targets.cpp
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,3 +1,4 @@
+// Covers: data/sha256.cpp
 #include "data/verify.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// build: in distributed_conformance
 #include "tests/distributed/conformance.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Conformance beyond a single collective: several groups and streams at once, sharding with replicas, and
 // what the host exchanges.
+// build: in distributed_conformance
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -36,7 +36,6 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.graphs) *out << "_graphs";
     if (mode.context > 1) *out << (mode.ring ? "_ring_" : "_context_") << mode.context;
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
-    if (mode.chunks > 1) *out << "_chunks_" << mode.chunks;
     if (mode.heads_per_matrix > 0) *out << "_per_matrix_" << mode.heads_per_matrix;
     if (mode.exchange_rows) *out << "_exchange_rows";
     if (mode.heads != 3) *out << "_heads_" << mode.heads;
@@ -72,7 +71,6 @@ Config config_of(const Mode& mode) {
     config.model.num_heads = mode.heads;
     config.parallel.tensor = mode.tensor;
     config.parallel.sequence = mode.sequence;
-    config.parallel.tensor_chunks = mode.chunks;
     if (mode.ring) config.parallel.context_exchange = ContextExchange::ring;
     const std::string family = mode.family;
     if (family != "recipe") {
@@ -133,7 +131,6 @@ Sharing sharing_of(const Mode& mode) {
     sharing.global_clip = mode.clip > 0;
     sharing.reduce_dtype = mode.reduce_dtype;
     sharing.sequence_parallel = mode.sequence;
-    sharing.tensor_chunks = mode.chunks;
     sharing.bucket_bytes = mode.bucket_bytes;
     if (mode.ring) sharing.context_exchange = ContextExchange::ring;
     return resolve_sharing(sharing);

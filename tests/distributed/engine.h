@@ -50,7 +50,6 @@ struct Mode {
     int context = 1;      // ranks that share rows
     int tensor = 1;       // … and matrices
     bool sequence = false;
-    int64_t chunks = 1;  // of the tokens that travel among tensor ranks
     int64_t heads = 3;
     int64_t heads_per_matrix = 0;  // of muon, with second moments
     bool ring = false;             // of ranks that share rows

@@ -1,4 +1,5 @@
 // What the engine sends, against formulas; and that delays change nothing.
+// Covers: train/model/graph/value_collectives.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -189,7 +190,6 @@ TEST(EngineBytesTest, EqualTheFormula) {
         tensor.tensor = 2;
         tensor.heads = 4;
         tensor.sequence = sequence;
-        tensor.chunks = 3;
         modes.push_back(tensor);
     }
     for (const Mode& mode : modes) {

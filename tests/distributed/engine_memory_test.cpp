@@ -1,4 +1,5 @@
 // What the engine holds, against formulas and its plan.
+// Covers: train/engine/memory_plan.cpp train/sharding/gradient_store.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,7 +89,6 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
         modes.back().tensor = 2;
         modes.back().heads = 4;
         modes.back().sequence = sequence;
-        modes.back().chunks = 3;
         modes.push_back(modes.back());
         modes.back().family = "newest";
         modes.back().heads = 6;

@@ -195,7 +195,6 @@ std::vector<Mode> modes_of_whole_attention(Strategy strategy) {
             shared.shard = 2;
             shared.stages = ranks == 2;
             shared.accumulation = sequence ? 1 : 3;
-            shared.chunks = sequence ? 2 : 1;
             shared.checkpointing = sequence ? Checkpointing::full : Checkpointing::selective;
             modes.push_back(shared);
             if (ranks == 3) continue;

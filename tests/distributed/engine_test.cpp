@@ -1,5 +1,7 @@
 // The engine on several ranks against one: loss and gradient norm of ten steps and what parameters have
 // learned in them, for every way to share the work.
+// Covers: train/engine/step_r*.cpp train/model/nodes/chunk_borders.cpp train/model/nodes/key_exchange.cpp
+// Covers: train/model/nodes/row_before.cpp
 #include "tests/distributed/engine.h"
 
 #include <gtest/gtest.h>
@@ -238,7 +240,6 @@ std::vector<Mode> all_modes() {
         ring.tensor = 2;
         ring.heads = 4;
         ring.sequence = true;
-        ring.chunks = 2;
         ring.family = "parts";
         ring.checkpointing = Checkpointing::selective;
         modes.push_back(ring);

@@ -1,5 +1,6 @@
 // Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h) they are equal
 // to those of the trace. By the machine's clock they differ by the noise of threads.
+// Covers: train/trace/exposure.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -134,7 +135,6 @@ std::vector<Mode> other_modes() {
         modes.back().heads = 6;
         modes.back().tensor = 2;
         modes.back().sequence = sequence;
-        modes.back().chunks = sequence ? 2 : 1;
     }
     modes.push_back({Strategy::ddp, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().family = "scales";  // compute waits for scales that all ranks reduce

@@ -1,6 +1,7 @@
 // The rule of placement by measurement: raw gradients, before any reduction, are what the rule says of every parameter
 // on every axis. Terms sum to one rank's gradient where it says Partial, all ranks have one rank's where it says
 // Replicate.
+// Covers: train/model/stream_input.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // A test of the tests: removes the waits of the engine's streams one by one, wherever one is enqueued, and
 // trains with random delays of the network (as EngineOrderTest does). Each must change a bit or end in an
 // error or a crash; what does not is listed with its reason.
+// build: in missing_waits_tests
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -96,14 +97,13 @@ std::vector<Trial> trials() {
     modes.back().optimizer_step = OptimizerStep::in_backward;  // which must not overtake backward's reads
     modes.push_back(
         {Strategy::zero1, 1, 3, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});  // clipped
-    // Values that travel between ranks, in chunks and whole, and what is fetched of rows.
+    // Values between ranks of the tensor axis, and keys that a rank fetches.
     for (const bool sequence : {true, false}) {
         Mode mode{Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
         mode.family = sequence ? "parts" : "modern";
         mode.heads = 6;
         mode.tensor = 2;
         mode.sequence = sequence;
-        mode.chunks = sequence ? 3 : 1;
         modes.push_back(mode);
     }
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});

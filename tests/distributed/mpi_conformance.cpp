@@ -1,4 +1,6 @@
 // The conformance cases on real processes: started by mpirun, one per rank; each prints its own failures.
+// build: in mpi_conformance
+// Covers: train/comm/mpi_transport.cpp
 #include <gtest/gtest.h>
 
 #include "tests/distributed/conformance.h"

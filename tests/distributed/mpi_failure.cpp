@@ -1,5 +1,6 @@
 // A run in which something goes wrong on one rank: mpirun -np N mpi_failure MODE. See mpi_failure_test.sh for
 // what the other ranks must then do. Peers are given up after two seconds.
+// build: in mpi_failure
 #include <fmt/core.h>
 #include <signal.h>
 #include <unistd.h>

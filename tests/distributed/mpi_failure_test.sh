@@ -1,6 +1,7 @@
 #!/bin/sh
 # Something goes wrong on one rank of four: every other rank must say what and who, and end with the right
 # code, long before a minute is over. Usage: mpi_failure_test.sh MPIEXEC PROGRAM MODE
+# Covers: train/comm/peer_watch.cpp train/comm/supervisor.cpp
 set -u
 mpiexec=$1 program=$2 mode=$3
 folder=$(mktemp -d)

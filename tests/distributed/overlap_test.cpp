@@ -3,6 +3,7 @@
 // compute stands still until that has run. One that waits for later work of backward never runs, and one
 // that is enqueued only after such work is seen by its place among compute's work. The other way round,
 // reductions stand still until backward has gone on, which must not need them.
+// Covers: train/sharding/gradient_sync.cpp train/sharding/unsharder.cpp
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,6 @@
 // One value of one gradient that is not finite, on one rank: a matrix whose slices several ranks store must
 // be stepped by all of them or by none.
+// Covers: train/sharding/read_master.cpp train/sharding/step_statistics.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // Ranks as a value, and from config to them: mesh and batch sizes, shares of the cores, and errors that all
 // ranks meet together.
+// Covers: train/comm/joint_check.cpp train/sharding/ranks.cpp
 #include "train/sharding/resolve_ranks.h"
 
 #include <gtest/gtest.h>

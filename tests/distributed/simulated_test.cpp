@@ -1,4 +1,5 @@
 // The simulated network: takes the time that its model says, hides behind other streams, and changes no bit.
+// Covers: train/comm/host_task.cpp train/comm/simulated_world.cpp
 #include <gtest/gtest.h>
 
 #include <atomic>

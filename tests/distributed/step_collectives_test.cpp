@@ -1,4 +1,5 @@
 // Collectives derived for single parameters and for a model, with the bytes worked out by hand.
+// Covers: train/comm/collective.cpp
 #include "train/sharding/step_collectives.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // A step that is predicted takes as long as one that runs. Both in virtual time (tests/distributed/virtual_steps.h): the
 // engine on ranks that are threads against the recording of one rank, which is replayed.
+// Covers: train/timeline/recorded_*.cpp
 #include "train/timeline/step_timeline.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// build: in thread_world
 #include "tests/distributed/thread_world.h"
 
 #include <chrono>

@@ -1,4 +1,5 @@
 // The conformance cases on every world that needs no launcher.
+// Covers: train/comm/communicator.cpp train/comm/ordered_sum.cpp train/comm/self_world.cpp train/comm/staged_world.cpp
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_device.h"

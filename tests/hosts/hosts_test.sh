@@ -2,6 +2,7 @@
 # A run on several hosts: the same losses as on one; a link that is cut for a while, and for good; a host that dies.
 # It ends all ranks with code 5, who name it; under launch the run goes on without it.
 # Usage: hosts_test.sh SPEEDRUN MPIEXEC
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES LABELS mpi COST 100 ENVIRONMENT mpi
 set -u
 speedrun=$1 mpiexec=$2
 here=$(cd "$(dirname "$0")" && pwd)

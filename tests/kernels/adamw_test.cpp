@@ -1,3 +1,4 @@
+// Covers: kernels/ops/optimizer.cpp
 #include <limits>
 
 #include "tests/kernels/adamw_numbers.h"

@@ -1,3 +1,4 @@
+// Covers: kernels/cuda/ops/attention_wgmma.cu
 #include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {

@@ -1,4 +1,5 @@
 // What the CPU's device does beyond streams and memory.
+// Covers: kernels/device/buffer.cpp kernels/device/memory_table.cpp kernels/device/tensor.cpp
 #include "kernels/cpu/cpu_device.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Covers: kernels/ops/loss.cpp
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {

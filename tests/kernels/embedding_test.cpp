@@ -1,3 +1,4 @@
+// Covers: kernels/cuda/ops/sort_ids.cu
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,6 @@
 // In f32 an operation gives the same bits at every instruction level: a run can be repeated on another
 // processor.
+// Covers: kernels/cpu/cpu_ops.cpp
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Covers: kernels/cpu/polar_express.cpp kernels/cuda/ops/polar_express.cu
 #include <limits>
 
 #include "tests/kernels/op_test_support.h"

@@ -1,3 +1,4 @@
+// Covers: kernels/ops/combine.cpp
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {

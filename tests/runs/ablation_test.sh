@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/ablation.py with a few steps of a tiny model: its table, what a second call repeats, what it refuses.
 # Usage: ablation_test.sh SPEEDRUN. Exit code 77 = skipped, because python3 is missing.
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1
 command -v python3 >/dev/null 2>&1 || { echo "skipped: python3 is missing"; exit 77; }

@@ -1,6 +1,11 @@
 #!/bin/sh
 # The command line as scripts see it: exit codes, messages, files, and prepare -> plan -> train -> eval -> sample on a
 # tiny text. Usage: cli_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
+# Covers: kernels/cuda/*no_*.cpp kernels/runtime/runtime.cpp train/commands/graphviz.cpp train/commands/plan_communication.cpp
+# Covers: train/commands/plan_graph.cpp train/comm/no_*.cpp train/commands/*_command.cpp train/commands/build_findings.cpp
+# Covers: train/commands/plan_search.cpp train/commands/plan_timeline.cpp train/commands/separator.cpp train/main.cpp
+# Covers: train/runlog/machine.cpp
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

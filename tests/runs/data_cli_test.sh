@@ -2,6 +2,7 @@
 # The data of a run as scripts see it: documents that are all trained on, resuming on other data, shards that do not belong
 # together, and shards that change while they are in use.
 # Usage: data_cli_test.sh SPEEDRUN [MPIEXEC]
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT mpi
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Weights that are not finite: exit 4 and the parameter's name from every command that reads them. Usage:
 # diverged_cli_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$(realpath "$1")
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)

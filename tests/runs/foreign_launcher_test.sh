@@ -1,6 +1,7 @@
 #!/bin/sh
 # A process that a launcher of several started, but with an MPI that does not see the others, does not train.
 # Usage: foreign_launcher_test.sh SPEEDRUN [MPIEXEC]
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -3,6 +3,9 @@
 // "trains". To regenerate after a meant change: SPEEDRUN_WRITE_GOLDEN=tests/runs/golden_kjv.json
 // build/release/runs_tests
 //     --gtest_filter='GoldenTest.*'
+// build: in run_test_cases
+// build: prepared
+// Covers: data/zipf_tokens.cpp
 #include <cmath>
 #include <cstdlib>
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # One binary at every instruction level that this processor has: in f32 the same losses and weights to the last bit, in bf16 the
 # same but for the order of sums; an unknown level is refused. Usage: isa_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
 set -u
 speedrun=$(realpath "$1")
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)

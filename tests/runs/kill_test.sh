@@ -1,6 +1,7 @@
 #!/bin/sh
 # kill -9 at random moments of a run that saves after every step. Each time all steps but the last one are on the disk. The run
 # continues and ends bitwise as one that was never killed. Usage: kill_test.sh SPEEDRUN [SEED [SECONDS]]
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
 seed=${2:-1}

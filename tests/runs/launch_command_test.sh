@@ -1,6 +1,8 @@
 #!/bin/sh
 # `speedrun launch`: a run whose process or whose rank is killed comes to the same end, and what would come again is not repeated.
 # Usage: launch_command_test.sh SPEEDRUN [MPIEXEC]
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
+# Covers: train/commands/host_list.cpp train/commands/launch_hosts.cpp
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Limits of containers and of the shell, as the command line meets them: cores, memory, processes and threads. Parts that need
 # root, control groups or mounts say that they are skipped. Usage: limits_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$(realpath "$1")
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)

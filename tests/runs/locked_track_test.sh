@@ -2,6 +2,7 @@
 # The fineweb track from download to a record, with shards that are made up and a server of its own: what the first download
 # locked is what counts ever after. Usage: locked_track_test.sh SPEEDRUN SOURCE_ROOT
 # Exit code 77 = skipped, because a program is missing.
+# ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1 root=$2
 for program in curl python3; do

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The memory table at the GPT-2 124M shape: `plan` and the run print the same one, and the run's peak resident memory is
 # within 15% of it. Usage: memory_test.sh SPEEDRUN REPOSITORY
+# ctest: ARGS SPEEDRUN ROOT
 set -eu
 speedrun=$1
 repository=$2

@@ -1,3 +1,4 @@
+# Covers: train/commands/run_tokenizer.cpp
 """speedrun eval --multiple-choice on made-up items: its scores are sums of the losses that `speedrun gradients` writes for the
 same tokens, and equal the exported model's there, where torch and transformers are installed.
 Usage: multiple_choice_test.py SPEEDRUN"""

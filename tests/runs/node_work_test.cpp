@@ -1,4 +1,5 @@
 // What nodes compute and move: by hand for a product, in sum what the step counts, whatever is computed again.
+// build: release
 #include "train/engine/node_work.h"
 
 #include <algorithm>

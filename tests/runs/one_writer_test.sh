@@ -1,6 +1,7 @@
 #!/bin/sh
 # One process at a time writes a run folder, an attempt and a dataset: the second is refused and names the first, the lock of
 # a killed one is replaced, and commands that only read take no lock. Usage: one_writer_test.sh SPEEDRUN [MPIEXEC]
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)

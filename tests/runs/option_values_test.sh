@@ -1,6 +1,7 @@
 #!/bin/sh
 # An option without a value is an error that names it, for every option of every command: --name=$RUN --quiet with an empty RUN.
 # Usage: option_values_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

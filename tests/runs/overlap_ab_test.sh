@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/overlap_ab.sh with few steps of a tiny model: all variants run, agree, and leave what the script promises. No time is
 # held to anything. Usage: overlap_ab_test.sh MPIEXEC SPEEDRUN
+# ctest: ARGS MPIEXEC SPEEDRUN PROPERTIES LABELS mpi PROCESSORS 2 ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -2,6 +2,7 @@
 # What the pages for people say beside commands (those are readme_test.sh's): README.md keeps to the size of a front page, every
 # link leads to a file and a heading that are there, also those in comments and messages, and the figures of the race are those
 # of the records. Usage: pages_test.sh SPEEDRUN SOURCE_ROOT
+# ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 60
 set -u
 speedrun=$(realpath "$1") root=$2
 max_lines=120 max_words=1200

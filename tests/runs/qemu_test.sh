@@ -2,6 +2,7 @@
 # A processor without AVX-512 runs the same program: a short run on an emulated Haswell ends well, its loss falls, and its
 # record names the instruction level avx2. Needs qemu-x86_64 (Debian: qemu-user); skipped elsewhere.
 # Usage: qemu_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
 set -u
 speedrun=$(realpath "$1")
 here=$(cd "$(dirname "$0")" && pwd)

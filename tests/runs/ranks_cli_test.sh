@@ -1,6 +1,7 @@
 #!/bin/sh
 # Several ranks as scripts see them: exit codes, messages that are printed once, one run folder, stopping, and a rank that
 # dies. Usage: ranks_cli_test.sh MPIEXEC SPEEDRUN [engine]; engine: the ranks also learn together.
+# ctest: ARGS MPIEXEC SPEEDRUN engine PROPERTIES LABELS mpi ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2 engine=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)

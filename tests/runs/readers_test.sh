@@ -2,6 +2,7 @@
 # Damaged and odd files as users give them: an exit code and a message, no crash and no hang. Files of a run stay readable over a
 # full disk, and outputs replace no device and follow no link out of a run's folder.
 # Usage: readers_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

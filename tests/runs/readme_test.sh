@@ -11,6 +11,8 @@
 # a model of 2 layers x 64, SPEEDRUN_README_STEPS steps (default: 4; with --trace 12), few validation tokens; `bench`
 # is as it stands, but for 2 steps. In a line that is a pattern (CONFIG, RUN_FOLDER, [--option VALUE] ...) what is in brackets is
 # left out and the words are those of fill_in(); every option in it must be in the command's --help.
+# ctest: ARGS SPEEDRUN ROOT MPIEXEC PROPERTIES TIMEOUT 600 COST 100 ENVIRONMENT mpi
+# Covers: train/commands/exchange_commands.cpp
 set -u
 speedrun=$(realpath "$1") root=$2 mpiexec=$(command -v "${3:-no_mpi}")
 failures=0

@@ -1,6 +1,7 @@
 #!/bin/sh
 # `speedrun records counts` and the references that it writes: on a track of the tests' own; with the King James text where it is
 # prepared. Usage: records_counts_test.sh SPEEDRUN ROOT. Exit: 77 where KJV's shards are missing, the rest being right.
+# ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1 root=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,8 @@
 #!/bin/sh
 # `speedrun records` as users meet it: an attempt from its first run to the record, stopped and continued, with a run that
 # diverges, of one rank and of two; list, compare, verify. Usage: records_test.sh SPEEDRUN [MPIEXEC]
+# ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES LABELS mpi ENVIRONMENT mpi
+# Covers: train/commands/attempt_config.cpp train/commands/program_run.cpp train/commands/records_*.cpp
 set -u
 speedrun=$1 mpiexec=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Trust in a record: the state of the machine in its runs, `records rerun`, the number of runs by --effect. Runs of a busy machine
 # are marked, so a check that depends on it accepts both. Usage: rerun_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
+# Covers: train/commands/commit_build.cpp train/commands/effect_runs.cpp
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Stopping and continuing as scripts see it: exit codes, messages, files; full disks and folders that cannot be written.
 # Usage: resume_cli_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

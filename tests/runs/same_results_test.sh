@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/same_results.sh: a program is the same as itself; one that trains with another seed is not; bad usage is refused.
 # Usage: same_results_test.sh SPEEDRUN ROOT
+# ctest: ARGS SPEEDRUN ROOT PROPERTIES PROCESSORS 2
 set -eu
 program=$1
 cd "$2"

@@ -1,4 +1,5 @@
 // Checkpoints of whole runs: taken at the steps that the config asks for, with equal bits at the run's end and during it.
+// Covers: train/engine/step_state.cpp
 #include <cerrno>
 #include <set>
 #include <thread>

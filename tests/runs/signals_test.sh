@@ -1,6 +1,8 @@
 #!/bin/sh
 # A signal that stops a run leaves a checkpoint, and nothing that happens to a terminal, to stdout or to stderr ends a run.
 # Usage: signals_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
+# Covers: train/comm/standard_streams.cpp train/commands/output_relay.cpp
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/launch_slurm.sbatch with a Slurm that is played: where it places ranks, that a run goes on when a node is gone, that it
 # is named and stopped. Usage: slurm_script_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

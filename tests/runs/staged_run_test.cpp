@@ -1,5 +1,6 @@
 // Whole runs whose schedule has stages, in process: stages that are alike change nothing, those that differ train on
 // what they say, on one rank and on several, and validation has rows and windows of its own.
+// Covers: train/engine/run_stages.cpp
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"

@@ -1,5 +1,7 @@
 // The bench of a step: what its table says of made-up times, and of real steps of tiny models. No time is
 // held to anything but itself.
+// build: release
+// Covers: kernels/ops/metered_ops.cpp train/engine/run_estimate.cpp train/runlog/op_profile.cpp
 #include "train/engine/step_bench.h"
 #include "train/engine/run_estimate.h"
 

@@ -1,5 +1,7 @@
 // A modelled step: its counts are those of a real step, and its times follow the GPU's and the kernels'
 // figures.
+// build: release
+// Covers: kernels/ops/gpu_models.cpp train/commands/plan_gpu.cpp train/engine/measured_kernels.cpp
 #include "train/engine/step_model.h"
 
 #include <chrono>

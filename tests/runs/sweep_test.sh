@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/sweep.sh with a few steps of a tiny model: grid, table, what a second call skips, continues and repeats, failed and
 # killed runs, signals, cores and GPUs of parallel runs. No time is held to anything. Usage: sweep_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/tidy.sh: this tree passes, and a fault of each kind planted in a small one is named.
 # Usage: tidy_test.sh ROOT BUILD_DIR
+# ctest: ARGS ROOT BUILD PROPERTIES TIMEOUT 1800 PROCESSORS 2
 root=$1 build=$2
 # shellcheck source=tests/expect.sh
 . "$root/tests/expect.sh"

@@ -1,5 +1,6 @@
 // The timeline of a run of several ranks, what is read back from it, and the order in which buckets are
 // stepped.
+// Covers: train/comm/clock_offset.cpp train/engine/run_trace.cpp train/trace/t*.cpp
 #include <array>
 #include <cmath>
 #include <set>

@@ -1,5 +1,7 @@
 // Whole runs, in process: a toy task to convergence, bitwise equal reruns, warm-up that changes nothing,
 // divergence, accumulation, and the files of a run folder.
+// build: in run_test_cases
+// Covers: train/engine/batch_sources.cpp train/runlog/environment.cpp train/runlog/progress.cpp train/runlog/run_folder.cpp
 #include <array>
 #include <atomic>
 #include <cmath>

@@ -1,6 +1,7 @@
 #!/bin/sh
 # `speedrun records trial` as a program that searches meets it: one JSON object in every case, hidden seeds, exit codes.
 # Usage: trial_test.sh SPEEDRUN
+# ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,6 @@
 // Asynchronous copies to shared memory: the bytes come when their group is waited for, and poison stands
 // there until then.
+// build: in speedrun_simt_executor
 #include <cstring>
 
 #include "tests/simt/execution.h"

@@ -1,4 +1,5 @@
 // Barriers of a block and of a warp. A watch may have one of them left out.
+// build: in speedrun_simt_executor
 #include <fmt/format.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
 // Exchanges between the lanes of a warp: who waits for whom, and what breaks CUDA's rules.
+// build: in speedrun_simt_executor
 #include <fmt/format.h>
 
 #include <cstring>

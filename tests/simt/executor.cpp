@@ -1,3 +1,4 @@
+// build: in speedrun_simt_executor
 #include "tests/simt/executor.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// build: in watch_tests
 #include "tests/simt/race_check.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 // The race check finds planted races and lets ordered accesses pass; no kernel has a race, and none has a
 // barrier that it does not need: each one removed is found. Compiled as the kernels are, so that accesses of
 // the kernels here are seen.
+// build: in watch_tests
 #include "tests/simt/race_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// build: in speedrun_simt_executor
 #include "tests/simt/simt_device.h"
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
 // Tests of the tester: kernels with a planted fault each have to be caught, those without have to pass, in
 // every order.
+// Covers: kernels/cuda/ops/cuda_ops.cu
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// build: in watch_tests
 #include "tests/simt/traffic.h"
 
 #include <algorithm>

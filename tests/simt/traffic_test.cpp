@@ -1,6 +1,7 @@
 // Requests counted as the hardware would, on kernels whose counts are known; and what the kernels move,
 // against the committed table kernels/cuda/traffic.txt. After a change that is meant:
 //   SPEEDRUN_UPDATE_TRAFFIC=1 build/release/watch_tests --gtest_filter='TrafficTable.*'
+// build: in watch_tests
 #include "tests/simt/traffic.h"
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 // and between the two nothing may have changed; their sums are NaN until then. The matrix descriptor, the 128-byte
 // swizzle and the fragments follow the PTX ISA ("Matrix Descriptor Format", "Strides", "Shared Memory Matrix
 // Layout", "Register Fragments").
+// build: in speedrun_simt_executor
 #include "tests/simt/warpgroup.h"
 
 #include <fmt/format.h>

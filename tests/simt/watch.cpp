@@ -1,3 +1,4 @@
+// build: in watch_tests
 #include "tests/simt/watch.h"
 
 #include <elf.h>

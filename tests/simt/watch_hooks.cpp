@@ -1,5 +1,6 @@
 // The functions that the compiler calls under -fsanitize=thread, one for each access, and those of simt.h for
 // words. This file itself is compiled without it.
+// build: in watch_tests
 #include <cstring>
 
 #include "tests/simt/watch.h"

@@ -1,4 +1,5 @@
 // What a watch is told: accesses to shared memory and to the device's buffers, and tensor-core products.
+// build: in speedrun_simt_executor
 #include <fmt/format.h>
 
 #include <algorithm>

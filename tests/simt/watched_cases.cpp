@@ -1,3 +1,4 @@
+// build: in watch_tests
 #include "tests/simt/watched_cases.h"
 
 #include "kernels/cuda/ops/cuda_ops.h"

@@ -1,4 +1,5 @@
 // Parts of attention against a model written as loops in float64: losses, and gradients by differences of those.
+// Covers: train/config/attention_part.cpp train/model/parts/*.cpp
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 

@@ -1,4 +1,5 @@
 // What is said of models that start with too many zeros, against the gradients that they have.
+// build: release
 #include "train/config/cannot_learn.h"
 
 #include <gtest/gtest.h>

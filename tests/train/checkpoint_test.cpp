@@ -1,5 +1,6 @@
 // Checkpoints as files: what is damaged is found and named, and whenever the process dies or the disk
 // refuses, there is a good one.
+// Covers: train/checkpoint/*.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // Classes that end, have a target of their own, or a budget in place of one.
+// build: apart
 #include <gtest/gtest.h>
 
 #include <filesystem>

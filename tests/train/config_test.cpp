@@ -1,4 +1,6 @@
 // Reading configs: what is accepted, and what each mistake is told.
+// Covers: train/config/config_json.cpp train/config/config_reader.cpp train/config/config_keys.cpp
+// Covers: train/config/model_config.cpp train/config/suggestion.cpp
 #include "train/config/config_json.h"
 
 #include <gtest/gtest.h>
@@ -288,6 +290,9 @@ TEST(ConfigValidationTest, Parallel) {
 TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
     EXPECT_EQ(error_of(R"("model": {"ngram_tables": 0})"), "no error");
     expect_parts(error_of(R"("model": {"ngram_tables": 2})"), {"model.ngram_tables: 2", "no such option"});
+    EXPECT_EQ(error_of(R"("parallel": {"tensor_chunks": 1})"), "no error");
+    expect_parts(error_of(R"("parallel": {"tensor_chunks": 4})"),
+                 {"parallel.tensor_chunks: 4", "no step faster"});
     expect_parts(error_of(R"("model": {"ngram_table": 0})"), {"model.ngram_table: unknown key"});
 }
 

@@ -1,3 +1,4 @@
+// build: in fake_nvml
 #include "tests/train/fake_nvml.h"
 
 #include <cstring>

@@ -1,4 +1,5 @@
 // Recordings of one stream among others: what they do at each launch, and where they are cut.
+// Covers: kernels/device/graph.cpp
 #include "kernels/runtime/graph_capture.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // Exchange with the transformers library: a GPT-2 that it saved (fixtures/hf_gpt2, by
 // fixtures/generate_hf.py) computes and trains here as there, comes back bit for bit, and what does not fit
 // is named.
+// Covers: train/hf/*.cpp
 #include "train/hf/hf_gpt2.h"
 
 #include <gtest/gtest.h>

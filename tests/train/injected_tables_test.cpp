@@ -1,5 +1,6 @@
 // Tables that are injected: hashed bigrams with signs at the input and behind sublayers, joined with learned factors, against
 // the formulas of the whole model in float64.
+// Covers: train/config/joins.cpp
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // Which stages need which buckets, and the memory that buckets share by it.
+// Covers: train/sharding/first_fit.cpp
 #include "train/sharding/lifetimes.h"
 
 #include <gtest/gtest.h>

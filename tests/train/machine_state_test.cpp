@@ -1,4 +1,5 @@
 // The state of the machine during a run, from files that the test writes, and the reasons that mark a run.
+// build: release
 #include "train/runlog/machine_state.h"
 
 #include <gtest/gtest.h>

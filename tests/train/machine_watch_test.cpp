@@ -1,4 +1,5 @@
 // Clocks of GPUs during a run of an attempt, by a library in place of NVML. The rest of the state: machine_state_test.
+// Covers: kernels/cuda/device/gpu_clocks.cpp
 #include "train/commands/machine_watch.h"
 
 #include <dlfcn.h>

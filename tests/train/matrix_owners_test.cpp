@@ -1,4 +1,5 @@
 // Which rank orthogonalises which matrix: each has one owner, to whom all of it comes once, and none has much more to do.
+// build: apart
 #include "train/sharding/matrix_owners.h"
 
 #include <gtest/gtest.h>

@@ -1,13 +1,9 @@
-// What a run's files hold is what train/runlog/metrics.h declares: their bytes, the roll-up of steps, and what
-// documentation and report know of them.
+// Files of a run hold the metrics that train/runlog/metrics.h declares: their bytes, and the roll-up of steps.
 #include "train/runlog/metrics.h"
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "train/runlog/metrics_json.h"
 
@@ -15,14 +11,6 @@ namespace speedrun {
 namespace metrics_test {
 
 using Json = nlohmann::ordered_json;
-const std::filesystem::path kRoot = SPEEDRUN_SOURCE_ROOT;
-
-std::string text_of(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    EXPECT_TRUE(file && text << file.rdbuf()) << path;
-    return text.str();
-}
 
 StepMetrics a_step() {
     return {.step = 41,
@@ -161,34 +149,6 @@ TEST(MetricsTest, MembersAreReadBackByTheirDeclaration) {
     EXPECT_THROW(value_of(Json::object(), &RunSummary::status), Json::exception);
     EXPECT_THROW(value_of(Json{{"step", 1.5}}, &StepMetrics::step), JsonError);
     EXPECT_STREQ(field_of(&RunSummary::comm_ms).title, "communication in all");
-}
-
-TEST(MetricsTest, TheReportHasTheseDeclarations) {
-    EXPECT_TRUE(text_of(kRoot / "scripts/speedrun_report/metric_fields.json") == metric_fields())
-        << "run: speedrun plan --metrics >scripts/speedrun_report/metric_fields.json";
-}
-
-// Rows of docs/files.md; a figure that is rolled up is explained where steps are.
-std::string table_of(const Json& fields, bool of_summary) {
-    std::string rows = "| key | unit | meaning |\n|---|---|---|\n";
-    for (const Json& field : fields) {
-        const auto text = [&](const char* key) { return field.value(key, ""); };
-        std::string meaning = text("meaning");
-        if (of_summary && text("roll_up") == "sum") meaning = "sum over the steps";
-        if (field.value("optional", false)) meaning += "; or null";
-        rows += "| `" + text("key") + "` | " + text("unit") + " | " + meaning + " |\n";
-    }
-    return rows;
-}
-
-TEST(MetricsTest, TheDocumentationHasTheseDeclarations) {
-    const std::string page = text_of(kRoot / "docs/files.md");
-    const Json declared = Json::parse(metric_fields());
-    for (const char* file : {"step", "val", "summary"}) {
-        // A blank line on both sides: rows of what is no longer declared are seen too.
-        const std::string table = "\n\n" + table_of(declared[file], std::string(file) == "summary") + "\n";
-        EXPECT_NE(page.find(table), std::string::npos) << "the table in docs/files.md is to be:" << table;
-    }
 }
 
 }  // namespace metrics_test

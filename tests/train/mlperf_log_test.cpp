@@ -1,4 +1,5 @@
 // The log of a run for MLPerf's checker, line by line; tests/report/mlperf_test.py asks the checker itself.
+// build: apart
 #include "train/records/mlperf_log.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // The whole model, both families and one spelled out in parts, against PyTorch: loss, losses of tokens, and the gradient of every
 // parameter.
+// Covers: train/model/transformer.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // A model spelled out in parts: what is refused, and that a preset and its parts are one model.
+// Covers: train/config/model_parts_check.cpp train/config/spell_out.cpp
+// Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
 
 #include <fmt/ranges.h>

@@ -1,4 +1,5 @@
 // Times of collectives by hand, and files of networks.
+// Covers: train/timeline/network_json.cpp
 #include "train/timeline/network.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Networks that compute numbers for each token: the whole model, losses and every gradient, against its formulas in float64;
-// what is refused.
+// Networks that compute values per token: losses and every gradient against formulas in float64; errors of bad configs.
+// Covers: train/config/network_numbers.cpp
 #include "train/model/networks.h"
 
 #include <fmt/ranges.h>

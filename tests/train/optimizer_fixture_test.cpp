@@ -1,5 +1,6 @@
 // Our optimizers over ten steps against what PyTorch says (fixtures/generate.py): those that step each element
 // by itself as functions of a shard, with no model around them; Muon through what hands it its matrices.
+// Covers: train/optim/optimizers.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // What the model declares, how many elements that is, and how they start.
+// Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/token_tables.cpp
 #include "train/parameters/parameter_table.h"
 
 #include <gtest/gtest.h>

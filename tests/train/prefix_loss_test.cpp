@@ -1,5 +1,6 @@
 // A loss that counts the prefix of the next token as one more target: the whole model against its formulas in float64, where the
 // table of prefixes comes from, and what cannot have one.
+// Covers: train/engine/prefix_targets.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // What is derived from a graph: gradients of random graphs are those of the plainest chain rule, whatever is kept,
 // repeated or fused, and every kind of mistake that the derivation could make shows.
+// Covers: train/model/graph/*.cpp
 #include "train/model/graph/program.h"
 
 #include <fmt/format.h>

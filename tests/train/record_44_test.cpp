@@ -1,5 +1,6 @@
 // A whole recipe, that of modded-nanogpt's 44th record at small width, against an independent float64 twin
 // (fixtures/record_44_twin.py).
+// Covers: train/engine/validation.cpp
 #include "tests/train/recipe_fixture.h"
 
 namespace speedrun::testing {

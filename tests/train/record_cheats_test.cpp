@@ -1,4 +1,5 @@
 // Twenty ways to cheat in a race: `verify --strict` or `rerun` refuses each, as the table of docs/records.md says.
+// build: apart
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // Forged runs in a record with hashes and figures made to fit: verify names each forgery.
+// build: apart
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,6 @@
 // Records without training: the rules of a track, and attempts that are taken up again.
+// build: apart
+// Covers: train/records/*.cpp
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,4 +1,5 @@
 // What verify finds in a record's folder that somebody changed.
+// build: apart
 #include <gtest/gtest.h>
 
 #include <filesystem>

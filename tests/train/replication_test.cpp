@@ -1,4 +1,5 @@
 // Verdicts on runs that repeat a record, the files that keep them, and the number of runs that shows an effect.
+// build: apart
 #include "train/records/replication.h"
 
 #include "tests/train/record_fixture.h"

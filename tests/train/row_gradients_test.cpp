@@ -1,4 +1,5 @@
 // Loss and raw gradients of one row: those of the model that trains, and clear errors for weights and rows that do not fit.
+// build: release
 #include "train/engine/row_gradients.h"
 
 #include <gtest/gtest.h>

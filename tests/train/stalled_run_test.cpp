@@ -1,4 +1,5 @@
 // A run without signs of life is found; one that validates, saves or was suspended with its machine is not taken for it.
+// Covers: train/runlog/sign_of_life.cpp
 #include "train/commands/stalled_run.h"
 
 #include <gtest/gtest.h>

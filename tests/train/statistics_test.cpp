@@ -1,4 +1,5 @@
 // What is computed from runs: their statistics against SciPy's, and the result that their metrics tell.
+// Covers: train/runlog/train_clock.cpp
 #include "train/records/statistics.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // Which records are compared: classes of a track, and classes of hardware.
+// build: apart
 #include "train/records/track_class.h"
 
 #include <gtest/gtest.h>

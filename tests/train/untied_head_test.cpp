@@ -1,5 +1,6 @@
 // A head that is tied to the embedding up to the end of a stage and then apart: against a tied model, and against the formulas
 // of model and AdamW in float64; on several ranks under every strategy.
+// Covers: train/engine/resting_parameters.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // What a step of all optimizers reports and changes, on one rank.
+// Covers: train/sharding/elementwise_update.cpp train/sharding/group_update.cpp train/sharding/state_memory.cpp
 #include "train/sharding/update_pipeline.h"
 
 #include <gtest/gtest.h>

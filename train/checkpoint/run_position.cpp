@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/device/error.h"
+#include "train/config/update_period.h"
 #include "train/optim/lr_schedule.h"
 
 namespace speedrun {
@@ -16,10 +17,10 @@ void check_step(const CheckpointInfo& info, const Config& config, const std::str
         throw_data("{}: step {} is after the last step of its config's schedule, {}", path, info.step,
                    config.schedule.total_steps());
     for (size_t i = 0; i < config.optimizers.groups.size(); ++i) {
-        const int64_t every = config.optimizers.groups[i].every;
-        if (info.step % every != 0)
+        const OptimizerGroupConfig& group = config.optimizers.groups[i];
+        if (!begins_period(group, info.step))
             throw_data("{}: step {} is not a multiple of optimizers.groups[{}].every {}", path, info.step, i,
-                       every);
+                       group.every);
     }
 }
 

@@ -133,7 +133,7 @@ void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DTyp
     const Ranks alone(Mesh(sizes), ranks.sharing());
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     const SentValues sent = sent_over(axis, values, microbatches, network);
-    const char* const hidden = axis == Axis::tensor ? "products hide in part (parallel.tensor_chunks)"
+    const char* const hidden = axis == Axis::tensor ? "products hide in part"
                                : config.parallel.context_exchange == ContextExchange::ring
                                    ? "attention hides in part"
                                    : "nothing hides (parallel.context_exchange=ring would, in part)";

@@ -114,7 +114,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all; zero3: a block's, "
         "whatever its size",
         {0, 1e12});
-    v.retired("coalesce_below_bytes", 65536);
+    v.retired("coalesce_below_bytes", "65536", "bucket_bytes decides what is reduced as one");
     v.choice("step_order", step_order,
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
              "as declared, to measure the difference; muon's updates come back as declared either way");
@@ -138,11 +138,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "sequence", sequence,
         "with tensor: outside of matrices these ranks share the microbatch's tokens (sequence parallelism), which "
         "needs as many bytes between ranks and less memory");
-    v.field(
-        "tensor_chunks", tensor_chunks,
-        "with tensor: tokens travel to a matrix and from it in so many chunks, one of them while the product of another "
-        "is computed; no bit of any result depends on it",
-        {1, 1024});
+    v.retired("tensor_chunks", "1", "2 and 4 chunks made no step faster than one");
     v.choice(
         "communicator", communicator,
         "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "

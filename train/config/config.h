@@ -181,7 +181,6 @@ struct ParallelConfig : SharingConfig {
     ContextExchange context_exchange = ContextExchange::gather;
     int64_t tensor = 1;
     bool sequence = false;
-    int64_t tensor_chunks = 1;
     std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
     double timeout_s = 60, start_timeout_s = 600;

@@ -96,10 +96,11 @@ class Reader final : public FieldVisitor {
         }
         value = chosen;
     }
-    void retired(const char* name, int64_t off) override {
+    void retired(const char* name, const char* off, const char* why) override {
         const auto it = object_.find(name);
         if (it == object_.end()) return;
-        if (*it != off) throw_usage("{}: {}, but there is no such option any more", dotted(name), shown(*it));
+        if (it->dump() != off)
+            throw_usage("{}: {}, but there is no such option any more: {}", dotted(name), shown(*it), why);
         known_.insert(name);
     }
     void refused(const char* name, const char* instead) override {

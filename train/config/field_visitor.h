@@ -44,9 +44,9 @@ class FieldVisitor {
         one_of(name, word, words_of<E>(), doc);
         value = choice_of<E>(word);
     }
-    // An option that is gone. Resolved configs of older builds, records' among them, may still name it with
-    // the value that left it off, which is read and forgotten; nothing writes or documents it.
-    virtual void retired(const char* /*name*/, int64_t /*off*/) {}
+    // A removed option. Resolved configs of older builds, records' among them, may still name it with the JSON text `off`,
+    // the value without effect, which is read and forgotten. Any other value is an error with the reason.
+    virtual void retired(const char* /*name*/, const char* /*off*/, const char* /*why*/) {}
     // A key that another choice has no use for; instead: what to say in its place.
     virtual void refused(const char* /*name*/, const char* /*instead*/) {}
     // A nested object.

@@ -2,6 +2,7 @@
 
 #include "kernels/device/error.h"
 #include "train/config/config.h"
+#include "train/config/update_period.h"
 
 namespace speedrun {
 
@@ -131,11 +132,11 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
             "it to 0, or type=muon",
             name, momentum_cooldown_steps, word_of(type));
     }
-    if (momentum_cooldown_steps > steps / every) {
+    if (const int64_t updates = updates_before(*this, steps); momentum_cooldown_steps > updates) {
         throw_usage(
             "{}.momentum_cooldown_steps {} exceeds the {} steps that the group takes in {} steps of the run "
             "(every {}): lower it",
-            name, momentum_cooldown_steps, steps / every, steps, every);
+            name, momentum_cooldown_steps, updates, steps, every);
     }
     const bool is_normuon = type == OptimizerKind::muon && normuon;
     if (!is_normuon && normuon_lines != NormuonLines::more) {

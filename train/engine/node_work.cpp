@@ -31,7 +31,7 @@ class Tally {
             into.bytes += meter_.calls()[counted_].cost.bytes;
         }
         pass_ = nullptr;
-        if (!step || step->kind == Step::Kind::enter || step->kind == Step::Kind::join) return;
+        if (!step || step->kind == Step::Kind::enter) return;
         row_ = row_of(name_of(*step, graph_));
         pass_ =
             step->kind == Step::Kind::forward && !step->repeats ? &NodeWork::forward : &NodeWork::backward;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
+#include "train/config/update_period.h"
 #include "train/engine/step_runner.h"
 
 namespace speedrun {
@@ -24,15 +25,15 @@ void StepRunner::check_copies() const {
                 "optimizers.groups[{}]: {} begins as a copy of {} with the state of its optimizer "
                 "(model.head.untied_after), which works for optimizers of elements (adamw, lion), not of whole matrices",
                 group, p.name, source.name);
-        const int64_t every = config_.optimizers.groups[static_cast<size_t>(group)].every,
-                      first = config_.schedule.end_step(config_.model.parts.head.untied_after);
+        const OptimizerGroupConfig& trained_by = config_.optimizers.groups[static_cast<size_t>(group)];
+        const int64_t first = config_.schedule.end_step(config_.model.parts.head.untied_after);
         // A config of one stage (Config::in_stage) does not know where another ends.
         const bool known = !config_.schedule.stages.empty();
-        if (known && first % every != 0)
+        if (known && !begins_period(trained_by, first))
             throw_usage(
                 "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}], "
                 "which has every {}: end it at a multiple of that",
-                config_.model.parts.head.untied_after, first, group, every);
+                config_.model.parts.head.untied_after, first, group, trained_by.every);
     }
 }
 

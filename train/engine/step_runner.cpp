@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <set>
 
+#include "train/config/update_period.h"
 #include "train/engine/zero_batches.h"
 #include "train/model/build_model.h"
 #include "train/optim/lr_schedule.h"
@@ -21,13 +21,6 @@ std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
                                   ranks.mesh().group(ranks.rank(), {axis}));
 }
 
-// Steps after which all groups are where they were: the least common multiple of their `every`.
-int64_t period_of(const OptimizersConfig& config) {
-    int64_t period = 1;
-    for (const OptimizerGroupConfig& group : config.groups) period = std::lcm(period, group.every);
-    return period;
-}
-
 BucketRules rules_of(const Config& config, const Ranks& ranks, DType real) {
     config.optimizers.check_precision(real);  // of precision auto, known only here
     return bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
@@ -40,7 +33,7 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     : config_(config),
       runtime_(runtime),
       ranks_(ranks),
-      period_(period_of(config.optimizers)),
+      period_(common_period(config.optimizers)),
       stages_(run_stages(config, ranks)),
       work_(stages_.stages.size()),
       models_(Transformer::make(stages_.shapes, runtime,
@@ -117,10 +110,15 @@ void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint
     runtime_.compute().record(*uploaded_);
 }
 
-int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchSource& source) {
-    const int64_t count = stage.microbatches;
+UpdatePipeline::Microbatch StepRunner::microbatch_of(const RunStage& stage, int64_t step) const {
     StagePoint point = config_.schedule.point_of(step);
-    point.stage = stage.number;  // warm-up takes all stages at one step
+    point.stage = stage.number;  // warm-up runs every stage at one step
+    return {.step = step, .lr_factor = learning_rate_factor(config_.schedule, step), .point = point};
+}
+
+int64_t StepRunner::run_microbatches(const RunStage& stage, UpdatePipeline::Microbatch microbatch,
+                                     BatchSource& source) {
+    const int64_t step = microbatch.step, count = stage.microbatches;
     int64_t step_targets = 0, here = 0;
     for (int64_t m = 0; m < count; ++m) {
         const Batch& batch = source.next();
@@ -130,16 +128,12 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, int64_t step, BatchS
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
-        upload(batch, *models_[stage.model], point,
+        upload(batch, *models_[stage.model], microbatch.point,
                [this](const Parameter& p, std::span<const int32_t> ids) { reducer_.see_rows(p, ids); });
         gradients_.rest(models_[stage.model]->resting());
-        run_microbatch(stage.model,
-                       {.step = step,
-                        .lr_factor = learning_rate_factor(config_.schedule, step),
-                        .point = point,
-                        .first = m == 0,
-                        .last = m == count - 1},
-                       step_targets);
+        microbatch.first = m == 0;
+        microbatch.last = m == count - 1;
+        run_microbatch(stage.model, microbatch, step_targets);
     }
     if (here > step_targets || (ranks_.mesh().world_size() == 1 && here < step_targets))
         throw_internal("step {}: {} targets count on this rank, in all {} are announced", step, here,
@@ -212,13 +206,14 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
         throw_internal("step {}: two steps are uncollected", step);
     Slot& slot = slots_[enqueued_ % slots_.size()];
     slot.step = step;
-    slot.lr_factor = learning_rate_factor(config_.schedule, step);
     if (timeline_) timeline_->begin_step(step);
     if (ranks_.size() > 1) runtime_.compute().record(*slot.begun);
     reducer_.meter().turn(ranks_.size() > 1);  // one rank has no communication to expose
     wake_copies(step);
     updates_.scales().begin_step(step);
-    slot.targets = run_microbatches(stage_of(step), step, source);
+    const UpdatePipeline::Microbatch microbatch = microbatch_of(stage_of(step), step);
+    slot.lr_factor = microbatch.lr_factor;
+    slot.targets = run_microbatches(stage_of(step), microbatch, source);
     enqueue_optimizer(slot, stop);
     reducer_.meter().turn(false);
     ++enqueued_;
@@ -253,7 +248,7 @@ void StepRunner::warm_up_stage(int64_t stage) {
     const Transformer& model = *models_[s.model];
     ZeroBatches source(config_.in_stage(stage), ranks_.part());
     const int64_t before = runtime_.ops().flops(), recomputed_before = model.recomputed_flops();
-    run_microbatches(s, period_ - 1, source);  // at which every group is stepped
+    run_microbatches(s, microbatch_of(s, period_ - 1), source);  // every group updates at this step
     work.recomputed_flops = model.recomputed_flops() - recomputed_before;
     work.flops = runtime_.ops().flops() - before - work.recomputed_flops;
     enqueue_optimizer(slots_[0], false);

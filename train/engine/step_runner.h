@@ -165,8 +165,10 @@ class StepRunner final : public RunState {
     // of the step; how many scales are exact in it.
     using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
 
+    UpdatePipeline::Microbatch microbatch_of(const RunStage& stage, int64_t step) const;
     // Returns the valid targets of the step, on all ranks.
-    int64_t run_microbatches(const RunStage& stage, int64_t step, BatchSource& source);
+    int64_t run_microbatches(const RunStage& stage, UpdatePipeline::Microbatch microbatch,
+                             BatchSource& source);
     const RunStage& stage_of(int64_t step) const {
         return stages_.stages[static_cast<size_t>(config_.schedule.stage_of(step))];
     }

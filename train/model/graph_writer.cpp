@@ -149,20 +149,17 @@ ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
     return y;
 }
 
-ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Redistribution& how,
-                                  int64_t chunks) {
+ValueId GraphWriter::redistribute(ValueId x, const std::string& suffix, const Redistribution& how) {
     const Extent rows = how.to == Placement::shard(0) ? own_tokens() : tokens();
     const std::string named = model.graph[x].name + suffix;
     const Extent columns = model.graph[x].extents.back();
     const Element element = model.graph[x].element;
     const ValueId y = how.in_place() ? model.graph.view(x, named, 0, columns.size)
                                      : model.graph.value(named, element, {rows, columns});
-    add<Redistribute>({.y = y, .x = x}, how,
-                      Redistribute::Options{.part = batch.tensor,
-                                            .tokens = tokens().size,
-                                            .width = columns.size,
-                                            .chunks = chunks,
-                                            .element = element});
+    add<Redistribute>(
+        {.y = y, .x = x}, how,
+        Redistribute::Options{
+            .part = batch.tensor, .tokens = tokens().size, .width = columns.size, .element = element});
     return y;
 }
 
@@ -177,28 +174,25 @@ std::optional<ChunkBorders::Options> GraphWriter::chunk_borders(const Extent& co
 ValueId GraphWriter::into_matrices(ValueId x) {
     if (batch.tensor.size == 1) return x;
     return redistribute(x, " for all",
-                        batch.tensor.sequence ? Redistribution::gather() : Redistribution::enter(),
-                        batch.tensor.chunks);
+                        batch.tensor.sequence ? Redistribution::gather() : Redistribution::enter());
 }
 
 ValueId GraphWriter::into_whole(ValueId x) {
-    return batch.tensor.sequence ? redistribute(x, " whole", Redistribution::whole(), batch.tensor.chunks)
-                                 : x;
+    return batch.tensor.sequence ? redistribute(x, " whole", Redistribution::whole()) : x;
 }
 
 ValueId GraphWriter::into_stream(ValueId terms) {
     if (batch.tensor.size == 1) return terms;
     return redistribute(terms, " summed",
-                        batch.tensor.sequence ? Redistribution::scatter() : Redistribution::sum(),
-                        batch.tensor.chunks);
+                        batch.tensor.sequence ? Redistribution::scatter() : Redistribution::sum());
 }
 
 ValueId GraphWriter::everywhere(ValueId terms) {
     return batch.tensor.size == 1 ? terms : redistribute(terms, " summed", Redistribution::sum());
 }
 
-ValueId GraphWriter::shared_out(ValueId x, int64_t chunks) {
-    return batch.tensor.sequence ? redistribute(x, " shared", Redistribution::slice(), chunks) : x;
+ValueId GraphWriter::shared_out(ValueId x) {
+    return batch.tensor.sequence ? redistribute(x, " shared", Redistribution::slice()) : x;
 }
 
 ValueId GraphWriter::as_term(ValueId x) {

@@ -106,7 +106,7 @@ class GraphWriter {
     ValueId into_stream(ValueId terms);
     ValueId everywhere(ValueId terms);
     // Values that all ranks have: in the stream, and as terms of a sum.
-    ValueId shared_out(ValueId x, int64_t chunks = 1);
+    ValueId shared_out(ValueId x);
     ValueId as_term(ValueId x);
 
     // State of one kind of part, for all layers of the graph.
@@ -120,7 +120,7 @@ class GraphWriter {
   private:
     // The table's scale of this, if it goes by the last step; else −1.
     int kept_scale(const std::string& of, const Fp8ScaleConfig& how);
-    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how, int64_t chunks = 1);
+    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how);
 
     const ModelConfig& config_;
     const ModelParts& parts_;

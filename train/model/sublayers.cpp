@@ -55,7 +55,7 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
                    .bias = config.bias,
                    .fan_in = w_.width().size,
                    .meaning = "W o is added to the stream, o the heads' outputs beside each other"});
-    return is_whole() ? w_.shared_out(out, w_.batch.tensor.chunks) : w_.into_stream(out);
+    return is_whole() ? w_.shared_out(out) : w_.into_stream(out);
 }
 
 // Ranks that share the stream's tokens send one another the sum.

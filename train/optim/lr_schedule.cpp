@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "kernels/device/error.h"
+#include "train/config/update_period.h"
 
 namespace speedrun {
 
@@ -47,8 +48,7 @@ double weight_decay_at(const OptimizerGroupConfig& group, double lr) {
 
 double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point) {
     const double momentum = group.momentum.at(point);
-    // The optimizer steps at the end of each `every` steps of the run.
-    const int64_t left = point.left > 0 ? (point.left - 1) / group.every + 1 : 0;
+    const int64_t left = updates_in_last(group, point.left);
     const double share =
         std::min(share_of(step, group.momentum_warmup_steps), share_of(left, group.momentum_cooldown_steps));
     if (share == 1) return momentum;

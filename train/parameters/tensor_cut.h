@@ -10,7 +10,6 @@ namespace speedrun {
 struct TensorPart {
     int size = 1, index = 0;
     bool sequence = false;  // outside of matrices each has its share of the tokens
-    int64_t chunks = 1;     // of the tokens, that travel to and from matrices one after the other
 
     bool operator==(const TensorPart&) const = default;
 };

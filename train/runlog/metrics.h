@@ -4,9 +4,7 @@
 // A line is X(type, key, roll-up, unit, title, meaning). The roll-up says what the summary makes of a step's
 // figure: `none`, `sum` over the steps, or that of the `last` step. A figure with one stands in both files, so
 // its line is in a list that both contain.
-// A new figure: its line, and the place that measures it. Then
-// `speedrun plan --metrics >scripts/speedrun_report/metric_fields.json`, and the rows for docs/files.md that
-// tests/train/metrics_test.cpp prints.
+// A new figure: its line, and the place that measures it. Then scripts/regenerate.sh, for the rows of docs/files.md.
 #pragma once
 
 #include <cstdint>
@@ -161,7 +159,7 @@ std::string metrics_line(const StepMetrics& step);
 std::string metrics_line(const Validation& validation);
 std::string summary_text(const RunSummary& summary);
 
-// The declarations as JSON, for programs that read these files: scripts/speedrun_report/metric_fields.json.
+// The declarations as JSON, for programs that read these files: the build writes scripts/speedrun_report/metric_fields.json.
 std::string metric_fields();
 
 }  // namespace speedrun

@@ -56,7 +56,6 @@ struct ParameterPlacement {
 struct Sharing : SharingConfig {
     bool global_clip = false;  // does optimizers.clip scale by the norm of all gradients?
     ContextExchange context_exchange = ContextExchange::gather;
-    int64_t tensor_chunks = 1;       // of the tokens between ranks of the tensor axis
     bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
 };
 

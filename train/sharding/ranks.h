@@ -44,8 +44,7 @@ class Ranks {
     TensorPart tensor() const {
         return {.size = mesh_.size(Axis::tensor),
                 .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::tensor)],
-                .sequence = sharing_.sequence_parallel && mesh_.size(Axis::tensor) > 1,
-                .chunks = mesh_.size(Axis::tensor) > 1 ? sharing_.tensor_chunks : 1};
+                .sequence = sharing_.sequence_parallel && mesh_.size(Axis::tensor) > 1};
     }
 
   private:

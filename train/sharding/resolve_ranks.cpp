@@ -14,7 +14,6 @@ Sharing plan_of(const Config& config) {
     sharing.global_clip = config.optimizers.clip > 0;
     sharing.sequence_parallel = config.parallel.sequence;
     sharing.context_exchange = config.parallel.context_exchange;
-    sharing.tensor_chunks = config.parallel.tensor_chunks;
     return sharing;
 }
 
@@ -98,18 +97,12 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
             validate_shares(
                 {fmt::format("the MLP of layer {}", i), mlp->ratio * model.model_dim, "hidden units"}, ranks);
     }
-    const bool shared = config.parallel.sequence;
+    if (!config.parallel.sequence) return;
     const auto validate_tokens = [&](const char* where, const BatchConfig& batch) {
         const ContextPart part{.size = mesh.size(Axis::context), .index = 0};
         const int64_t tokens =
             batch.microbatch_tokens / batch.sequence_length * part.local_length(batch.sequence_length);
-        if (shared)
-            validate_shares({where, tokens, "tokens on a rank (parallel.sequence shares them)"}, ranks);
-        const int64_t most = shared ? tokens / ranks : tokens;
-        if (config.parallel.tensor_chunks > most)
-            throw_usage("parallel.tensor_chunks is {}, but {} has {} tokens on a rank{}: {} at most",
-                        config.parallel.tensor_chunks, where, tokens,
-                        shared ? fmt::format(", {} of them a share (parallel.sequence)", most) : "", most);
+        validate_shares({where, tokens, "tokens on a rank (parallel.sequence shares them)"}, ranks);
     };
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
         validate_tokens("a microbatch", config.in_stage(stage).batch);

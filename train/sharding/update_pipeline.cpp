@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "train/config/update_period.h"
+
 namespace speedrun {
 
 namespace {
@@ -54,8 +56,8 @@ void UpdatePipeline::begin_microbatch(const Microbatch& microbatch) {
     GradientSync::Microbatch gradients{
         .first = microbatch.first, .last = microbatch.last, .fresh = {}, .due = {}};
     for (const OptimizerGroupConfig& group : config_.groups) {
-        gradients.fresh.push_back(microbatch.step % group.every == 0);
-        gradients.due.push_back((microbatch.step + 1) % group.every == 0);
+        gradients.fresh.push_back(begins_period(group, microbatch.step));
+        gradients.due.push_back(updates_at(group, microbatch.step));
     }
     sync_.begin_microbatch(gradients);
 }
@@ -170,7 +172,7 @@ void UpdatePipeline::finish_steps(const Event& reduce_done) {
 }
 
 StepContext UpdatePipeline::context_of(const Bucket& bucket, const Tensor& grad_scale) const {
-    return {.step = microbatch_.step / config_.groups[bucket.group].every,
+    return {.step = updates_before(config_.groups[bucket.group], microbatch_.step),
             .lr_factor = microbatch_.lr_factor,
             .point = microbatch_.point,
             .grad_scale = grad_scale,

@@ -56,7 +56,6 @@ class Search {
         ParallelConfig& parallel = config.parallel;
         parallel.tensor = tensor;
         parallel.context = context;
-        parallel.tensor_chunks = tensor > 1 ? stage_.parallel.tensor_chunks : 1;
         parallel.context_exchange = context > 1 ? stage_.parallel.context_exchange : ContextExchange::gather;
         const int64_t data = space_.ranks / (tensor * context),
                       of_a_host = std::max<int64_t>(1, space_.ranks_per_host / (tensor * context));
@@ -147,7 +146,6 @@ class Search {
         say("parallel.context", p.context, q.context, std::to_string(q.context));
         say("parallel.tensor", p.tensor, q.tensor, std::to_string(q.tensor));
         say("parallel.sequence", p.sequence, q.sequence, q.sequence ? "true" : "false");
-        say("parallel.tensor_chunks", p.tensor_chunks, q.tensor_chunks, std::to_string(q.tensor_chunks));
         say("parallel.context_exchange", p.context_exchange, q.context_exchange, word_of(q.context_exchange));
         say("parallel.bucket_bytes", p.bucket_bytes, q.bucket_bytes, std::to_string(q.bucket_bytes));
         say("memory.activation_checkpointing", stage_.memory.activation_checkpointing,

@@ -99,16 +99,13 @@ void dispatch(Activation activation, Stream& stream, Tensor first, Tensors... ot
 }  // namespace
 }  // namespace activation_cu
 
-void CudaOps::activation_forward(const op::ActivationForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ActivationForward& a, Stream& stream) {
     using namespace activation_cu;
-    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation y");
     dispatch<Forward>(a.activation, stream, a.y, a.x);
 }
 
-void CudaOps::activation_backward(const op::ActivationBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ActivationBackward& a, Stream& stream) {
     using namespace activation_cu;
-    expect(a.dx, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dx");
-    expect(a.dy, a.x.dtype, {a.x.rows(), a.x.cols()}, "activation dy");
     dispatch<Backward>(a.activation, stream, a.dx, a.dy, a.x);
 }
 

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 #include "kernels/ops/weight_types.h"
 
 namespace speedrun {
@@ -49,10 +48,9 @@ struct Step {
 }  // namespace
 }  // namespace adamw_cu
 
-void CudaOps::adamw_step(const op::AdamwStep& a, Stream& stream) {
+void CudaOps::enqueue(const op::AdamwStep& a, Stream& stream) {
     using namespace adamw_cu;
     const int64_t count = a.master.numel();
-    check(a);
     const double step = static_cast<double>(a.step);
     const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
     const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));

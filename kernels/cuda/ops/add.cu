@@ -25,10 +25,8 @@ struct Add {
 }  // namespace
 }  // namespace add_cu
 
-void CudaOps::add(const op::Add& a, Stream& stream) {
+void CudaOps::enqueue(const op::Add& a, Stream& stream) {
     using namespace add_cu;
-    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "add y");
-    expect(a.z, a.x.dtype, {a.x.rows(), a.x.cols()}, "add z");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.y, a.x, a.z}), [&]<int W>() {
             map<W>(map_shape({a.y, a.x, a.z}), Add<Real>{Rows<Real>(a.y), Rows<Real>(a.x), Rows<Real>(a.z)},

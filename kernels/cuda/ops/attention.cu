@@ -111,9 +111,8 @@ void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, con
 }  // namespace
 }  // namespace attention_cu
 
-void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::AttentionForward& a, Stream& stream) {
     using namespace attention_cu;
-    check(a);
     const Sizes sizes = sizes_of(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.q.rows());
     if (sizes.rows == 0) return;
@@ -121,9 +120,8 @@ void CudaOps::attention_forward(const op::AttentionForward& a, Stream& stream) {
     with_problem(sizes, [&](const auto& p) { run_forward(a, p, stream); });
 }
 
-void CudaOps::attention_backward(const op::AttentionBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
     using namespace attention_cu;
-    check(a);
     const Sizes sizes = sizes_of(a);
     const int64_t heads = a.options.num_heads;
     // Recomputed scores are not counted as work.

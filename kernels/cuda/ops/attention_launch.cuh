@@ -7,7 +7,6 @@
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/ops/attention.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun::attention {
 

@@ -3,7 +3,6 @@
 // a thread handles, of one head.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -43,9 +42,8 @@ struct MergeAttention {
 }  // namespace
 }  // namespace attention_merge_cu
 
-void CudaOps::merge_attention(const op::MergeAttention& a, Stream& stream) {
+void CudaOps::enqueue(const op::MergeAttention& a, Stream& stream) {
     using namespace attention_merge_cu;
-    check(a);
     const int64_t rows = a.o.rows(), cols = a.o.cols(), head_dim = cols / a.lse.rows();
     cuda::with_real(a.o.dtype, [&]<class Real>() {
         const bool whole = head_dim % kVectorWidth<Real> == 0;  // no chunk has columns of two heads

@@ -6,7 +6,6 @@
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/compose_heads.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -261,9 +260,8 @@ unsigned blocks_of(const Sizes& s, int64_t rows) {
 }  // namespace
 }  // namespace compose_heads_cu
 
-void CudaOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ComposeHeadsForward& a, Stream& stream) {
     using namespace compose_heads_cu;
-    check(a);
     flops_ += 4 * a.options.num_heads * a.options.head_dim * visible_pairs(a.options, a.c.rows());
     if (a.c.rows() == 0) return;
     const Sizes s(a);
@@ -277,9 +275,8 @@ void CudaOps::compose_heads_forward(const op::ComposeHeadsForward& a, Stream& st
     });
 }
 
-void CudaOps::compose_heads_backward(const op::ComposeHeadsBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ComposeHeadsBackward& a, Stream& stream) {
     using namespace compose_heads_cu;
-    check(a);
     const int64_t rows = a.dc.rows(), heads = a.options.num_heads;
     flops_ += 8 * heads * a.options.head_dim * visible_pairs(a.options, rows);
     const Sizes s(a);

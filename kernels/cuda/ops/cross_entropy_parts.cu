@@ -18,7 +18,6 @@
 #include "kernels/cuda/ops/cross_entropy.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/finished_rows.cuh"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -259,10 +258,9 @@ void launch_of_parts(const op::CrossEntropyOfParts& a, const FinishedRows& finis
 }  // namespace
 }  // namespace cross_entropy_parts_cu
 
-void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) {
+void CudaOps::enqueue(const op::CrossEntropyPart& a, Stream& stream) {
     using namespace cross_entropy_parts_cu;
     const int64_t rows = a.logits.rows();
-    check(a);
     if (rows == 0) return;
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.logits}), [&]<int W>() {
@@ -276,9 +274,8 @@ void CudaOps::cross_entropy_part(const op::CrossEntropyPart& a, Stream& stream) 
     });
 }
 
-void CudaOps::cross_entropy_of_parts(const op::CrossEntropyOfParts& a, Stream& stream) {
+void CudaOps::enqueue(const op::CrossEntropyOfParts& a, Stream& stream) {
     using namespace cross_entropy_parts_cu;
-    check(a);
     if (a.losses.numel() == 0) return;
     const LaunchSite site(stream);
     const FinishedRows finished = finished_rows(

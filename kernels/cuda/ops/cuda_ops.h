@@ -22,11 +22,12 @@ class CudaOps final : public Ops {
                      std::unique_ptr<AttentionLibrary> attention = nullptr);
     ~CudaOps() override;
 
-    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
     int64_t flops() const override { return flops_; }
     std::vector<std::string> notes() const override;
 
   private:
+    SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
+
     // Scratch memory of at least this many bytes for work on this stream, aligned to 256; one piece per
     // stream, used by one operation at a time, holding nothing from one call to the next. Grows (and then
     // waits for the stream) only while shapes are new. Under SPEEDRUN_SIMT each call poisons it.
@@ -66,10 +67,6 @@ template <class Real, class Body>
 void with_width(bool aligned, Body&& body) {
     if (aligned) return body.template operator()<16 / static_cast<int>(sizeof(Real))>();
     return body.template operator()<1>();
-}
-
-inline void expect_flat(const Tensor& x, const char* name) {
-    if (!x.contiguous()) throw_internal("{}: {} is not contiguous", name, x.describe());
 }
 
 }  // namespace cuda

@@ -201,12 +201,6 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     }
 }
 
-void expect_signs(const op::RowSigns& signs, int64_t rows, int64_t cols) {
-    if (!signs.present()) return;
-    expect(signs.row, DType::i32, {rows}, "embedding signs.row");
-    expect(signs.bits, DType::i32, {signs.bits.rows(), (cols + 31) / 32}, "embedding signs.bits");
-}
-
 // Calls body.operator()<kSigned>() as there are signs or not.
 template <class Body>
 void with_signs(const op::RowSigns& signs, Body&& body) {
@@ -216,16 +210,9 @@ void with_signs(const op::RowSigns& signs, Body&& body) {
 }  // namespace
 }  // namespace embedding_cu
 
-void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::EmbeddingForward& a, Stream& stream) {
     using namespace embedding_cu;
     const int64_t rows = a.out.rows(), cols = a.out.cols();
-    expect(a.index, DType::i32, {rows}, "embedding index");
-    expect(a.table, a.out.dtype, {a.table.rows(), cols}, "embedding table");
-    if (a.position_table.present()) {
-        expect(a.position, DType::i32, {rows}, "embedding position");
-        expect(a.position_table, a.out.dtype, {a.position_table.rows(), cols}, "embedding position_table");
-    }
-    expect_signs(a.signs, rows, cols);
     cuda::with_real(a.out.dtype, [&]<class Real>() {
         const bool positions = a.position_table.present();
         const bool aligned = aligned_rows(kVectorWidth<Real>, {a.out, a.table, a.position_table});
@@ -244,12 +231,9 @@ void CudaOps::embedding_forward(const op::EmbeddingForward& a, Stream& stream) {
     });
 }
 
-void CudaOps::embedding_backward(const op::EmbeddingBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::EmbeddingBackward& a, Stream& stream) {
     using namespace embedding_cu;
     const int64_t rows = a.dout.rows(), cols = a.dout.cols(), limit = a.dtable.rows();
-    expect(a.order, DType::i32, {2, rows}, "embedding order");
-    expect(a.dtable, DType::f32, {limit, cols}, "embedding dtable");
-    expect_signs(a.signs, rows, cols);
     if (limit > 0x7fffffff) throw_internal("embedding: {} rows are too many", limit);
     if (!a.accumulate) {
         cuda::with_width<float>(aligned_rows(4, {a.dtable}), [&]<int W>() {

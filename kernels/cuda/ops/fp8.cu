@@ -9,7 +9,6 @@
 #include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/matmul_mma.cuh"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -209,9 +208,8 @@ void launch_product(const op::ScaledMatmul& a, LaunchSite site) {
 }  // namespace
 }  // namespace fp8_cu
 
-void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
+void CudaOps::enqueue(const op::Quantize& a, Stream& stream) {
     using namespace fp8_cu;
-    check(a);
     if (a.x.numel() == 0) return;
     const LaunchSite site(stream);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
@@ -221,16 +219,14 @@ void CudaOps::quantize(const op::Quantize& a, Stream& stream) {
     });
 }
 
-void CudaOps::renew_scales(const op::RenewScales& a, Stream& stream) {
+void CudaOps::enqueue(const op::RenewScales& a, Stream& stream) {
     using namespace fp8_cu;
-    check(a);
     launch(renew_scales_kernel, 1, sizes::kWarp, 0, stream, a.scales.as<float>(), a.amax.as<float>(),
            a.factors.as<float>(), static_cast<int>(a.scales.numel()));
 }
 
-void CudaOps::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
+void CudaOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
     using namespace fp8_cu;
-    check(a);
     flops_ += 2 * a.c.numel() * a.a.cols();
     if (library_ && library_->scaled_matmul(a, stream)) return;
     const LaunchSite site(stream);

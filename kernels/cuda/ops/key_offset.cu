@@ -3,7 +3,6 @@
 // elements of a chunk, of which all turn or none.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -56,15 +55,13 @@ void run(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o, Launch
 }  // namespace
 }  // namespace key_offset_cu
 
-void CudaOps::offset_keys_forward(const op::OffsetKeysForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::OffsetKeysForward& a, Stream& stream) {
     using namespace key_offset_cu;
-    check(a);
     run<false>(a.y, a.x, a.options, stream);
 }
 
-void CudaOps::offset_keys_backward(const op::OffsetKeysBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::OffsetKeysBackward& a, Stream& stream) {
     using namespace key_offset_cu;
-    check(a);
     run<true>(a.dx, a.dy, a.options, stream);
 }
 

@@ -3,7 +3,6 @@
 // Legend: n elements; W that a thread handles.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -39,9 +38,8 @@ struct Lion {
 }  // namespace
 }  // namespace lion_cu
 
-void CudaOps::lion_step(const op::LionStep& a, Stream& stream) {
+void CudaOps::enqueue(const op::LionStep& a, Stream& stream) {
     using namespace lion_cu;
-    check_step("lion_step", {a.master, a.momentum, a.grad}, a.parameter, a.grad_scale);
     cuda::with_real(a.parameter.dtype, [&]<class Real>() {
         const Lion<Real> body{a.parameter.data == a.master.data ? nullptr : a.parameter.as<Real>(),
                               a.master.as<float>(),

@@ -5,7 +5,6 @@
 // rows, C columns of a matrix.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 #include "kernels/ops/weight_types.h"
 
 namespace speedrun {
@@ -109,10 +108,9 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 }  // namespace
 }  // namespace muon_cu
 
-void CudaOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
+void CudaOps::enqueue(const op::MuonMomentum& a, Stream& stream) {
     using namespace muon_cu;
     const int64_t count = a.momentum.numel();
-    check(a);
     cuda::with_real(a.update.dtype, [&]<class Real>() {
         const Momentum<Real> body{
             a.update.as<Real>(), a.momentum.as<float>(), a.grad.as<float>(), a.grad_scale.as<float>(), a.mu,
@@ -123,10 +121,9 @@ void CudaOps::muon_momentum(const op::MuonMomentum& a, Stream& stream) {
     });
 }
 
-void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
+void CudaOps::enqueue(const op::MuonApply& a, Stream& stream) {
     using namespace muon_cu;
     const int64_t count = a.master.numel();
-    check(a);
     cuda::with_real(a.update.dtype, [&]<class Update>() {
         with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
             const Apply<Master, Real, Update> body{
@@ -146,7 +143,6 @@ void CudaOps::muon_apply(const op::MuonApply& a, Stream& stream) {
 
 void CudaOps::polar_normalize(Tensor x, float epsilon, Stream& stream) {
     using namespace muon_cu;
-    if (x.rank != 3) throw_internal("polar_normalize: x must be [n,R,C], not {}", x.describe());
     const int64_t matrices = x.shape[0], count = x.shape[1] * x.shape[2];
     if (x.numel() == 0) return;
     const int64_t blocks = reduce_blocks(count);

@@ -5,7 +5,6 @@
 // Legend: T rows, K columns padded, N outputs · a quad: four neighbouring columns.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -261,9 +260,8 @@ Operands<Real> operands(const Call& a) {
 }  // namespace
 }  // namespace narrow_linear_cu
 
-void CudaOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::NarrowLinearForward& a, Stream& stream) {
     using namespace narrow_linear_cu;
-    check(a);
     if (a.x.rows() == 0) return;
     const float* const bias = a.bias.present() ? a.bias.as<float>() : nullptr;
     cuda::with_real(a.x.dtype, [&]<class Real>() {
@@ -278,9 +276,8 @@ void CudaOps::narrow_linear_forward(const op::NarrowLinearForward& a, Stream& st
     });
 }
 
-void CudaOps::narrow_linear_backward(const op::NarrowLinearBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::NarrowLinearBackward& a, Stream& stream) {
     using namespace narrow_linear_cu;
-    check(a);
     const int64_t outputs = a.y.cols(), cols = a.x.cols(), chunks = column_chunks(a.x.rows());
     auto* const partial =
         static_cast<float*>(workspace(stream, chunks * (outputs * cols + outputs) * int64_t{sizeof(float)}));

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -42,9 +41,8 @@ void launch_backward(const BackwardArguments<Real>& a, bool aligned, unsigned bl
 }  // namespace
 }  // namespace norm_cu
 
-void CudaOps::norm_forward(const op::NormForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::NormForward& a, Stream& stream) {
     using namespace norm_cu;
-    check(a);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         launch_forward<false>(forward_arguments<Real>(a, a.sum),
                               aligned_rows(kVectorWidth<Real>, {a.y, a.sum, a.x, a.delta, a.gain, a.bias}),
@@ -52,9 +50,8 @@ void CudaOps::norm_forward(const op::NormForward& a, Stream& stream) {
     });
 }
 
-void CudaOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::MixNormForward& a, Stream& stream) {
     using namespace norm_cu;
-    check(a);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         auto arguments = forward_arguments<Real>(a, a.entered);
         arguments.mixed = Rows<Real>(a.sum);
@@ -67,9 +64,8 @@ void CudaOps::mix_norm_forward(const op::MixNormForward& a, Stream& stream) {
     });
 }
 
-void CudaOps::norm_backward(const op::NormBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::NormBackward& a, Stream& stream) {
     using namespace norm_cu;
-    check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before ds, which may alias dy
     if (a.s.rows() == 0) return;
@@ -80,9 +76,8 @@ void CudaOps::norm_backward(const op::NormBackward& a, Stream& stream) {
     });
 }
 
-void CudaOps::mix_norm_backward(const op::MixNormBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::MixNormBackward& a, Stream& stream) {
     using namespace norm_cu;
-    check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before dx, which may alias dy
     const int64_t blocks =

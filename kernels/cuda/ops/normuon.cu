@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -108,9 +107,8 @@ struct ScaleLines {
 }  // namespace
 }  // namespace normuon_cu
 
-void CudaOps::normuon_scale(const op::NormuonScale& a, Stream& stream) {
+void CudaOps::enqueue(const op::NormuonScale& a, Stream& stream) {
     using namespace normuon_cu;
-    check(a);
     if (a.update.numel() == 0) return;
     const int64_t matrices = a.update.shape[0], rows = a.update.shape[1], cols = a.update.shape[2];
     if (matrices * rows > 0xffffffffll) {

@@ -4,7 +4,6 @@
 // accumulates. Legend: T tokens, H heads, D head size · W elements of a chunk · G lanes of a group.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -167,9 +166,8 @@ void with_heads(const Tensor& like, const Tensor& alpha, std::initializer_list<T
 }  // namespace
 }  // namespace own_value_cu
 
-void CudaOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ExcludeOwnValueForward& a, Stream& stream) {
     using namespace own_value_cu;
-    check(a);
     if (a.y.rows() == 0) return;
     cuda::with_real(a.y.dtype, [&]<class Real>() {
         with_heads<Real>(a.y, a.alpha, {a.y, a.o, a.v}, [&]<int W>(const HeadShape& shape) {
@@ -182,9 +180,8 @@ void CudaOps::exclude_own_value_forward(const op::ExcludeOwnValueForward& a, Str
     });
 }
 
-void CudaOps::exclude_own_value_backward(const op::ExcludeOwnValueBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::ExcludeOwnValueBackward& a, Stream& stream) {
     using namespace own_value_cu;
-    check(a);
     const int64_t chunks = column_chunks(a.dy.rows());
     const bool shared = a.alpha.rank != 2;
     float* const partial =

@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/tile_product.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -25,24 +24,20 @@ Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
 }  // namespace
 }  // namespace polar_express_cu
 
-void CudaOps::gram(const op::Gram& a, Stream& stream) {
+void CudaOps::enqueue(const op::Gram& a, Stream& stream) {
     using namespace polar_express_cu;
     const Tensor x = a.x;
-    if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
     const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
-    expect(a.a, x.dtype, {n, rows, rows}, "gram a");
     flops_ += 2 * n * rows * rows * cols;
     Product product{a.a, x, x, false, true};
     product.symmetric = true;
     tile_product(product, nullptr, stream);
 }
 
-void CudaOps::polar_express(const op::PolarExpress& call, Stream& stream) {
+void CudaOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     using namespace polar_express_cu;
     const Tensor x = call.x, scratch = call.workspace;
-    if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
     const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);
-    expect(scratch, x.dtype, {op::PolarExpress::workspace_size(n, rows, cols)}, "polar_express workspace");
     const bool wide = rows <= cols;  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
     const int64_t of_one = 2 * side * side + rows * cols;
     const int64_t together = std::clamp<int64_t>(scratch.numel() / of_one, 1, std::max<int64_t>(n, 1));

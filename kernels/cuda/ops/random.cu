@@ -61,15 +61,13 @@ void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, flo
 }  // namespace
 }  // namespace random_cu
 
-void CudaOps::random_normal(const op::RandomNormal& a, Stream& stream) {
+void CudaOps::enqueue(const op::RandomNormal& a, Stream& stream) {
     using namespace random_cu;
-    expect(a.x, DType::f32, {a.x.numel()}, "random_normal x");
     fill_random<true>(a.x, a.seed, a.sequence, a.offset, a.deviation, stream);
 }
 
-void CudaOps::random_uniform(const op::RandomUniform& a, Stream& stream) {
+void CudaOps::enqueue(const op::RandomUniform& a, Stream& stream) {
     using namespace random_cu;
-    expect(a.x, DType::f32, {a.x.numel()}, "random_uniform x");
     fill_random<false>(a.x, a.seed, a.sequence, a.offset, a.bound, stream);
 }
 

@@ -7,7 +7,6 @@
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -231,16 +230,14 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
 }  // namespace
 }  // namespace rotary_cu
 
-void CudaOps::qk_norm_rotary_forward(const op::QkNormRotaryForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::QkNormRotaryForward& a, Stream& stream) {
     using namespace rotary_cu;
-    check(a);
     if (a.value.mixed.present()) return run<Pass::forward_and_mix>(a, a.q, a.k, a.value, stream);
     run<Pass::forward>(a, a.q, a.k, {}, stream);
 }
 
-void CudaOps::qk_norm_rotary_backward(const op::QkNormRotaryBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
     using namespace rotary_cu;
-    check(a);
     run<Pass::backward>(a, a.dq, a.dk, {}, stream);
 }
 

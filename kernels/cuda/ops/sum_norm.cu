@@ -7,7 +7,6 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm.cuh"
 #include "kernels/cuda/ops/weighted_sum.cuh"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -99,9 +98,8 @@ void with_sizes(bool aligned, int64_t cols, int count, Body&& body) {
 }  // namespace
 }  // namespace sum_norm_cu
 
-void CudaOps::sum_norm_forward(const op::SumNormForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
     using namespace sum_norm_cu;
-    check(a);
     const op::WeightedSumForward first = a.first();
     const op::NormForward second = a.second();
     const LaunchSite site(stream);
@@ -121,13 +119,12 @@ void CudaOps::sum_norm_forward(const op::SumNormForward& a, Stream& stream) {
         weighted::with_terms(count_terms(a.terms), launch_terms, ForwardTerms());
     });
     if (done) return;
-    weighted_sum_forward(first, stream);
-    norm_forward(second, stream);
+    enqueue(first, stream);
+    enqueue(second, stream);
 }
 
-void CudaOps::sum_norm_backward(const op::SumNormBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     using namespace sum_norm_cu;
-    check(a);
     norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
                     stream);  // before a dsource, which may alias dy
     const int64_t blocks =

@@ -186,9 +186,8 @@ int64_t reduce_bytes(Tensor x) {
 }  // namespace
 }  // namespace utilities_cu
 
-void CudaOps::fill(const op::Fill& a, Stream& stream) {
+void CudaOps::enqueue(const op::Fill& a, Stream& stream) {
     using namespace utilities_cu;
-    cuda::expect_flat(a.x, "fill");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
             map<W>({1, a.x.numel()}, Fill<Real>{a.x.as<Real>(), a.value}, stream);
@@ -196,9 +195,8 @@ void CudaOps::fill(const op::Fill& a, Stream& stream) {
     });
 }
 
-void CudaOps::scale(const op::Scale& a, Stream& stream) {
+void CudaOps::enqueue(const op::Scale& a, Stream& stream) {
     using namespace utilities_cu;
-    cuda::expect_flat(a.x, "scale");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.x}), [&]<int W>() {
             map<W>({1, a.x.numel()}, Scale<Real>{a.x.as<Real>(), a.factor}, stream);
@@ -206,12 +204,8 @@ void CudaOps::scale(const op::Scale& a, Stream& stream) {
     });
 }
 
-void CudaOps::cast(const op::Cast& a, Stream& stream) {
+void CudaOps::enqueue(const op::Cast& a, Stream& stream) {
     using namespace utilities_cu;
-    cuda::expect_flat(a.out, "cast out");
-    cuda::expect_flat(a.in, "cast in");
-    if (a.out.numel() != a.in.numel())
-        throw_internal("cast: {} does not fit {}", a.in.describe(), a.out.describe());
     cuda::with_real(a.in.dtype, [&]<class From>() {
         cuda::with_real(a.out.dtype, [&]<class To>() {
             cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {a.out, a.in}), [&]<int W>() {
@@ -221,9 +215,8 @@ void CudaOps::cast(const op::Cast& a, Stream& stream) {
     });
 }
 
-void CudaOps::accumulate(const op::Accumulate& a, Stream& stream) {
+void CudaOps::enqueue(const op::Accumulate& a, Stream& stream) {
     using namespace utilities_cu;
-    expect(a.sum, DType::f32, {a.x.rows(), a.x.cols()}, "accumulate sum");
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.sum, a.x}), [&]<int W>() {
             map<W>(map_shape({a.sum, a.x}),
@@ -232,10 +225,8 @@ void CudaOps::accumulate(const op::Accumulate& a, Stream& stream) {
     });
 }
 
-void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
+void CudaOps::enqueue(const op::NormTerm& a, Stream& stream) {
     using namespace utilities_cu;
-    expect(a.out, DType::f32, {1}, "norm_term out");
-    cuda::expect_flat(a.x, "norm_term");
     void* const partial = workspace(stream, reduce_bytes(a.x));
     switch (a.norm) {
         case VectorNorm::one:
@@ -249,34 +240,25 @@ void CudaOps::norm_term(const op::NormTerm& a, Stream& stream) {
     }
 }
 
-void CudaOps::sum(const op::Sum& a, Stream& stream) {
+void CudaOps::enqueue(const op::Sum& a, Stream& stream) {
     using namespace utilities_cu;
-    expect(a.out, DType::f32, {1}, "sum out");
-    cuda::expect_flat(a.x, "sum");
-    if (a.x.dtype != DType::f32) throw_internal("sum: f32 is needed, not {}", a.x.describe());
     reduce_tensor<Itself>(a.out, a.x, a.accumulate, workspace(stream, reduce_bytes(a.x)), stream);
 }
 
-void CudaOps::count_nonfinite(const op::CountNonfinite& a, Stream& stream) {
+void CudaOps::enqueue(const op::CountNonfinite& a, Stream& stream) {
     using namespace utilities_cu;
-    expect(a.out, DType::f32, {1}, "count_nonfinite out");
-    cuda::expect_flat(a.x, "count_nonfinite");
     reduce_tensor<Nonfinite>(a.out, a.x, false, workspace(stream, reduce_bytes(a.x)), stream);
 }
 
-void CudaOps::clip_coefficient(const op::ClipCoefficient& a, Stream& stream) {
+void CudaOps::enqueue(const op::ClipCoefficient& a, Stream& stream) {
     using namespace utilities_cu;
-    expect(a.coefficient, DType::f32, {1}, "clip coefficient");
-    expect(a.norm, DType::f32, {1}, "clip norm");
-    expect(a.terms, DType::f32, {a.terms.numel()}, "clip terms");
     launch(clip_kernel, 1, sizes::kWarp, 0, stream, a.coefficient.as<float>(), a.norm.as<float>(),
            a.terms.as<float>(), a.terms.numel(), a.max_norm, a.kind);
 }
 
-void CudaOps::column_sum(const op::ColumnSum& a, Stream& stream) {
+void CudaOps::enqueue(const op::ColumnSum& a, Stream& stream) {
     using namespace utilities_cu;
     const int64_t rows = a.x.rows(), cols = a.x.cols();
-    expect(a.out, DType::f32, {cols}, "column_sum out");
     if (cols == 0) return;
     const int64_t chunks = column_chunks(rows);
     auto* const partial = static_cast<float*>(workspace(stream, chunks * cols * int64_t{sizeof(float)}));

@@ -11,7 +11,6 @@
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/weighted_sum.cuh"
-#include "kernels/ops/op_checks.h"
 
 namespace speedrun {
 
@@ -123,9 +122,8 @@ void with_sizes(bool aligned, int64_t head_size, int count, Body&& body) {
 }  // namespace
 }  // namespace weighted_sum_cu
 
-void CudaOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stream) {
+void CudaOps::enqueue(const op::WeightedSumForward& a, Stream& stream) {
     using namespace weighted_sum_cu;
-    check(a);
     const int count = count_terms(a.terms);
     const int64_t head_size = a.y.cols() / coefficient_heads(a.terms);
     cuda::with_real(a.y.dtype, [&]<class Real>() {
@@ -135,9 +133,8 @@ void CudaOps::weighted_sum_forward(const op::WeightedSumForward& a, Stream& stre
     });
 }
 
-void CudaOps::weighted_sum_backward(const op::WeightedSumBackward& a, Stream& stream) {
+void CudaOps::enqueue(const op::WeightedSumBackward& a, Stream& stream) {
     using namespace weighted_sum_cu;
-    check(a);
     const int count = count_terms(a.terms);
     const int64_t head_size = a.dy.cols() / coefficient_heads(a.terms);
     const int64_t blocks =

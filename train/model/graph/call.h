@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,12 +34,6 @@ struct ExchangeLane {
     Event& returned;
 };
 
-// A Transfer with an event for each piece: there to be sent, and there to be read.
-struct TransferEvents {
-    Transfer of;
-    std::vector<std::unique_ptr<Event>> departures, arrivals;
-};
-
 // The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
 struct ValueGradient {
     Tensor tensor;
@@ -66,10 +59,6 @@ struct Binding {
     std::vector<Tensor> written_gradients;  // absent: nothing reads that value
     std::vector<ValueGradient> read_gradients;
     std::vector<Use> uses;
-    // Transfers of the program (Program::transfers) that the node has to do with; null: none.
-    const TransferEvents *arrives = nullptr, *departs = nullptr;
-    const TransferEvents* transfer = nullptr;  // that the node itself is
-    bool handed_over = false;                  // … whose departures are recorded by the node before it
 };
 
 // What a pass of the whole model is given.
@@ -140,40 +129,6 @@ class Call {
     void exchange(const Enqueue& enqueue) const {
         begin_exchange(enqueue);
         await_exchange();
-    }
-    // Calls enqueue(piece, stream) for each piece of the node's own Node::transfer, which leaves as soon as it is there; the
-    // compute stream goes on, and whoever touches the rows waits.
-    template <class Enqueue>
-    void transfer(const Enqueue& enqueue) const {
-        const TransferEvents& own = *binding_.transfer;
-        if (!binding_.handed_over) {
-            stream.record(lane_.reached);
-            lane_.stream.wait(lane_.reached);
-        }
-        for (int64_t piece = 0; piece < own.of.from.pieces; ++piece) {
-            if (binding_.handed_over) lane_.stream.wait(*own.departures[static_cast<size_t>(piece)]);
-            enqueue(piece, lane_.stream);
-            lane_.stream.record(*own.arrivals[static_cast<size_t>(piece)]);
-        }
-    }
-    // Do rows of this node travel in pieces? Then others may wait for what it gives by by_rows().
-    bool rows_travel() const { return binding_.arrives || binding_.departs; }
-    // Calls enqueue(RowSpan) for parts that are all rows of a node with Node::by_rows, each once it is there, and tells whoever
-    // sends what the node makes of them. Rows that do not travel are one part.
-    template <class Enqueue>
-    void by_rows(int64_t rows, const Enqueue& enqueue) const {
-        const TransferEvents *const arrives = binding_.arrives, *const departs = binding_.departs;
-        if (!rows_travel()) return enqueue(RowSpan{0, rows});
-        const RowPieces& pieces = arrives ? arrives->of.to : departs->of.from;
-        for (int64_t piece = 0; piece < pieces.pieces; ++piece) {
-            if (arrives) peers.await(stream, *arrives->arrivals[static_cast<size_t>(piece)]);
-            for (int64_t share = 0; share < pieces.shares; ++share) enqueue(pieces.span({piece, share}));
-            if (departs) stream.record(*departs->departures[static_cast<size_t>(piece)]);
-        }
-    }
-    // All rows that this node reads have come from here on.
-    void await_rows() const {
-        if (binding_.arrives) peers.await(stream, *binding_.arrives->arrivals.back());
     }
 
     // A parameter of this call, to contribute to its gradient; null where the port is absent.

@@ -27,22 +27,10 @@ Executor::Executor(const NodeGraph& graph, const Program& program, const Paramet
       reached_(runtime.device().create_event()),
       returned_(runtime.device().create_event()),
       lane_{runtime.exchange(), *reached_, *returned_} {
-    make_events();
     hold_values();
     for (const Step& step : program.forward) forward_.push_back(bound(step));
     for (const Step& step : program.backward) backward_.push_back(bound(step));
     loss_ = bound(program.loss);
-}
-
-void Executor::make_events() {
-    for (const Transfer& transfer : program_.transfers) {
-        TransferEvents& made = transfers_.emplace_back();
-        made.of = transfer;
-        for (int64_t piece = 0; piece < transfer.from.pieces; ++piece) {
-            made.departures.push_back(runtime_.device().create_event());
-            made.arrivals.push_back(runtime_.device().create_event());
-        }
-    }
 }
 
 void Executor::hold_values() {
@@ -98,8 +86,6 @@ Executor::BoundStep Executor::bound(const Step& step) const {
                  .limit = step.limit,
                  .others = step.others};
     for (const ParameterId id : step.released) to.released.push_back(&table_[id]);
-    const auto transfer = [&](int id) { return id < 0 ? nullptr : &transfers_[static_cast<size_t>(id)]; };
-    for (const int id : step.awaits) to.awaits.push_back(transfer(id));
     for (const NodeCall& call : step.calls) {
         Binding binding{.node = call.node,
                         .reads = tensors(call.reads),
@@ -108,11 +94,7 @@ Executor::BoundStep Executor::bound(const Step& step) const {
                         .orders = tensors(call.orders),
                         .written_gradients = tensors(call.written_gradients),
                         .read_gradients = {},
-                        .uses = {},
-                        .arrives = transfer(step.arrives),
-                        .departs = transfer(step.departs),
-                        .transfer = transfer(step.transfer),
-                        .handed_over = step.handed_over};
+                        .uses = {}};
         for (const GradientPlace& gradient : call.read_gradients)
             binding.read_gradients.push_back(
                 {tensor_at(gradient.place), gradient.adds, tensor_at(gradient.other)});
@@ -134,10 +116,7 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
         for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
         return calls;
     };
-    for (const TransferEvents* transfer : step.awaits) peers_.await(stream_, *transfer->arrivals.back());
     switch (step.kind) {
-        case Step::Kind::join:
-            break;
         case Step::Kind::enter:
             if (observer_)
                 observer_->entered(step.unit, arguments.gradients ? Pass::backward : Pass::forward);

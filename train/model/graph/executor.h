@@ -65,10 +65,8 @@ class Executor {
         int64_t limit = 0;
         bool others = false;
         std::vector<const Parameter*> released = {};
-        std::vector<const TransferEvents*> awaits = {};
     };
 
-    void make_events();
     void hold_values();
     void copy_constant(const Value& value, const Tensor& to);
     Tensor tensor_at(const Place& place) const;
@@ -96,7 +94,6 @@ class Executor {
     const ScaleStore* scales_ = nullptr;
     const std::unique_ptr<Event> reached_, returned_;
     const ExchangeLane lane_;
-    std::vector<TransferEvents> transfers_;
     int64_t repeated_flops_ = 0;
 };
 

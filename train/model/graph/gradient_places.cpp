@@ -40,12 +40,6 @@ Place Storages::use(const Place& place, int step) {
     return place;
 }
 
-void Storages::use_from(const Place& place, int step) {
-    use(place, step);
-    Storage& storage = storages_[static_cast<size_t>(place.storage)];
-    storage.first = std::min(storage.first, step);
-}
-
 GradientPlaces::GradientPlaces(const NodeGraph& graph, Storages& storages)
     : graph_(graph),
       storages_(storages),

@@ -19,8 +19,6 @@ class Storages {
     Place scratch(const Node::Scratch& scratch, const std::string& name, int step);
     // Notes that the place is used at this step; returns it.
     Place use(const Place& place, int step);
-    // Notes that the place is used from this step on, which may be before those at which it was so far.
-    void use_from(const Place& place, int step);
     int64_t bytes(int storage) const { return storages_[static_cast<size_t>(storage)].bytes; }
     std::vector<Storage> take() { return std::move(storages_); }
 

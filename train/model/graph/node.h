@@ -5,14 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
 #include "train/model/graph/element.h"
-#include "train/model/graph/row_pieces.h"
 
 namespace speedrun {
 
@@ -97,12 +95,6 @@ class Node {
         bool full_precision = false;
     };
     virtual std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const { return {}; }
-    // Nothing, or how one pass sends the first value that it reads (in backward the gradient of the first that it
-    // writes) and receives its counterpart: by Call::transfer and nothing else, beside the work of other nodes.
-    virtual std::optional<Transfer> transfer(bool /*backward*/) const { return std::nullopt; }
-    // Is each row of the first value that it writes made of the same row of the first that it reads, and so are their
-    // gradients, by Call::by_rows?
-    virtual bool by_rows() const { return false; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
     // Does it only hand on a value, so that keeping what it writes is keeping what it reads?

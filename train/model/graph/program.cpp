@@ -5,7 +5,6 @@
 
 #include "kernels/device/error.h"
 #include "train/model/graph/gradient_places.h"
-#include "train/model/graph/transfers.h"
 
 namespace speedrun {
 
@@ -19,7 +18,6 @@ class Derivation {
           retention_(retention_of(graph, retained)),
           storages_(graph, real),
           gradients_(graph, storages_),
-          transfers_(storages_),
           in_forward_(graph.values().size(), -1),
           in_backward_(graph.values().size(), -1),
           order_of_(graph.values().size(), -1) {}
@@ -33,13 +31,11 @@ class Derivation {
             program_.forward.push_back({.kind = Step::Kind::enter, .unit = unit});
             append_forward(nodes, program_.forward, false);
         }
-        join(program_.forward);
         program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
         program_.loss.calls = {forward_call(loss, false)};
         ++now_;
         if (goes_back) derive_backward(by_unit);
         program_.storages = storages_.take();
-        program_.transfers = transfers_.take();
         return std::move(program_);
     }
 
@@ -50,7 +46,6 @@ class Derivation {
             append_forward(retention_.repeats[static_cast<size_t>(unit)], program_.backward, true);
             append_backward(by_unit[static_cast<size_t>(unit)]);
         }
-        join(program_.backward);
         account_for_parameters();
     }
 
@@ -97,21 +92,6 @@ class Derivation {
         return call;
     }
 
-    void append(std::vector<Step>& steps, Step step) {
-        transfers_.add(step, steps);
-        steps.push_back(std::move(step));
-    }
-
-    // What is enqueued behind the pass finds all of it.
-    void join(std::vector<Step>& steps) {
-        std::vector<int> awaited = transfers_.join(now_);
-        if (awaited.empty()) return;
-        steps.push_back({.kind = Step::Kind::join,
-                         .unit = steps.back().unit,
-                         .number = now_++,
-                         .awaits = std::move(awaited)});
-    }
-
     // Nodes that a fusion runs share a step: its operation reads and writes at once.
     void append_forward(std::span<const Node* const> nodes, std::vector<Step>& steps, bool repeats) {
         while (!nodes.empty()) {
@@ -126,7 +106,7 @@ class Derivation {
             for (const Node* node : nodes.first(count)) step.calls.push_back(forward_call(*node, repeats));
             nodes = nodes.subspan(count);
             ++now_;
-            append(steps, std::move(step));
+            steps.push_back(std::move(step));
         }
     }
 
@@ -163,15 +143,15 @@ class Derivation {
                     step.fusion = fusion;
                     nodes = nodes.first(last);
                 }
-                append(program_.backward, std::move(step));
+                program_.backward.push_back(std::move(step));
             }
             nodes = nodes.first(nodes.size() - 1);
             for (const auto& [target, term, other] : sums)
-                append(program_.backward, {.kind = Step::Kind::add,
-                                           .number = now_,
-                                           .target = target,
-                                           .term = term,
-                                           .other = other});
+                program_.backward.push_back({.kind = Step::Kind::add,
+                                             .number = now_,
+                                             .target = target,
+                                             .term = term,
+                                             .other = other});
             ++now_;
         }
     }
@@ -240,7 +220,6 @@ class Derivation {
     const Retention retention_;
     Storages storages_;
     GradientPlaces gradients_;
-    Transfers transfers_;
     std::vector<int> in_forward_, in_backward_;  // storage by root; in backward, of one computed again
     std::vector<int> order_of_;                  // storage by value
     int now_ = 0;

@@ -56,7 +56,6 @@ struct Step {
         backward,  // of a node
         sort,      // ids, for backward of look-ups
         add,       // target = term + other
-        join,      // waits for what is still under way
     };
     Kind kind;
     int unit = 0;
@@ -68,19 +67,12 @@ struct Step {
     int64_t limit = 0;                         // sort: ids are below it
     bool others = false;                       // … or equal to it (Node::Read::of_others)
     std::vector<ParameterId> released = {};
-    // Transfers by their index in Program::transfers; −1: none.
-    int transfer = -1;             // that this step is
-    bool handed_over = false;      // … of pieces that the step before gives one by one
-    int arrives = -1;              // that brings what its node reads, piece by piece
-    int departs = -1;              // that takes what its node writes, piece by piece
-    std::vector<int> awaits = {};  // to be over before the step
 };
 
 struct Program {
     std::vector<Step> forward, backward;
     Step loss;  // forward of the last node, for a pass without backward
     std::vector<Storage> storages;
-    std::vector<Transfer> transfers;
 };
 
 // Where each storage lies in the memory that all but the held ones share.

@@ -5,6 +5,7 @@
 #include "train/model/nodes/attention.h"
 #include "train/model/nodes/linear.h"
 #include "train/model/nodes/norm.h"
+#include "train/model/nodes/redistribute.h"
 #include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun {
@@ -215,6 +216,28 @@ class SquareThenLinear final : public Fusion {
     }
 };
 
+// A collective, and the product that reads its rows. In backward the gradient of the parameters hides the collective of dx.
+class RedistributeThenLinear final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
+        const auto* const rows = node_at<Redistribute>(nodes, 0);
+        const auto* const linear = node_at<Linear>(nodes, 1);
+        return rows && linear && rows->sends_gradient() && linear->x() == rows->y() ? 2 : 0;
+    }
+    void forward(std::span<const Call> calls) const override {
+        for (const Call& call : calls) call.node().forward(call);
+    }
+    bool has_backward() const override { return true; }
+    void backward(std::span<const Call> calls) const override {
+        const auto& rows = node_of<Redistribute>(calls[0]);
+        const auto& linear = node_of<Linear>(calls[1]);
+        linear.give_inputs(calls[1]);
+        rows.begin_backward(calls[0]);
+        linear.give_parameters(calls[1]);
+        rows.end_backward(calls[0]);
+    }
+};
+
 }  // namespace
 
 Fusions model_fusions() {
@@ -226,6 +249,7 @@ Fusions model_fusions() {
     fusions.push_back(std::make_unique<JoinThenNorm>());
     fusions.push_back(std::make_unique<RotaryAndMix>());
     fusions.push_back(std::make_unique<SquareThenLinear>());
+    fusions.push_back(std::make_unique<RedistributeThenLinear>());
     return fusions;
 }
 

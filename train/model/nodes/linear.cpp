@@ -39,14 +39,12 @@ void Linear::forward(const Call& call) const {
         x8_.fill(call, x, options_.fp8->x);
         return multiply_by_fp8(call);
     }
-    call.by_rows(y.rows(), [&](const RowSpan& rows) {
-        call.ops.matmul({.c = y.row_slice(rows.first, rows.count),
-                         .a = x.row_slice(rows.first, rows.count),
-                         .b = call(weight_),
-                         .bias = options_.adds_bias ? call(bias_) : Tensor{},
-                         .transpose_b = true},
-                        call.stream);
-    });
+    call.ops.matmul({.c = y,
+                     .a = x,
+                     .b = call(weight_),
+                     .bias = options_.adds_bias ? call(bias_) : Tensor{},
+                     .transpose_b = true},
+                    call.stream);
 }
 
 bool Linear::rounds_at_once(const Call& call) const {
@@ -69,28 +67,17 @@ void Linear::multiply_by_fp8(const Call& call) const {
                            call.stream);
 }
 
-// Parameters first, so that their reduction can start while dx is computed; unless dx is wanted on other ranks, or comes
-// of rows that are still on their way.
+// Parameters first: their reduction runs beside the product for dx.
 void Linear::backward(const Call& call) const {
-    if (!call.rows_travel()) {
-        give_parameters(call);
-        give_inputs(call);
-        return;
-    }
-    give_inputs(call);
     give_parameters(call);
+    give_inputs(call);
 }
 
 // dx = dy W
 void Linear::give_inputs(const Call& call) const {
-    const Tensor dy = call.gradient(y_), dx = call.gradient(x_).tensor;
-    if (!dx.present()) return call.await_rows();
-    call.by_rows(dx.rows(), [&](const RowSpan& rows) {
-        call.ops.matmul({.c = dx.row_slice(rows.first, rows.count),
-                         .a = dy.row_slice(rows.first, rows.count),
-                         .b = call(weight_)},
-                        call.stream);
-    });
+    const Tensor dx = call.gradient(x_).tensor;
+    if (!dx.present()) return;
+    call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = call(weight_)}, call.stream);
 }
 
 // dW = dyᵀ x, db = Σ dy

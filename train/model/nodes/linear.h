@@ -26,9 +26,11 @@ class Linear final : public Node {
     Linear(const Ports& ports, const Options& options);
     const char* kind() const override { return "linear"; }
     std::string describe(const NodeGraph& graph) const override;
-    bool by_rows() const override { return !options_.fp8; }  // a scale is that of all rows
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
+    // The two halves of backward: the gradient of x, and those of the parameters.
+    void give_inputs(const Call& call) const;
+    void give_parameters(const Call& call) const;
 
     ValueId x() const { return value_of(x_); }
     bool in_fp8() const { return options_.fp8.has_value(); }
@@ -39,8 +41,6 @@ class Linear final : public Node {
 
   private:
     void multiply_by_fp8(const Call& call) const;
-    void give_inputs(const Call& call) const;
-    void give_parameters(const Call& call) const;
 
     const Out y_;
     const In x_;

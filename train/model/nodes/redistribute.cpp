@@ -21,11 +21,6 @@ Gives gives(const Redistribution& how) {
     return how.in_place() && how.gradient_from == how.gradient_to ? Gives::passed : Gives::written;
 }
 
-// By which ranks come from one to the other; nothing where none sends.
-std::optional<Collective> collective_of(const Placement& from, const Placement& to) {
-    return to == kTerm ? std::nullopt : collective_between(from, to);
-}
-
 }  // namespace
 
 Redistribution Redistribution::enter() {
@@ -55,19 +50,7 @@ Redistribute::Redistribute(const Ports& ports, const Redistribution& how, const 
       how_(how),
       options_(options),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = gives(how), .in_place = how.in_place()})) {
-    const auto staged = [&](bool backward) {
-        const auto sent = transfer(backward);
-        return sent && sent->from.pieces > 1 && sent->from.shares != sent->to.shares;
-    };
-    if (!staged(false) && !staged(true)) return;
-    const RowPieces pieces{options.tokens, options.part.size, options.chunks};
-    staged_ = needs({.rows = pieces.most_rows(),
-                     .columns = options.width,
-                     .forward = staged(false),
-                     .backward = staged(true),
-                     .element = options.element});
-}
+      x_(reads({.value = ports.x, .gradient = gives(how), .in_place = how.in_place()})) {}
 
 std::string Redistribute::describe(const NodeGraph& /*graph*/) const {
     return fmt::format("{} to {}, gradient {} to {}", words_of(how_.from), words_of(how_.to),
@@ -78,33 +61,20 @@ Redistribute::Move Redistribute::move_of(bool backward) const {
     return backward ? Move{how_.gradient_from, how_.gradient_to} : Move{how_.from, how_.to};
 }
 
-std::optional<Transfer> Redistribute::transfer(bool backward) const {
+std::optional<Collective> Redistribute::collective(bool backward) const {
     const Move move = move_of(backward);
-    const auto kind = collective_of(move.from, move.to);
-    if (!kind) return std::nullopt;
-    const RowPieces all{options_.tokens, 1, options_.chunks};
-    const RowPieces apart{options_.tokens, options_.part.size, options_.chunks};
-    const RowPieces share{options_.tokens / options_.part.size, 1, options_.chunks};
-    if (*kind == Collective::all_reduce) return Transfer{all, all};
-    return *kind == Collective::all_gather ? Transfer{share, apart} : Transfer{apart, share};
+    return move.to == kTerm ? std::nullopt : collective_between(move.from, move.to);
 }
 
 std::vector<Node::Sent> Redistribute::sent(const NodeGraph& /*graph*/, bool backward) const {
-    const auto transfer_here = transfer(backward);
-    if (!transfer_here) return {};
-    const Move move = move_of(backward);
-    const Collective kind = collective_of(move.from, move.to).value();
-    const RowPieces& whole = kind == Collective::all_gather ? transfer_here->to : transfer_here->from;
-    std::vector<Sent> all;
-    for (int64_t piece = 0; piece < whole.pieces; ++piece) {
-        const int64_t elements = whole.rows_of(piece) * options_.width;
-        all.push_back({.kind = kind,
-                       .axis = Axis::tensor,
-                       .elements = elements,
-                       .sent_elements = wire_bytes(kind, options_.part.size, elements),
-                       .full_precision = options_.element == Element::f32});
-    }
-    return all;
+    const auto kind = collective(backward);
+    if (!kind) return {};
+    const int64_t elements = options_.tokens * options_.width;
+    return {{.kind = *kind,
+             .axis = Axis::tensor,
+             .elements = elements,
+             .sent_elements = wire_bytes(*kind, options_.part.size, elements),
+             .full_precision = options_.element == Element::f32}};
 }
 
 void Redistribute::move_here(const Call& call, const Tensor& into, const Tensor& out_of,
@@ -123,48 +93,26 @@ void Redistribute::move_here(const Call& call, const Tensor& into, const Tensor&
     copy_rows(call, into, out_of.row_slice(options_.part.index * into.rows(), into.rows()));
 }
 
-void Redistribute::send(const Call& call, const Tensor& into, const Tensor& out_of, Collective kind) const {
+void Redistribute::begin_send(const Call& call, const Tensor& into, const Tensor& out_of,
+                              Collective kind) const {
     Communicator* const peers = call.peers.tensor;
-    const int64_t shares = options_.part.size, chunks = options_.chunks;
-    const RowPieces whole{options_.tokens, kind == Collective::all_reduce ? 1 : shares, chunks};
-    const RowPieces part{options_.tokens / shares, 1, chunks};
-    const auto rows = [](const Tensor& of, const RowSpan& span) {
-        return of.row_slice(span.first, span.count);
-    };
-    call.transfer([&](int64_t piece, Stream& stream) {
+    call.begin_exchange([&](Stream& stream) {
         if (kind == Collective::all_reduce) {
-            const Tensor to = rows(into, whole.span({piece})), from = rows(out_of, whole.span({piece}));
-            if (to.data != from.data) copy_rows(call, to, from, stream);
-            if (peers) peers->all_reduce(flat(to), stream);
-            return;
-        }
-        const bool gather = kind == Collective::all_gather;
-        const Tensor& all = gather ? into : out_of;
-        const Tensor own = rows(gather ? out_of : into, part.span({piece}));
-        // The chunk's rows of all shares, one share after the other.
-        const Tensor together = chunks == 1 ? all : call(staged_).row_slice(0, whole.rows_of(piece));
-        const auto for_each_share = [&](const auto& copy) {
-            for (int64_t share = 0; chunks > 1 && share < shares; ++share)
-                copy(rows(all, whole.span({piece, share})),
-                     together.row_slice(share * own.rows(), own.rows()));
-        };
-        if (gather) {
-            if (peers) peers->all_gather(flat(together), flat(own), stream);
-            for_each_share(
-                [&](const Tensor& there, const Tensor& staged) { copy_rows(call, there, staged, stream); });
-        } else {
-            for_each_share(
-                [&](const Tensor& there, const Tensor& staged) { copy_rows(call, staged, there, stream); });
-            if (peers) peers->reduce_scatter(flat(own), flat(together), stream);
+            if (into.data != out_of.data) copy_rows(call, into, out_of, stream);
+            if (peers) peers->all_reduce(flat(into), stream);
+        } else if (peers && kind == Collective::all_gather) {
+            peers->all_gather(flat(into), flat(out_of), stream);
+        } else if (peers) {
+            peers->reduce_scatter(flat(into), flat(out_of), stream);
         }
     });
 }
 
 void Redistribute::move(const Call& call, const Tensor& into, const Tensor& out_of, bool backward) const {
-    const Move move = move_of(backward);
-    const auto kind = collective_of(move.from, move.to);
-    if (kind) return send(call, into, out_of, *kind);
-    move_here(call, into, out_of, move);
+    const auto kind = collective(backward);
+    if (!kind) return move_here(call, into, out_of, move_of(backward));
+    begin_send(call, into, out_of, *kind);
+    call.await_exchange();
 }
 
 void Redistribute::forward(const Call& call) const {
@@ -174,6 +122,15 @@ void Redistribute::forward(const Call& call) const {
 void Redistribute::backward(const Call& call) const {
     const ValueGradient dx = call.gradient(x_);
     if (dx.tensor.present()) move(call, dx.tensor, call.gradient(y_), true);
+}
+
+void Redistribute::begin_backward(const Call& call) const {
+    const ValueGradient dx = call.gradient(x_);
+    if (dx.tensor.present()) begin_send(call, dx.tensor, call.gradient(y_), collective(true).value());
+}
+
+void Redistribute::end_backward(const Call& call) const {
+    if (call.gradient(x_).tensor.present()) call.await_exchange();
 }
 
 }  // namespace speedrun

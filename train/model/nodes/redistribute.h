@@ -31,36 +31,41 @@ class Redistribute final : public Node {
     struct Ports {
         ValueId y, x;  // (tokens, width) each, or a rank's share of the rows
     };
-    // The rows that travel, and in how many chunks.
     struct Options {
         TensorPart part;
         int64_t tokens, width;
-        int64_t chunks = 1;
         Element element = Element::real;
     };
     Redistribute(const Ports& ports, const Redistribution& how, const Options& options);
     const char* kind() const override { return "redistribution"; }
     std::string describe(const NodeGraph& graph) const override;
     std::vector<Sent> sent(const NodeGraph& graph, bool backward) const override;
-    std::optional<Transfer> transfer(bool backward) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
+
+    // True if backward sends the gradient to other ranks.
+    bool sends_gradient() const { return collective(true).has_value(); }
+    // backward() of such a node in two halves. What the compute stream does between them hides the collective.
+    void begin_backward(const Call& call) const;
+    void end_backward(const Call& call) const;
+    ValueId y() const { return value_of(y_); }
 
   private:
     struct Move {
         Placement from, to;
     };
     Move move_of(bool backward) const;
-    // Of a move that sends nothing.
+    // The collective of a pass; nothing where no rank sends.
+    std::optional<Collective> collective(bool backward) const;
+    // A move without a collective.
     void move_here(const Call& call, const Tensor& into, const Tensor& out_of, const Move& move) const;
-    void send(const Call& call, const Tensor& into, const Tensor& out_of, Collective kind) const;
+    void begin_send(const Call& call, const Tensor& into, const Tensor& out_of, Collective kind) const;
     void move(const Call& call, const Tensor& into, const Tensor& out_of, bool backward) const;
 
     const Redistribution how_;
     const Options options_;
     const Out y_;
     const In x_;
-    Tmp staged_;  // rows of a chunk that lie apart in what all ranks have
 };
 
 }  // namespace speedrun

@@ -1,6 +1,8 @@
+#include "kernels/ops/attention.h"
+
 #include <algorithm>
 
-#include "kernels/ops/op_checks.h"
+#include "kernels/ops/combine.h"
 
 namespace speedrun {
 
@@ -42,7 +44,7 @@ void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptio
     if (same_memory(to, from)) throw_internal("offset_keys: {} is its own operand", to.describe());
 }
 
-// Those that have the shape and type of q, and those that have them of k.
+// Operands with the rows of q, and operands with the rows of k; all have the columns and type of q.
 struct AttentionOperands {
     std::initializer_list<Tensor> of_queries, of_keys;
 };
@@ -67,7 +69,7 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
         expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
 }
 
-// Both directions of exclude_own_value; y: what has the shape of the output.
+// Forward and backward of exclude_own_value; y: the output or its gradient.
 template <class Arguments>
 void check_own_value(const Arguments& a, const Tensor& y) {
     const int64_t heads = a.alpha.numel() == 0 ? 0 : a.alpha.rank == 2 ? a.alpha.cols() : a.alpha.numel();
@@ -82,64 +84,63 @@ void check_own_value(const Arguments& a, const Tensor& y) {
 
 }  // namespace
 
-void check(const op::QkNormRotaryForward& a) {
-    check_rotary(a);
-    if (!a.value.mixed.present()) return;
-    expect(a.value.mixed, a.q.dtype, {a.q.rows(), a.q.cols()}, "value mix mixed");
-    expect(a.value.v, a.q.dtype, {a.q.rows(), a.q.cols()}, "value mix v");
-    expect(a.value.mix.z, a.q.dtype, {a.q.rows(), a.q.cols()}, "value mix z");
-    expect(a.value.mix.coefficients, DType::f32, {2}, "value mix coefficients");
+void op::QkNormRotaryForward::check() const {
+    check_rotary(*this);
+    if (!value.mixed.present()) return;
+    expect(value.mixed, q.dtype, {q.rows(), q.cols()}, "value mix mixed");
+    expect(value.v, q.dtype, {q.rows(), q.cols()}, "value mix v");
+    expect(value.mix.z, q.dtype, {q.rows(), q.cols()}, "value mix z");
+    expect(value.mix.coefficients, DType::f32, {2}, "value mix coefficients");
 }
 
-void check(const op::QkNormRotaryBackward& a) {
-    check_rotary(a);
-    expect(a.dq, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dq");
-    expect(a.dk, a.q.dtype, {a.q.rows(), a.q.cols()}, "rotary dk");
+void op::QkNormRotaryBackward::check() const {
+    check_rotary(*this);
+    expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
+    expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
 }
 
-void check(const op::OffsetKeysForward& a) {
-    check_key_offset(a.y, a.x, a.options);
+void op::OffsetKeysForward::check() const {
+    check_key_offset(y, x, options);
 }
 
-void check(const op::OffsetKeysBackward& a) {
-    check_key_offset(a.dx, a.dy, a.options);
+void op::OffsetKeysBackward::check() const {
+    check_key_offset(dx, dy, options);
 }
 
-void check(const op::AttentionForward& a) {
-    check_attention(a, {.of_queries = {a.o}, .of_keys = {a.k, a.v}});
+void op::AttentionForward::check() const {
+    check_attention(*this, {.of_queries = {o}, .of_keys = {k, v}});
 }
 
-void check(const op::AttentionBackward& a) {
-    check_attention(a, {.of_queries = {a.dq, a.dout, a.o}, .of_keys = {a.dk, a.dv, a.k, a.v}});
+void op::AttentionBackward::check() const {
+    check_attention(*this, {.of_queries = {dq, dout, o}, .of_keys = {dk, dv, k, v}});
 }
 
-void check(const op::MergeAttention& a) {
-    const int64_t rows = a.o.rows(), heads = a.lse.rows();
-    if (heads <= 0 || a.o.cols() % heads != 0)
-        throw_internal("merge_attention: {} is not cut into {} heads", a.o.describe(), heads);
-    expect(a.sum, DType::f32, {rows, a.o.cols()}, "merge_attention sum");
-    expect(a.lse, DType::f32, {heads, rows}, "merge_attention lse");
-    expect(a.lse_of_o, DType::f32, {heads, rows}, "merge_attention lse_of_o");
-    if (a.lse_before.present()) expect(a.lse_before, DType::f32, {heads, rows}, "merge_attention lse_before");
-    for (const Tensor& of_heads : {a.lse, a.lse_of_o, a.lse_before})
+void op::MergeAttention::check() const {
+    const int64_t rows = o.rows(), heads = lse.rows();
+    if (heads <= 0 || o.cols() % heads != 0)
+        throw_internal("merge_attention: {} is not cut into {} heads", o.describe(), heads);
+    expect(sum, DType::f32, {rows, o.cols()}, "merge_attention sum");
+    expect(lse, DType::f32, {heads, rows}, "merge_attention lse");
+    expect(lse_of_o, DType::f32, {heads, rows}, "merge_attention lse_of_o");
+    if (lse_before.present()) expect(lse_before, DType::f32, {heads, rows}, "merge_attention lse_before");
+    for (const Tensor& of_heads : {lse, lse_of_o, lse_before})
         if (of_heads.present() && !of_heads.contiguous())
             throw_internal("merge_attention: {} is not contiguous", of_heads.describe());
-    if (a.lse_before.present() && same_memory(a.lse, a.lse_before))
-        throw_internal("merge_attention: lse_before {} is lse", a.lse_before.describe());
+    if (lse_before.present() && same_memory(lse, lse_before))
+        throw_internal("merge_attention: lse_before {} is lse", lse_before.describe());
 }
 
-void check(const op::ExcludeOwnValueForward& a) {
-    check_own_value(a, a.y);
+void op::ExcludeOwnValueForward::check() const {
+    check_own_value(*this, y);
 }
 
-void check(const op::ExcludeOwnValueBackward& a) {
-    const int64_t rows = a.dy.rows(), cols = a.dy.cols();
-    check_own_value(a, a.dy);
-    expect(a.d_o, a.dy.dtype, {rows, cols}, "exclude_own_value d_o");
-    expect(a.dv, a.dy.dtype, {rows, cols}, "exclude_own_value dv");
-    if (a.alpha.rank == 2)
-        return expect(a.dalpha, DType::f32, {rows, a.alpha.cols()}, "exclude_own_value dalpha");
-    expect(a.dalpha, DType::f32, {a.alpha.numel()}, "exclude_own_value dalpha");
+void op::ExcludeOwnValueBackward::check() const {
+    const int64_t rows = dy.rows(), cols = dy.cols();
+    check_own_value(*this, dy);
+    expect(d_o, dy.dtype, {rows, cols}, "exclude_own_value d_o");
+    expect(dv, dy.dtype, {rows, cols}, "exclude_own_value dv");
+    if (alpha.rank == 2) return expect(dalpha, DType::f32, {rows, alpha.cols()}, "exclude_own_value dalpha");
+    expect(dalpha, DType::f32, {alpha.numel()}, "exclude_own_value dalpha");
 }
 
 int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {

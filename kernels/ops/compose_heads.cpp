@@ -1,6 +1,8 @@
+#include "kernels/ops/compose_heads.h"
+
 #include <tuple>
 
-#include "kernels/ops/op_checks.h"
+#include "kernels/ops/attention.h"
 
 namespace speedrun {
 
@@ -11,7 +13,7 @@ void expect_weights(const Tensor& w, const char* name, int64_t rows, int64_t hea
     expect(w, DType::f32, {heads}, name);
 }
 
-// Both directions; c: what has the shape of the output.
+// Forward and backward; c: the output or its gradient.
 template <class Arguments>
 void check_compose(const Arguments& a, const Tensor& c) {
     const ComposeHeadsOptions& o = a.options;
@@ -34,27 +36,27 @@ void check_compose(const Arguments& a, const Tensor& c) {
 
 }  // namespace
 
-void check(const op::ComposeHeadsForward& a) {
-    check_compose(a, a.c);
-    for (const Tensor& operand : {a.q, a.k, a.v})
-        if (same_memory(a.c, operand)) throw_internal("compose_heads: {} is its own operand", a.c.describe());
+void op::ComposeHeadsForward::check() const {
+    check_compose(*this, c);
+    for (const Tensor& operand : {q, k, v})
+        if (same_memory(c, operand)) throw_internal("compose_heads: {} is its own operand", c.describe());
 }
 
-void check(const op::ComposeHeadsBackward& a) {
-    const int64_t rows = a.dc.rows(), cols = a.dc.cols();
-    check_compose(a, a.dc);
-    expect(a.dq, a.dc.dtype, {rows, cols}, "compose_heads dq");
-    expect(a.dk, a.dc.dtype, {rows, cols}, "compose_heads dk");
-    expect(a.dv, a.dc.dtype, {rows, cols}, "compose_heads dv");
-    for (const Tensor& result : {a.dq, a.dk, a.dv})
-        for (const Tensor& operand : {a.dc, a.q, a.k, a.v})
+void op::ComposeHeadsBackward::check() const {
+    const int64_t rows = dc.rows(), cols = dc.cols();
+    check_compose(*this, dc);
+    expect(dq, dc.dtype, {rows, cols}, "compose_heads dq");
+    expect(dk, dc.dtype, {rows, cols}, "compose_heads dk");
+    expect(dv, dc.dtype, {rows, cols}, "compose_heads dv");
+    for (const Tensor& result : {dq, dk, dv})
+        for (const Tensor& operand : {dc, q, k, v})
             if (same_memory(result, operand))
                 throw_internal("compose_heads: {} is its own operand", result.describe());
     for (const auto& [gradient, weights, name] :
-         {std::tuple{a.dw1, a.w1, "compose_heads dw1"}, std::tuple{a.dw2, a.w2, "compose_heads dw2"}}) {
+         {std::tuple{dw1, w1, "compose_heads dw1"}, std::tuple{dw2, w2, "compose_heads dw2"}}) {
         if (gradient.rank != weights.rank)
             throw_internal("{}: {} is not of the shape of {}", name, gradient.describe(), weights.describe());
-        expect_weights(gradient, name, rows, a.options.num_heads);
+        expect_weights(gradient, name, rows, options.num_heads);
     }
 }
 

@@ -1,0 +1,89 @@
+#include "kernels/ops/norm.h"
+
+namespace speedrun {
+
+namespace {
+
+// Arguments of every norm; x: the tensor that is normed.
+template <class Arguments>
+void check_statistics(const Arguments& a, Tensor x) {
+    expect(a.rstd, DType::f32, {x.rows()}, "norm rstd");
+    if (a.kind == NormKind::layernorm) expect(a.mean, DType::f32, {x.rows()}, "norm mean");
+    if (a.gain.present()) expect(a.gain, DType::f32, {x.cols()}, "norm gain");
+}
+
+template <class Arguments>
+void check_outputs(const Arguments& a) {
+    expect(a.y, a.x.dtype, {a.x.rows(), a.x.cols()}, "norm y");
+    check_statistics(a, a.x);
+    if (a.bias.present()) expect(a.bias, DType::f32, {a.x.cols()}, "norm bias");
+}
+
+// ds receives the gradient of s.
+template <class Arguments>
+void check_gradients(const Arguments& a, Tensor ds) {
+    const int64_t rows = a.s.rows(), cols = a.s.cols();
+    check_statistics(a, a.s);
+    expect(ds, a.s.dtype, {rows, cols}, "norm ds");
+    expect(a.dy, a.s.dtype, {rows, cols}, "norm dy");
+    if (a.dresidual.present()) expect(a.dresidual, a.s.dtype, {rows, cols}, "norm dresidual");
+    if (a.dgain.present() != a.gain.present())
+        throw_internal("norm_backward: gain and dgain are given together or not at all");
+    if (a.dgain.present()) expect(a.dgain, DType::f32, {cols}, "norm dgain");
+    if (a.dbias.present()) expect(a.dbias, DType::f32, {cols}, "norm dbias");
+}
+
+void check_mix(const MixWith& mix, Tensor x) {
+    expect(mix.z, x.dtype, {x.rows(), x.cols()}, "mix_norm z");
+    expect(mix.coefficients, DType::f32, {2}, "mix_norm coefficients");
+}
+
+}  // namespace
+
+void op::NormForward::check() const {
+    check_outputs(*this);
+    if (delta.present() != sum.present())
+        throw_internal("norm_forward: sum and delta are given together or not at all");
+    if (!delta.present()) return;
+    expect(delta, x.dtype, {x.rows(), x.cols()}, "norm delta");
+    expect(sum, x.dtype, {x.rows(), x.cols()}, "norm sum");
+}
+
+void op::NormBackward::check() const {
+    check_gradients(*this, ds);
+}
+
+void op::MixNormForward::check() const {
+    const int64_t rows = x.rows(), cols = x.cols();
+    check_outputs(*this);
+    expect(sum, x.dtype, {rows, cols}, "mix_norm sum");
+    check_mix(mix, x);
+    if (delta.present() != entered.present())
+        throw_internal("mix_norm_forward: entered and delta are given together or not at all");
+    if (!delta.present()) return;
+    expect(delta, x.dtype, {rows, cols}, "mix_norm delta");
+    expect(entered, x.dtype, {rows, cols}, "mix_norm entered");
+}
+
+void op::SumNormForward::check() const {
+    first().check();
+    second().check();
+}
+
+void op::MixNormBackward::check() const {
+    check_gradients(*this, dx);
+    expect(dz, s.dtype, {s.rows(), s.cols()}, "mix_norm dz");
+    expect(entered, s.dtype, {s.rows(), s.cols()}, "mix_norm entered");
+    check_mix(mix, s);
+    expect(dcoefficients, DType::f32, {2}, "mix_norm dcoefficients");
+}
+
+void op::SumNormBackward::check() const {
+    first(dy).check();  // ds has the shape of dy
+    second(dy).check();
+    if (any_shifted(terms) || coefficient_heads(terms) > 1)
+        throw_internal("sum_norm_backward: a term is shifted, or has a coefficient for each of {} heads",
+                       coefficient_heads(terms));
+}
+
+}  // namespace speedrun
