@@ -24,7 +24,7 @@ COVERS = re.compile(r"^(?://|#) Covers: (.*)")
 
 
 def layers(root):
-    """Returns the layers of the first block of ARCHITECTURE.md, top first: folders and file patterns, joined by commas."""
+    """Returns the layers of the first block of ARCHITECTURE.md, top first: folders and patterns of files, joined by commas."""
     block = (root / "ARCHITECTURE.md").read_text().split("```")[1]
     return [line.split()[0] for line in block.splitlines() if line[:1].strip()]
 

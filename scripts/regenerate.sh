@@ -47,7 +47,7 @@ from_program() {
 
 from_program configs/schema.json "$speedrun" plan --schema
 from_program scripts/speedrun_report/metric_fields.json "$speedrun" plan --metrics
-# Tables of docs/metrics.md: rows after table heads marked with the name of a list of metrics.
+# Tables of docs/metrics.md: rows after the heads that are marked with the name of a list of metrics.
 if command -v python3 >/dev/null; then
     from_program docs/metrics.md python3 - docs/metrics.md scripts/speedrun_report/metric_fields.json <<'P'
 import json, pathlib, re, sys

@@ -25,9 +25,7 @@ static_assert(kSide == 2 * kAmxRows && kSide == kAmxDepth);
 constexpr float kLog2OfE = 1.44269504f;
 
 // 2^x for x ≤ 0 (or slightly above), relative error below 3e-6, a thousandth of bf16 rounding; 0 below
-// −126.5. x = n + r with
-// r
-// ≤ ½; minimax polynomial of degree 4 for 2^r (Lawson's algorithm).
+// −126.5. x = n + r with |r| ≤ ½; minimax polynomial of degree 4 for 2^r (Lawson's algorithm).
 inline Vec exp2(Vec x) {
     const Vec clamped = max(-127.0f, x), shifted = clamped + kExponentShift,
               r = clamped - (shifted - kExponentShift);

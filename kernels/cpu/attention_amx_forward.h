@@ -59,8 +59,7 @@ class AmxForwardBlock {
         alignas(64) float factors[kSide], totals[kSide], highest[kSide];
         for (int64_t v = 0; v < kSideVectors; ++v) {
             store(factors + v * kLanes,
-                  select(totals_[v] <= Vec{}, 0.0f, 1.0f / totals_[v]));  // 0 for a query without visible
-                                                                          // keys
+                  select(totals_[v] <= Vec{}, 0.0f, 1.0f / totals_[v]));  // 0: no visible key
             store(totals + v * kLanes, totals_[v]);
             store(highest + v * kLanes, highest_[v]);
         }

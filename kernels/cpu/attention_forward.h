@@ -75,8 +75,7 @@ class ForwardTile {
             const int64_t rows = std::min(kStrip, i_.end - i), at = i - i_.begin;
             alignas(64) float totals[kLanes] = {}, factors[kLanes];
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(m_.totals + (at + r) * kLanes));
-            store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0 for a query
-                                                                                       // without visible keys
+            store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0: no visible key
             for (int64_t r = 0; r < rows; ++r) {
                 o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.width, factors[r]);
                 log_sums[i + r] = maxima_[strip_of(i)].highest[r] + std::log(totals[r]);

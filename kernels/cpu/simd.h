@@ -88,10 +88,9 @@ inline float max_lane(Vec v) {
 // of an exponent.
 constexpr float kExponentShift = 12582912.0f + 127.0f;
 
-// e^x, relative error below 3e-7: x = (n − r)·ln2 with
-// r
-// ≤ ½, minimax polynomial of degree 5 for 2^-r (error 9e-8), times 2^n. Below e^-87.7, smaller than all
-// normal numbers: 0. Above e^88: e^88. NaN in, NaN out.
+// e^x, relative error below 3e-7: x = (n − r)·ln2 with |r| ≤ ½, minimax polynomial of degree 5 for 2^-r
+// (error 9e-8), times 2^n. Below e^-87.7, smaller than all normal numbers: 0. Above e^88: e^88. NaN in, NaN
+// out.
 inline Vec exp(Vec x) {
     constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596299e-8f;
     const Vec clamped = min(88.0f, max(-88.0f, x));  // a NaN stays

@@ -89,8 +89,7 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
         }
         cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
             const int64_t i = head * head_size + begin;
-            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // before dsource, which may alias
-                                                                           // dy, is written
+            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // dsource may alias dy
             Vec sum{};
             for (int j = 0; j < count; ++j) {
                 const TermRow<Real>& row = rows[j];

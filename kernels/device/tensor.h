@@ -1,7 +1,6 @@
 // Tensor: a typed view of memory owned by a Buffer. Copying a Tensor copies the view. Goals: shapes that can
-// be checked and printed, and rows that need not be adjacent (a slice of packed q
-// k
-// v). Non-goals: arbitrary strides, broadcasting, ownership.
+// be checked and printed, and rows that need not be adjacent (a slice of packed q|k|v). Non-goals: arbitrary
+// strides, broadcasting, ownership.
 #pragma once
 
 #include <array>

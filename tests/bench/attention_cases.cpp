@@ -1,5 +1,5 @@
-// Attention at the recipe's documents and window, at GPT-2's sequences, and at the causal shapes that the
-// authors of fast kernels publish. FLOPs count visible query-key pairs only: 4·D a pair and head forward,
+// Attention with the recipe's documents and window, with GPT-2's sequences, and with the causal shapes that
+// authors of fast kernels publish. FLOPs count visible query-key pairs only: 4·D per pair and head forward,
 // 10·D backward.
 #include <fmt/format.h>
 
@@ -25,8 +25,8 @@ struct AttentionTensors {
     Tensor q, k, v, first_key, place;
 };
 
-// The queries of a case: one for each token, or those of one rank, which has the first and the last of 2·ranks chunks
-// of each sequence and the keys of all.
+// Queries of a case: one per token, or the queries of one rank. A rank has the first and the last of 2·ranks
+// chunks of each sequence, and all keys.
 struct Queries {
     std::vector<int32_t> first_key, place;  // place: empty without ranks
     double visible_keys = 0;                // sum over the queries
@@ -66,8 +66,8 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
     const std::string sizes =
         fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
                     shape.head_dim, queries.visible_keys / static_cast<double>(rows));
-    // q, k and v lie side by side, as the product before them leaves them; gathered keys and values by
-    // themselves.
+    // q, k and v are side by side, as the preceding matmul stores them; gathered keys and values are
+    // separate.
     const auto inputs = [=](CaseMemory& m) {
         AttentionTensors t;
         if (ranks == 1) {
@@ -149,7 +149,8 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                      }});
 }
 
-// What lies along a token's own value, taken from the output of each head, by one learned number a head.
+// Removal of the component along a token's own value from the output of each head, with one learned scalar
+// per head.
 void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim;
     const std::string sizes = fmt::format("T{} {}x{}", tokens, heads, shape.head_dim);
@@ -190,7 +191,8 @@ void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
                      }});
 }
 
-// A mix of heads' maps over the last keys, by one learned number a head for the mix and one for what it gives.
+// A mix of heads' maps over the last keys, with one learned scalar per head for the mix and one for the
+// output.
 void add_composed_heads(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim,
                   length = shape.sequence_length, keys = std::min<int64_t>(length, 112);
@@ -301,7 +303,7 @@ void add_key_offset(std::vector<Case>& cases, const ModelShape& shape) {
 
 std::vector<Case> attention_cases(const Shapes& shapes) {
     std::vector<Case> cases;
-    // Realistic: 4.7 ms for 12 layers, forward and backward in the proportion of their FLOPs.
+    // Realistic: 4.7 ms for 12 layers; forward and backward in proportion to their FLOPs.
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);

@@ -1,4 +1,4 @@
-// The devices that op_bench can time, and what bounds them.
+// Devices that op_bench can time, and their peaks.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace speedrun::bench {
 
-// A matrix product c = a bᵀ (all real, [M,N], [M,K], [N,K]) from elsewhere, to find the ceiling with.
+// A matmul c = a bᵀ (all real, [M,N], [M,K], [N,K]) of a library, tried when the peak is measured.
 struct ProductProbe {
     std::string name;
     LargeProduct::Product run;
@@ -22,18 +22,19 @@ struct ProductProbe {
 
 struct Backend {
     std::unique_ptr<Device> device;
-    std::unique_ptr<Ops> ops;      // after the device: goes first
-    int64_t cache_bytes = 0;       // last level: what repeated runs over one set of inputs would hit
-    int64_t head_start_bytes = 0;  // that the device fills in about a millisecond; 0: it needs no head start
+    std::unique_ptr<Ops> ops;      // declared after the device: destroyed first
+    int64_t cache_bytes = 0;       // last-level cache; repeated runs over one set of inputs would hit it
+    int64_t head_start_bytes = 0;  // memory that the device fills in about a millisecond; 0: no head start
+                                   // needed
     CeilingSizes ceilings;
-    bool library_matmul = false;       // the operation matmul is a vendor's library
-    std::string missing;               // a library that was asked for and is not there, and why; empty: none
-    std::vector<ProductProbe> probes;  // besides the operation matmul
-    nlohmann::ordered_json description;  // of device and library versions
+    bool library_matmul = false;         // matmul runs a vendor's library
+    std::string missing;                 // reason for which a requested library is missing; empty: none
+    std::vector<ProductProbe> probes;    // tried in addition to matmul
+    nlohmann::ordered_json description;  // device and library versions
 };
 
 Backend make_cpu_backend(int num_threads);
-// Throws a usage error where the build has no CUDA or the machine no GPU, saying which.
+// Throws a usage error if the build has no CUDA or the machine no GPU; the message states which.
 Backend make_cuda_backend(const CudaLibraries& libraries);
 
 }  // namespace speedrun::bench

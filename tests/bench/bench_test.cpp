@@ -1,4 +1,4 @@
-// The bench's own arithmetic and its guards.
+// Arithmetic and checks of the bench.
 // Covers: kernels/ops/ceilings.cpp
 #include <gtest/gtest.h>
 
@@ -74,12 +74,12 @@ TEST_F(RunCaseTest, CountsBytesAndRotatesOverSetsLargerThanTheCache) {
     const Measurement m = run(add_case(true, 1.0f));
     EXPECT_EQ(m.failure, "");
     EXPECT_EQ(m.bytes, 2 * 64 * 4);
-    EXPECT_EQ(m.sets, 16);  // as many as are allowed: 512 bytes each do not fill 128 KiB
+    EXPECT_EQ(m.sets, 16);  // the maximum: 512 bytes each do not fill 128 KiB
     EXPECT_GE(m.timing.repetitions, 3);
 }
 
-// Two counts that know nothing of each other: of the tensors that a case asks for, and of the arguments of
-// its call. They differ where only the case knows how many rows of a table are distinct.
+// Two independent counts: of the tensors that a case requests, and of the arguments of its call. They differ
+// if only the case has the number of distinct rows of a table.
 TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
     backend_.cache_bytes = 0;
     for (const Case& c : all_cases(small_shapes())) {
@@ -92,7 +92,7 @@ TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
             EXPECT_EQ(cost.bytes, prepared.bytes()) << c.name;
             EXPECT_EQ(cost.bytes_written, prepared.bytes_written()) << c.name;
         }
-        // A case counts what documents leave of attention, and half of a symmetric product.
+        // A case counts only visible pairs of attention with documents, and half of a symmetric matmul.
         const auto flops = static_cast<double>(cost.flops);
         if (c.op == "matmul") {
             EXPECT_EQ(flops, c.flops) << c.name;

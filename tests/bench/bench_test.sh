@@ -1,6 +1,7 @@
 #!/bin/sh
-# op_bench, gpu_report and gpu_check.sh as they run on a GPU machine, rehearsed on the CPU at small shapes: every operation
-# has a case, results are JSON, and failures, crashes and what did not run show in the report and in the exit code.
+# op_bench, gpu_report and gpu_check.sh as on a GPU machine, on the CPU with small shapes. Every operation has
+# a case, and results are JSON. Failures, crashes and steps that did not run appear in the report and in the
+# exit code.
 # Usage: bench_test.sh BUILD_DIR SOURCE_DIR
 # ctest: ARGS BUILD ROOT PROPERTIES LABELS bench
 set -u
@@ -62,8 +63,8 @@ expect 0 'ops *not run' cat checked/report.txt
 expect 0 '"result": "failed"' cat checked/gpu_check.json
 expect 1 'no time was left' sh "$check" --bin fake --device cpu --seconds 0 late tests ops
 
-# The stages of a GPU, with stand-ins for card, tests and compute-sanitizer: errors that it finds, a device that it does not
-# know, and a run that it did not watch.
+# The GPU stages, with fakes for GPU, tests and compute-sanitizer: errors that it reports, a device that it
+# does not support, and a run that it did not check.
 mkdir gpu tools
 ln -s "$bin/gpu_report" gpu/
 printf '#!/bin/sh\nexit 0\n' >gpu/op_bench
@@ -89,7 +90,7 @@ expect 0 'Race reported in some_kernel' cat card/report.txt
 expect 0 'synccheck  *not run' cat card/report.txt
 expect 0 'initcheck printed no summary' cat card/report.txt
 
-# The stages that train, small: on this machine's CPU, without PyTorch, and with a speedrun that fails.
+# The training stages, small: on this machine's CPU, without PyTorch, and with a speedrun that fails.
 if [ -f "$2/data/kjv/dataset.json" ]; then
     expect 0 'result: passed' sh "$check" --bin "$bin" --device cpu trained step ranks train
     for step in modern,library gpt2,library,no_graph modern,hand gpt2,library,8_microbatches; do
@@ -105,7 +106,7 @@ chmod +x fake/speedrun
 expect 1 'exit code 2; last lines: error: no such thing' sh "$check" --bin fake --device cpu broken step
 expect 0 'modern,hand  *failed' cat broken/report.txt
 
-# Without a GPU the whole check fails, says why, and leaves its report.
+# Without a GPU the whole check fails, reports the reason, and writes its report.
 if ! "$bin/op_bench" --device cuda --scale small --seconds 0 --filter utility.fill >/dev/null 2>&1; then
     expect 1 'no NVIDIA GPU/driver found' sh "$check" --bin "$bin" none
     expect 0 '"tests": "not run"' cat none/gpu_check.json

@@ -7,9 +7,9 @@ namespace speedrun::bench {
 
 namespace {
 
-constexpr int64_t kPatternElements = (4 << 20) - 3;  // odd: equal rows of a matrix do not repeat soon
+constexpr int64_t kPatternElements = (4 << 20) - 3;  // odd, so that equal rows of a matrix do not repeat soon
 
-// Host values that uploads repeat: drawing billions of them would take longer than the timing.
+// Host values repeated in uploads: drawing billions of them would take longer than the timing.
 const std::vector<float>& normal_values(int64_t count) {
     static std::vector<float> values;
     static std::mt19937_64 generator(20251116);
@@ -43,7 +43,7 @@ void CaseMemory::upload_random(const Tensor& tensor, float deviation) {
     const std::vector<float>& normal = normal_values(tensor.numel());
     const int64_t count = std::min(tensor.numel(), kPatternElements);
     std::vector<float> f32(normal.begin(), normal.begin() + count);
-    // Each tensor starts elsewhere: a product of a matrix with itself is no random product.
+    // Each tensor starts at another offset: the product of a matrix with itself is not random.
     const auto shift = static_cast<int64_t>(buffers_.size()) * 1000003 % count;
     std::rotate(f32.begin(), f32.begin() + shift, f32.end());
     for (float& value : f32) value *= deviation;
@@ -76,7 +76,7 @@ Tensor CaseMemory::inout(DType dtype, Dims dims, float deviation) {
 Tensor CaseMemory::output(DType dtype, Dims dims) {
     const Tensor tensor = allocate(dtype, dims);
     const std::vector<char> poison(static_cast<size_t>(std::min<int64_t>(tensor.bytes(), 64 << 20)),
-                                   static_cast<char>(0xff));  // NaN in each of them
+                                   static_cast<char>(0xff));  // every element is NaN
     upload(tensor, poison.data(), static_cast<int64_t>(poison.size()));
     written_ += tensor.bytes();
     results_.push_back(tensor);

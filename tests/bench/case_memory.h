@@ -1,6 +1,6 @@
-// The tensors of one set of a case. Inputs hold normally distributed values, never zeros; outputs start as
-// NaN, so that an element that no kernel writes shows. What is handed out is also counted: each input read
-// once, each output written once is the least that the operation can move.
+// Tensors of one set of a case. Inputs are normally distributed, never zeros. Outputs start as NaN, so that
+// unwritten elements are detected. Tensors are also counted: each input read once and each output written
+// once are the minimum bytes of the operation.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,34 @@ class CaseMemory {
   public:
     using Dims = std::initializer_list<int64_t>;
 
-    // real: compute type of the case. ops: for set-up work, not timed.
+    // real: compute type of the case. ops: for setup work, not timed.
     CaseMemory(Device& device, Ops& ops, Stream& stream, DType real);
 
     DType real() const { return real_; }
     Tensor input(DType dtype, Dims dims, float deviation = 1.0f);
     Tensor input(Dims dims, float deviation = 1.0f) { return input(real_, dims, deviation); }
-    Tensor inout(DType dtype, Dims dims, float deviation = 1.0f);  // counts twice
+    Tensor inout(DType dtype, Dims dims, float deviation = 1.0f);  // counted twice
     Tensor output(DType dtype, Dims dims);
     Tensor output(Dims dims) { return output(real_, dims); }
     Tensor indices(const std::vector<int32_t>& values);
     Tensor constant(Dims dims, float value);   // f32, an input
     Tensor workspace(DType dtype, Dims dims);  // not counted, not checked
-    // Not counted: for tensors of which only a part is touched. The case counts that part itself.
+    // Not counted: for tensors that are only partly accessed. The case counts the accessed part itself.
     Tensor uncounted_input(DType dtype, Dims dims);
     void count_read(int64_t bytes) { read_ += bytes; }
     void count_written(int64_t bytes) { written_ += bytes; }
-    // Declares a tensor to be written by the call, for those that are not counted.
+    // Declares an uncounted tensor to be written by the call.
     void check(Tensor tensor) { results_.push_back(tensor); }
-    // Declares the results of set-up work to be inputs.
+    // Declares results of setup work to be inputs.
     Tensor as_input(Tensor tensor);
-    // Runs it once, now, before the timing.
+    // Runs `work` once, immediately, before the timing.
     void setup(const std::function<void(Ops&, Stream&)>& work);
 
-    int64_t bytes() const { return read_ + written_; }                 // least bytes moved by one call
-    int64_t bytes_written() const { return written_; }                 // of those
-    int64_t footprint() const { return footprint_; }                   // memory held
-    const std::vector<Tensor>& results() const { return results_; }    // all that a call writes
-    const std::vector<Tensor>& poisoned() const { return poisoned_; }  // those that start as NaN
+    int64_t bytes() const { return read_ + written_; }                 // minimum bytes of one call
+    int64_t bytes_written() const { return written_; }                 // written part of bytes()
+    int64_t footprint() const { return footprint_; }                   // bytes of memory held
+    const std::vector<Tensor>& results() const { return results_; }    // all tensors that a call writes
+    const std::vector<Tensor>& poisoned() const { return poisoned_; }  // tensors that start as NaN
 
   private:
     Tensor allocate(DType dtype, Dims dims);

@@ -1,5 +1,5 @@
-// What is timed: every operation of kernels/ops/ops.h at the shapes that the 124M models run it at, with the
-// work that it cannot avoid and what others have published for it.
+// Timed cases: every operation of kernels/ops/ops.h with the shapes of the 124M models, its minimum work, and
+// published figures.
 #pragma once
 
 #include <functional>
@@ -11,21 +11,21 @@
 
 namespace speedrun::bench {
 
-// An expectation from elsewhere, in one of three units (the others are 0).
+// A published figure, in one of three units (the others are 0).
 struct Published {
     std::string source;
-    double tflops = 0;          // rate of the same product or attention
+    double tflops = 0;          // rate of the same matmul or attention
     double ms = 0;              // time of the same call
-    double share_of_floor = 0;  // what good kernels of this kind reach
+    double share_of_floor = 0;  // share of the roofline bound that good kernels of this kind reach
 };
 
 using Enqueue = std::function<void(Ops&, Stream&)>;
 
 struct Case {
-    std::string name;  // group.shape.what: "product.recipe.qkv.forward"
-    std::string op;    // the operation of kernels/ops/ops.h that is timed
+    std::string name;  // group.shape.name: "product.recipe.qkv.forward"
+    std::string op;    // timed operation of kernels/ops/ops.h
     std::string shape;
-    double flops = 0;  // of products and attention, the least; 0: bound by memory
+    double flops = 0;  // minimum FLOPs of matmuls and attention; 0: memory-bound
     std::vector<Published> published;
     // Allocates one set of tensors and returns the call on it.
     std::function<Enqueue(CaseMemory&)> prepare;

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kRounds = 5;
 constexpr double kSeconds = 0.3;
-constexpr int64_t kCompared = 128;  // elements of a product
+constexpr int64_t kCompared = 128;  // compared elements of a matmul
 
-// The first elements of c: a product that is fast and wrong is no ceiling.
+// The first elements of c: a fast but wrong matmul must not set the peak.
 std::vector<double> first_elements(Tensor c, Device& device, Stream& stream) {
     std::vector<char> host(static_cast<size_t>(kCompared * size_of(c.dtype)));
     device.copy(host.data(), c.data, static_cast<int64_t>(host.size()), stream);
@@ -47,7 +47,7 @@ BackendCeilings measure_backend(Backend& backend, Stream& stream, DType real, in
         try {
             const double rate = product.rate(probe.run, kRounds, kSeconds);
             const std::vector<double> theirs = first_elements(product.result(), *backend.device, stream);
-            // Deviation of a sum of n products; neighbours in bf16 are up to 0.03 of it apart.
+            // Standard deviation of a sum of n products; adjacent bf16 values are up to 0.03 of it apart.
             const double scale = std::sqrt(static_cast<double>(n));
             for (int64_t i = 0; i < kCompared; ++i) {
                 if (std::abs(ours[i] - theirs[i]) <= 0.05 * scale) continue;

@@ -1,4 +1,4 @@
-// The ceilings of kernels/ops/ceilings.h on a bench's device, with products from elsewhere among those tried.
+// Peaks of kernels/ops/ceilings.h on a bench's device, including library matmuls.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 namespace speedrun::bench {
 
 struct BackendCeilings : Ceilings {
-    bool library_product = false;  // false: only our own kernel was tried, so shares of it flatter
+    bool library_product = false;  // false: only our own kernel was tried, so shares are too high
 };
 
-// A probe that fails is named in `warning`. shrink divides the sizes, for rehearsal.
+// `warning` names a probe that fails. shrink divides the sizes, for dry runs.
 BackendCeilings measure_backend(Backend& backend, Stream& stream, DType real, int64_t shrink,
                                 std::string& warning);
 

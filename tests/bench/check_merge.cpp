@@ -1,4 +1,4 @@
-// Merges the records of one call or several into one report.
+// Merges the records of one or more calls into one report.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace speedrun::bench {
 
 namespace {
 
-// The records so far, those that were replaced left out.
+// Records so far, without replaced ones.
 struct Records {
     Json device = Json::object(), calls = Json::array(), steps = Json::array();
 
-    // Throws if it is no record.
+    // Throws if `record` is not a record.
     void add(const Json& record) {
         const auto kind = record.at("kind").get<std::string>();
         if (kind == "device") {
@@ -51,7 +51,7 @@ struct Records {
     }
 };
 
-// Moves operations and ceilings out of the steps. Two steps may time the same case: the later one counts.
+// Moves operations and ceilings out of the steps. If two steps time the same case, the later one counts.
 void collect_operations(Json& steps, Json& ops, Json& ceilings) {
     constexpr std::array kKeys = {"name", "dtype", "products", "attention"};
     const auto same = [&](const Json& a, const Json& b) {
@@ -92,7 +92,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
         try {
             records.add(Json::parse(line));
         } catch (const std::exception&) {
-            ++num_damaged;  // the last line of a process that was killed, say
+            ++num_damaged;  // for example the last line of a killed process
         }
     }
     records.device.erase("kind");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxFailures = 200, kMaxMessage = 2000;
 
-// At most kMaxMessage bytes, none of them a control character: messages go to terminals.
+// At most kMaxMessage bytes and no control characters: messages are printed on terminals.
 std::string shortened(const std::string& text) {
     std::string out = text.size() <= kMaxMessage ? text : text.substr(0, kMaxMessage) + " ...";
     for (char& c : out) {
@@ -23,7 +23,7 @@ std::string shortened(const std::string& text) {
 
 struct Tests {
     int passed = 0, failed = 0, skipped = 0;
-    std::string unfinished;  // the test that ran when the process ended
+    std::string unfinished;  // test that ran when the process ended
     Json failures = Json::array();
 
     void add_failure(const std::string& name, const std::string& message) {
@@ -32,7 +32,7 @@ struct Tests {
     }
 };
 
-// What gtest printed: all there is after a crash or at a time limit, and of earlier rounds of --gtest_repeat.
+// Reads gtest's log: the only result after a crash or a timeout, and of earlier rounds of --gtest_repeat.
 Tests read_log(const std::string& log) {
     Tests tests;
     std::istringstream lines(log);
@@ -45,7 +45,7 @@ Tests read_log(const std::string& log) {
         };
         if (const std::string name = name_after("[ RUN      ] "); !name.empty()) {
             if (!tests.unfinished
-                     .empty()) {  // of several processes one after the other, one ended inside a test
+                     .empty()) {  // the log of several processes, one of which has ended inside a test
                 ++tests.failed;
                 tests.add_failure(tests.unfinished, "the process ended inside it\n" + output);
             }
@@ -87,7 +87,7 @@ void add_gtest_json(const Json& written, Tests& tests) {
     }
 }
 
-// What gtest writes, of one process or of several one after the other. Throws if it is something else.
+// Reads gtest's JSON, of one or of several processes in sequence. Throws if it is anything else.
 Tests read_gtest_json(const std::string& text) {
     Tests tests;
     std::istringstream in(text);
@@ -104,7 +104,7 @@ struct Operations {
     int num_failed = 0, num_damaged = 0;
 };
 
-// What op_bench wrote, one JSON object a line. A line that the report cannot print is damaged.
+// Reads op_bench's output, one JSON object per line. A line that the report cannot print is damaged.
 Operations read_operations(const std::string& text) {
     Operations operations;
     std::istringstream lines(text);
@@ -126,7 +126,7 @@ Operations read_operations(const std::string& text) {
 std::string last_lines(const std::string& text, int count) {
     const size_t last = text.find_last_not_of('\n');
     if (last == std::string::npos) return "";
-    size_t begin = last + 1;  // one past the newline before the lines so far
+    size_t begin = last + 1;  // one past the newline before the counted lines
     while (count-- > 0) {
         if (begin == 0) return text.substr(0, last + 1);
         const size_t newline = begin >= 2 ? text.rfind('\n', begin - 2) : std::string::npos;
@@ -214,7 +214,7 @@ Json step_record(const StepEnd& end) {
     }
     if (!end.run.is_null()) record["run"] = end.run;
     if (!end.peers.is_null()) record["peers"] = end.peers;
-    if (!is_printable(record)) {  // figures of other types than the page has room for
+    if (!is_printable(record)) {  // values of types that the page cannot print
         for (const char* key : {"run", "peers"}) record.erase(key);
         record["status"] = "failed";
         record["message"] = shortened("its figures cannot be read; " + message);

@@ -1,4 +1,4 @@
-// The report's rule that nothing passes unproven, and how the results of several calls become one.
+// The report's rule that no step passes unproven, and the merging of several calls.
 #include "tests/bench/check_results.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,8 @@ TEST(StepRecordTest, ACrashNamesTheTestThatItHappenedIn) {
     EXPECT_NE(message.find("illegal address"), std::string::npos) << message;
 }
 
-// What gpu_check_shards.sh leaves: several processes' results one after the other, or, where one of them crashed, only their output.
+// Output of gpu_check_shards.sh: results of several processes in sequence or, if one of them crashed, only
+// their logs.
 TEST(StepRecordTest, CountsSeveralProcesses) {
     const std::string one = gtest_json(R"({"name":"one","result":"COMPLETED"})"),
                       two = gtest_json(
@@ -111,7 +112,7 @@ TEST(StepRecordTest, NothingPassesUnproven) {
     EXPECT_EQ(step_record(bench_end("all", ""))["status"], "failed");
     EXPECT_EQ(step_record(bench_end("all", "{\"kind\":\"ceilings\"}\n"))["status"], "skipped");
     EXPECT_EQ(step_record(bench_end("all", bench_lines("hand", 1, 1) + "{\"kind\":\"o"))["status"], "failed");
-    // A failure of an earlier round of --gtest_repeat, of which the last round's JSON knows nothing.
+    // A failure in an earlier round of --gtest_repeat, which the last round's JSON does not contain.
     EXPECT_EQ(step_record(gtest_end(0, passed, "[ RUN      ] A.one\n[  FAILED  ] A.one (1 ms)\n"))["status"],
               "failed");
 }

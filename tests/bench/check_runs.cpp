@@ -12,7 +12,7 @@ namespace speedrun::bench {
 namespace {
 
 constexpr size_t kCurvePoints = 50;
-constexpr size_t kUntimedSteps = 3;  // caches of shapes, clocks and pages of the first steps
+constexpr size_t kUntimedSteps = 3;  // first steps: caches of shapes, clocks and pages warm up
 
 Json read_json(const std::string& path) {
     std::ifstream file(path);
@@ -20,7 +20,7 @@ Json read_json(const std::string& path) {
     return Json::parse(file);
 }
 
-// Lines of a run's metrics.jsonl that are of a step.
+// Step lines of a run's metrics.jsonl.
 std::vector<Json> read_steps(const std::string& path) {
     std::ifstream file(path);
     if (!file) throw std::runtime_error(path + " is not there");
@@ -81,7 +81,7 @@ void compare_runs(const RunCheck& check, const std::vector<Json>& steps, Checked
 void read_figures(const RunCheck& check, const Json& summary, const std::vector<Json>& steps, Json& figures) {
     const double tokens = steps.front().at("tokens").get<double>(), step_ms = median_of(steps, "step_ms");
     const double ceiling = summary.at("ceiling_flops_per_s").get<double>();
-    // The summary's rate is over all steps; this one goes with the median step.
+    // The summary's rate covers all steps; this one corresponds to the median step.
     const double mean_ms = summary.at("train_ms").get<double>() / summary.at("steps").get<double>();
     const double flops_per_s = summary.at("flops_per_s").get<double>() * mean_ms / step_ms;
     figures = {{"steps", summary.at("steps")},

@@ -1,4 +1,4 @@
-// What a run of `speedrun` in a check on a GPU has left: its figures, and whether they are what they must be.
+// Figures of a `speedrun` run in a check on a GPU, and whether they are as expected.
 #pragma once
 
 #include <string>
@@ -8,26 +8,26 @@
 namespace speedrun::bench {
 
 struct RunCheck {
-    std::string folder{};  // of the run
-    double floor_ms = 0;   // of a step; 0: none known
-    std::string losses{};  // file {"losses": […]} that the run's first losses agree with; empty: none
-    double tolerance = 0;  // of a loss, relative
+    std::string folder{};  // run folder
+    double floor_ms = 0;   // roofline bound of a step; 0: unknown
+    std::string losses{};  // file {"losses": […]} that the run's first losses must match; empty: none
+    double tolerance = 0;  // relative tolerance of a loss
     std::string
-        same_as{};  // metrics.jsonl of a run of the same losses and gradient norms, bit for bit; empty: none
+        same_as{};  // metrics.jsonl of a run with bitwise equal losses and gradient norms; empty: none
     bool must_reach_target = false;
 };
 
 struct Checked {
     Json figures = Json::object();
-    std::string failure;  // empty: as it must be
+    std::string failure;  // empty: as expected
 };
 
 // {steps, tokens_per_step, tokens_per_s and step_ms (medians of all steps but the first three), startup_ms,
-// optimizer_ms, losses, tflops, share_of_product, share_of_floor, memory_mib, val_loss, …}. Throws nothing:
-// what cannot be read is a failure.
+// optimizer_ms, losses, tflops, share_of_product, share_of_floor, memory_mib, val_loss, …}. Never throws:
+// unreadable files are a failure.
 Checked check_run(const RunCheck& check);
 
-// The JSON that compare_peers.sh has written, which must say that all went well.
+// Checks the JSON written by compare_peers.sh, which must report success.
 Checked check_peers(const std::string& path);
 
 }  // namespace speedrun::bench

@@ -1,4 +1,4 @@
-// What a check on a GPU takes for a good run, and what not.
+// Runs that a check on a GPU accepts, and runs that it rejects.
 #include "tests/bench/check_runs.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_F(CheckRunTest, FiguresAreThoseOfTheMedianStep) {
     EXPECT_DOUBLE_EQ(checked.figures.at("step_ms"), 10);
     EXPECT_DOUBLE_EQ(checked.figures.at("tokens_per_s"), 102400);
     EXPECT_DOUBLE_EQ(checked.figures.at("share_of_floor"), 0.4);
-    // 8 steps in 350 ms did 1e12 FLOP/s: a step of 10 ms does 4.375 times as many.
+    // 8 steps in 350 ms ran at 1e12 FLOP/s: a step of 10 ms runs at 4.375 times that rate.
     EXPECT_DOUBLE_EQ(checked.figures.at("tflops"), 4.375);
     EXPECT_DOUBLE_EQ(checked.figures.at("share_of_product"), 4.375 / 8);
 }

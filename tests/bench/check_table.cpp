@@ -1,4 +1,4 @@
-// The page that a report prints.
+// Printed page of a report.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ std::string percent(const Json& object, const char* key) {
     return number_of(object, key) > 0 ? fmt::format("{:.0f}%", 100 * number_of(object, key)) : "-";
 }
 
-// Training runs: what `floor` and `product` are shares of is in records/gpu_checks/README.md.
+// Training runs: records/gpu_checks/README.md defines the shares of `floor` and `product`.
 void print_runs(const Json& report, std::string& out) {
     bool first = true;
     for (const Json& step : report.at("steps")) {

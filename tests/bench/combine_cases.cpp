@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kGateInputs = 12;  // the first columns of a row, which gates read
 
-// x ← c₀·x + c₁·a + g·x₀: a sublayer's end, with two scalars and an injection gated per token; the gate is a
-// column of a wider tensor.
+// x ← c₀·x + c₁·a + g·x₀: the end of a sublayer, with two scalars and an injection gated per token. The gate
+// is a column of a wider tensor.
 void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
     const std::string shape = fmt::format("3x{}x{}", tokens, width);
@@ -57,7 +57,7 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
          }});
 }
 
-// A sublayer's end with the norm that reads it.
+// The end of a sublayer with the norm that follows.
 void add_normed_sublayer(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
     const std::string shape = fmt::format("3x{}x{}", tokens, width);
@@ -185,8 +185,8 @@ void add_smear(std::vector<Case>& cases, const ModelShape& s) {
          }});
 }
 
-// A gate for each head, of the first columns of a wider row. What is counted of a row are the sectors that these lie in: a
-// device's memory gives nothing less.
+// One gate per head, from the first columns of a wider row. A row is counted by the sectors of these columns,
+// the smallest unit of device memory.
 void add_gate(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads;
     const std::string shape = fmt::format("{}x{}x{}", tokens, kGateInputs, heads);

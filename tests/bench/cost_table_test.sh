@@ -1,5 +1,6 @@
 #!/bin/sh
-# scripts/cost_table.sh with few points of a tiny model: every row is there and whole. No time is held to anything.
+# scripts/cost_table.sh with few points of a tiny model: every row is present and complete. Times are not
+# checked.
 # Usage: cost_table_test.sh SPEEDRUN REPOSITORY
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES LABELS bench
 set -u
@@ -19,7 +20,7 @@ for row in "threads | 1" "threads | 2" "width | 128" "layers | 2" "tokens a step
         fail "no whole row of $row"
 done
 grep -q "| 0.0 | 0.0 | 0 |" "$work/table.md" && fail "a row of zeros"
-# A model twice as wide needs more than twice the work.
+# A model twice as wide must take more than twice the work.
 awk -F '|' '$2 == " width " { if (!first) first = $5; last = $5 } END { exit !(last > 2 * first) }' "$work/table.md" || fail "work does not grow with width"
 
 [ $failures -eq 0 ] && echo "all checks of the cost table passed"

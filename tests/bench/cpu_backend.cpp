@@ -7,8 +7,8 @@ namespace speedrun::bench {
 
 namespace {
 
-// f32 products by what libraries this machine has, to hold our own against: C (n x n) = A Bᵀ. Both take
-// matrices by rows, and OMP_NUM_THREADS.
+// f32 matmuls C (n x n) = A Bᵀ of the libraries on this machine, for comparison. Both libraries use row-major
+// matrices and OMP_NUM_THREADS.
 using OneDnnGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*,
                            int64_t, float, float*, int64_t);
 using CblasGemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float,
@@ -24,7 +24,7 @@ Function find_in(const std::vector<const char*>& names, const char* symbol) {
     return nullptr;
 }
 
-// A probe that runs on the stream's thread; a product that is not of f32 has none.
+// A probe that runs on the stream's thread, for f32 matmuls only.
 template <class Run>
 ProductProbe probe(const char* name, Run run) {
     return {name, [run](Tensor c, Tensor a, Tensor b, Stream& stream) {

@@ -30,7 +30,7 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     backend.ceilings = ceiling_sizes(*backend.device);
     backend.library_matmul = libraries.products == Products::library && cuda.notes.empty();
     if (libraries.products == Products::hand) {
-        // The library is the ceiling of our own kernels too; it works on the same GPU's memory and streams.
+        // The library also sets the peak for our own kernels; it uses the same GPU memory and streams.
         auto library = std::make_shared<CudaBackend>(
             ::speedrun::make_cuda_backend({.libraries = {.products = Products::library}}));
         backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {

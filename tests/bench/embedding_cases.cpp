@@ -1,4 +1,4 @@
-// Look-ups in tables, and their gradients: bound by memory.
+// Table lookups and their gradients: memory-bound.
 #include <fmt/format.h>
 
 #include <random>
@@ -11,15 +11,15 @@ namespace speedrun::bench {
 
 namespace {
 
-// What good kernels reach of the floor in the passes over all tokens together: 6.85 of 7.8 ms.
+// Share of the roofline bound that good kernels reach in all passes over tokens: 6.85 of 7.8 ms.
 const std::vector<Published> kPublished = {{"realistic", 0, 0, 6.85 / 7.8}};
 
-// signs: rows of a table that is read with these instead of positions.
+// signs: the table has signs instead of positions.
 struct Kind {
     bool positions = false, signs = false;
 };
 
-// What signs the tokens have, of 8192 rows of them.
+// Signs of the tokens, from 8192 rows of signs.
 struct Signs {
     std::vector<int32_t> row, bits;
 
@@ -76,7 +76,7 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, const Kind& ki
              m.check(dtable);
              const Tensor index = m.indices(ids), dout = m.input({tokens, width});
              const Tensor order = m.workspace(DType::i32, {2, tokens});
-             m.count_read(order.bytes() - index.bytes());  // what is read in its stead
+             m.count_read(order.bytes() - index.bytes());  // read instead of the index
              m.setup([=](Ops& ops, Stream& stream) {
                  ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
              });
@@ -90,7 +90,8 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, const Kind& ki
     if (with_signs) return;
     cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
                      fmt::format("{} below {}", tokens, vocab), 0, kPublished, [=](CaseMemory& m) -> Enqueue {
-                         // Made as f32, in which what was not written is NaN and an id next to nothing.
+                         // Created as f32, with NaN for unwritten elements; an id has the bits of a value
+                         // near 0.
                          const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
                          const Tensor order(written.data, DType::i32, {2, tokens});
                          return [=](Ops& ops, Stream& stream) {

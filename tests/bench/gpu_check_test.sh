@@ -1,6 +1,6 @@
 #!/bin/sh
-# gpu_check.sh with stand-ins for the programs: stages that hang, crash, print garbage or fill the disk leave all others to
-# report, and several short calls make one whole report in which nothing was done twice.
+# gpu_check.sh with fake programs. Stages that hang, crash, print garbage or fill the disk leave the report of
+# all others intact. Several short calls make one complete report in which no step ran twice.
 # Usage: gpu_check_test.sh GPU_REPORT SOURCE_DIR
 # ctest: ARGS GPU_REPORT ROOT PROPERTIES LABELS bench
 set -u
@@ -24,14 +24,15 @@ for step in json.load(open(sys.argv[1], encoding="utf-8"))["steps"]: print(step[
         "$gpu_report" merge --states out "$1" >/dev/null
     fi
 }
-# expect_states OUT_DIR: its steps are those on standard input, no more and no less.
+# expect_states OUT_DIR: its steps must be exactly the ones on standard input.
 expect_states() {
     cat >expected
     states "$1"
     diff expected out >difference || { cp difference out && fail "the steps of $1 differ from what is expected"; }
 }
 
-# ---- a bundle of stand-ins. FAULTS: a list of name:fault; SLOW: a name. A name is that of a run, a group of operations, or tests.
+# ---- a bundle of fakes. FAULTS: a list of name:fault; SLOW: a name. A name is a run, a group of operations,
+# or tests.
 mkdir -p bundle/bin bundle/share/speedrun/data/kjv
 cp "$source"/scripts/gpu_check*.sh "$source/scripts/cuda_env.sh" bundle/
 ln -s "$source/configs" bundle/share/speedrun/configs
@@ -39,12 +40,12 @@ touch bundle/share/speedrun/data/kjv/dataset.json
 echo git_sha=first >bundle/manifest.txt
 ln -s "$gpu_report" bundle/bin/gpu_report
 cat >bundle/bin/fault <<'F'
-# fault NAME: what FAULTS says of it. Sourced.
+# fault NAME: runs its fault from FAULTS. Sourced.
 fault() {
     echo "$1" >>"$CALLS"
     [ "$SLOW" != "$1" ] || sleep 30
     case " $FAULTS " in
-    *" $1:hang "*) # deaf to TERM, and so is its child, in a process group of its own
+    *" $1:hang "*) # ignores TERM, like its child in a process group of its own
         trap '' TERM
         timeout -k 1 60 sh -c 'trap "" TERM; echo $$ >>"$HUNG"; while :; do sleep 1; done' &
         echo $$ >>"$HUNG"
@@ -119,8 +120,8 @@ F
 chmod +x bundle/bin/*
 check="$work/bundle/gpu_check.sh"
 
-# ---- a stage of which everything hangs leaves time for the next one: 13 steps of two seconds, killed, in a call of 20. Looked at
-# in the end.
+# ---- a stage whose steps all hang leaves time for the next one: 13 steps of two seconds, killed, in a call
+# of 20. Checked at the end.
 many='S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11'
 for suite in $many; do FAULTS="$FAULTS $suite:hang"; done
 env CALLS="$work/share_calls" HUNG="$work/share_hung" FAULTS="tests:hang $FAULTS" SUITES="$many" \
@@ -128,7 +129,7 @@ env CALLS="$work/share_calls" HUNG="$work/share_hung" FAULTS="tests:hang $FAULTS
 sharing=$!
 FAULTS=''
 
-# ---- faults in every stage: each step is told, JSON and log stay whole, nothing is left running.
+# ---- faults in every stage: each step is reported, JSON and log stay complete, no process is left running.
 FAULTS='tests:truncated Bad:crash step-modern,library,no_graph:hang step-modern,hand:crash step-gpt2,library:garbage
  product:garbage optimizer:hang utility:truncated train-kjv_again:crash peer-124m_modern.json:garbage peer-gpt2_124m.json:crash'
 FAULTS=$(echo "$FAULTS" | tr '\n' ' ')
@@ -178,7 +179,7 @@ while read -r pid; do
 done <"$HUNG"
 rm -f "$HUNG"
 
-# Failed and skipped steps are done once more when asked for, those that passed are not; the failed suites are forgotten.
+# Failed and skipped steps run again on request, passed ones do not. Results of the failed suites are deleted.
 FAULTS=''
 : >"$CALLS"
 expect 1 'not run: 4 steps' sh "$check" --device cpu --again tests faults tests step
@@ -187,7 +188,8 @@ states faults
     fail 'tests: not repeated as asked for'
 [ "$(cat "$CALLS")" = tests ] || { cp "$CALLS" out && fail 'more was repeated than asked for'; }
 
-# ---- with cores enough, the tests run as several processes: each a share, all in one step; one that crashes fails it.
+# ---- with enough cores, the tests run as several processes: each a share, all in one step; a crash of one
+# fails it.
 mkdir cores
 printf '#!/bin/sh\necho 8\n' >cores/getconf
 chmod +x cores/getconf
@@ -198,11 +200,11 @@ FAULTS=tests:crash
 expect 1 'no test ran; exit code 139' env PATH="$work/cores:$PATH" sh "$check" --device cpu crashed tests
 FAULTS=''
 
-# ---- short calls: stopped, killed, cut off by its end, and one that does the rest, each with a read-only copy of what the one before
-# left.
+# ---- short calls: stopped, killed, cut off by the end of the call, and one that runs the rest. Each has a
+# read-only copy of the output of the one before.
 : >"$CALLS"
 copy() { rm -rf "$2" && cp -R "$1" "$2" && chmod -R a-w "$2"; }
-# interrupt SIGNAL COMMAND...: sends it the signal once a stand-in hangs; sets got.
+# interrupt SIGNAL COMMAND...: sends it the signal once a fake hangs; sets got.
 interrupt() {
     signal=$1
     shift
@@ -246,14 +248,14 @@ cp "$CALLS" before
 expect 0 'result: passed' sh "$check" --device cpu short4 step ops train
 cmp -s before "$CALLS" || fail 'a finished check was repeated'
 
-# Results of other programs are refused, with both named; --fresh forgets them.
+# Results of other programs are refused, with both named; --fresh deletes them.
 echo '# another build' >>bundle/bin/op_bench
 echo git_sha=second >bundle/manifest.txt
 expect 2 "git_sha: recorded 'first', now 'second'; programs: recorded '" sh "$check" --device cpu short4 ops
 expect 2 'another OUT_DIR, or --fresh' sh "$check" --device cpu short4 ops
 expect 1 'ops product: not run no time was left' sh "$check" --device cpu --fresh --seconds 0 short4 ops
 
-# ---- a full disk: a small one, where it may be mounted.
+# ---- a full disk: a small file system, if it can be mounted.
 mkdir small
 cat >on_small_disk <<'F'
 mount -t tmpfs -o size=3m none small || exit 77

@@ -14,7 +14,7 @@
 namespace speedrun::bench {
 namespace {
 
-// The whole file; "" where there is none.
+// Content of the whole file; "" if it does not exist.
 std::string content_of(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     std::ostringstream content;
@@ -22,7 +22,7 @@ std::string content_of(const std::string& path) {
     return content.str();
 }
 
-// Replaces the file as a whole: on a full disk the one before stays.
+// Replaces the file atomically: on a full disk the previous one stays.
 void write(const std::string& path, const std::string& text) {
     const std::string part = path + ".part";
     std::ofstream file(part, std::ios::trunc);
@@ -35,8 +35,8 @@ void write(const std::string& path, const std::string& text) {
     throw_data("{}: cannot be written to", path);
 }
 
-// Appends a line, or nothing: what a full disk took of it is cut off again, and half a line that a killed
-// process left is ended first. Bytes that are no UTF-8 (of a log) are replaced.
+// Appends a whole line or nothing: a line truncated by a full disk is removed, and a partial line of a killed
+// process is ended first. Bytes that are not UTF-8 (of a log) are replaced.
 void append(const std::string& path, const Json& record) {
     std::string line = record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     const std::string before = content_of(path);
@@ -114,7 +114,7 @@ int append_step(Options& options) {
     return 0;
 }
 
-// Results of two builds or cards are no one report.
+// Results of two builds or GPUs must not form one report.
 int check_origin(const Options& options) {
     const Json report = report_of({options.results}, {});
     if (report.at("device").empty() && report.at("steps").empty()) return 0;

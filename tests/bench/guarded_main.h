@@ -1,4 +1,4 @@
-// What main() of every tool here does: run the body, turn an exception into a message and an exit code.
+// main() of every tool here: runs the body and turns an exception into a message and an exit code.
 #pragma once
 
 #include <cstdio>

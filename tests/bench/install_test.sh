@@ -1,6 +1,7 @@
 #!/bin/sh
-# What is packed works from where it is: the tarball, unpacked, has all that README's commands need, prepares the King
-# James text and trains two steps on it. The Debian package has the same files. Usage: install_test.sh BUILD_DIR VERSION
+# Packages work in place. The unpacked tarball has all files for README's commands, prepares the King James
+# text and trains two steps on it. The Debian package has the same files.
+# Usage: install_test.sh BUILD_DIR VERSION
 # ctest: ARGS BUILD VERSION PROPERTIES TIMEOUT 120
 set -eu
 build=$1 version=$2
@@ -29,7 +30,7 @@ done
 (cd prefix && find . ! -type d) | sort >files
 ! grep -e '_tests$' -e '\.pyc$' -e '\.bin$' files || fail "that should not be packed"
 
-# The program uses the package's libraries, but the machine's where the machine's MPI uses them too.
+# The program uses the package's libraries, except for libraries that the machine's MPI uses too.
 ldd prefix/bin/speedrun >libraries
 grep libspdlog libraries | grep -q "$work/prefix/" || fail "$(cat libraries)"
 if grep -q 'libmpi\.' libraries; then
@@ -41,7 +42,7 @@ if command -v dpkg-deb >/dev/null 2>&1 && [ -e /etc/debian_version ]; then
     dpkg-deb -x "$package" deb || fail "no $package"
     (cd deb/usr && find . ! -type d) | sort | diff files - || fail "the Debian package has other files than the tarball"
     [ "$(ls deb)" = usr ] || fail "the Debian package has files outside /usr: $(ls deb)"
-    # Each library that is not packed comes with a package that is named.
+    # Each library that is not packed belongs to a package in Depends.
     dpkg-deb -f "$package" Depends | tr -d ',|' | tr ' ' '\n' >named
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' libraries | grep -v "^$work" | while read -r library; do
         readelf -d prefix/bin/speedrun | grep -q "NEEDED.*\[$(basename "$library")\]" || continue

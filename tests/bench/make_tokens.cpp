@@ -1,6 +1,6 @@
-// Writes token shards like text's: frequencies of a 50k vocabulary and lengths of documents, for timing a
-// training step. The King James text as bytes would not do: 60 different tokens put all of the embedding's
-// gradient into 60 rows.
+// Writes token shards with the statistics of text, for timing a training step: frequencies of a 50k
+// vocabulary and lengths of documents. The King James text as bytes would not do: 60 different tokens put all
+// of the embedding's gradient into 60 rows.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

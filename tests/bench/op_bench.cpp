@@ -1,4 +1,4 @@
-// Times every operation of kernels/ops/ops.h and prints it beside its floor and what others have published.
+// Times every operation of kernels/ops/ops.h and prints it next to its roofline bound and published figures.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 namespace speedrun::bench {
 namespace {
 
-constexpr int kSkipped = 77;  // what scripts and ctest take for a skip
+constexpr int kSkipped = 77;  // exit code for a skip, for scripts and ctest
 
 struct Options {
     std::string device = "cpu", scale = "full", filter, json, dtype = "bf16";
@@ -57,7 +57,7 @@ int run(const Options& options) {
     const bool small = options.scale == "small";
     if (small) backend.cache_bytes = 0;
     const auto stream = backend.device->create_stream("compute");
-    // While the device is busy with this, the host enqueues a batch of calls.
+    // Keeps the device busy while the host enqueues a batch of calls.
     const Buffer head_start(*backend.device, "bench", MemoryCategory::workspace, backend.head_start_bytes);
     const Tensor ballast = head_start.tensor(DType::f32, {head_start.bytes() / size_of(DType::f32)});
     Timer timer(*backend.device, *stream, [&] {
@@ -71,11 +71,11 @@ int run(const Options& options) {
     std::set<std::string> timed;
     int num_failed = 0;
     for (Case& c : cases) {
-        if (options.device != "cuda" || small) c.published.clear();  // they are for a GPU at full size
+        if (options.device != "cuda" || small) c.published.clear();  // published for a GPU at full size
         std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
         const size_t num_notes = backend.ops->notes().size();
         const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
-        // Our own kernels have stood in for cuDNN, or those of all GPUs for those of one: no figure of theirs.
+        // Skips the figure if our own kernels replaced cuDNN, or the portable kernels replaced wgmma.
         if (const auto notes = backend.ops->notes();
             libraries.attention != AttentionKind::hand && notes.size() > num_notes) {
             fmt::print("{:<44}left out: {}\n", c.name, notes.back());

@@ -1,6 +1,6 @@
-// The cases of op_bench under Google Benchmark, on the CPU: its filters, repetitions, statistics and
-// comparisons
-// (--help). Each call is timed by events of the device; rates are of the FLOPs and the least bytes of a call.
+// The cases of op_bench in Google Benchmark, on the CPU, with its filters, repetitions, statistics and
+// comparisons (--help). Each call is timed by device events; rates use the FLOPs and the minimum bytes of a
+// call.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ constexpr const char* kUsage =
     "Everything else is Google Benchmark's. Exit codes: 0 done; 1 a case failed, or an operation has none; 2 "
     "bad usage.\n";
 
-// What is left in argv is Google Benchmark's.
+// Options left in argv are for Google Benchmark.
 Options take_options(int& argc, char** argv) {
     Options options;
     int kept = 1;

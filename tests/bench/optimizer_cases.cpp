@@ -10,7 +10,7 @@ namespace speedrun::bench {
 
 namespace {
 
-// weights: of bf16 they have no copy.
+// weights: bf16 weights have no copy.
 void add_adamw(std::vector<Case>& cases, const ModelShape& s, const char* name, DType weights) {
     const int64_t count = s.padded_vocab * s.width;
     cases.push_back({name, "adamw_step", fmt::format("{}", count), 0, {}, [=](CaseMemory& m) -> Enqueue {
@@ -18,7 +18,7 @@ void add_adamw(std::vector<Case>& cases, const ModelShape& s, const char* name, 
                          const Tensor parameter = weights == DType::f32 ? m.output({count}) : master;
                          const Tensor first = m.inout(DType::f32, {count}),
                                       grad = m.input(DType::f32, {count}), one = m.constant({1}, 1.0f);
-                         // Positive: it stands below a root. It is written too.
+                         // Positive: it is the argument of a root. It is written too.
                          const Tensor second = m.constant({count}, 0.5f);
                          m.count_written(second.bytes());
                          m.check(second);
@@ -114,7 +114,7 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
                      {.update = update, .second_moment = second, .grad_scale = one, .beta2 = 0.95f}, stream);
              };
          }});
-    // A symmetric product needs half of its elements.
+    // A symmetric matmul needs half of its elements.
     const auto symmetric = [&](int64_t side, int64_t depth) {
         return static_cast<double>(n) * static_cast<double>(side * (side + 1)) * static_cast<double>(depth);
     };

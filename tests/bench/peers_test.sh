@@ -1,7 +1,7 @@
 #!/bin/sh
-# The PyTorch twin computes what speedrun computes: losses of four f32 steps, optimizers included, for both families with all
-# their switches; and it refuses what it has no maths for. Needs PyTorch (PEER_PYTHON); elsewhere only whether it knows every key of
-# both configs is tested, and the rest skipped.
+# The PyTorch twin computes the same steps as speedrun: losses of four f32 steps, including optimizers, for
+# both families with all their switches. It refuses unsupported settings. Needs PyTorch (PEER_PYTHON). Without
+# it, only its support of every key of both configs is tested, and the rest is skipped.
 # Usage: peers_test.sh SPEEDRUN MAKE_TOKENS SOURCE_DIR
 # ctest: ARGS SPEEDRUN MAKE_TOKENS ROOT PROPERTIES LABELS bench
 set -u
@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 "$make_tokens" tokens --tokens 20000 --val-tokens 2000 --vocab-size 300 >/dev/null || exit 1
-# Every key that a config has today, or has got since the twin was written.
+# Every key of the current configs, including keys newer than the twin.
 for config in gpt2_124m 124m_modern; do
     "$speedrun" train "$source/configs/$config.json" --out known --name "$config" --quiet --set 'data.train=tokens/train_*.bin' \
         --set 'data.val=tokens/val_*.bin' --set data.shuffle=false --set data.val_tokens=64 --set schedule.steps=0 --set schedule.warmup_steps=0 --set device=cpu \
@@ -29,7 +29,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# compared NAME CODE SETTING...: compare_peers.sh on a small model, in $modes, ends with CODE.
+# compared NAME CODE SETTING...: compare_peers.sh on a small model, in $modes, must end with CODE.
 modes=eager-f32
 compared() {
     name=$1 code=$2 config=$3
@@ -55,7 +55,8 @@ for name in gpt2 modern switches plain; do
     [ "$(grep -c '"tokens_per_s": [1-9]' "$name.json")" = 2 ] || fail "$name.json: two sides should be timed"
 done
 
-# The figures name their processor, and the best of each precision; the speeds of so small a model mean nothing.
+# The figures name their processor, and the best of each precision. Speeds of such a small model are not
+# checked.
 grep -q '"processor": "[^"]..*", "cores": [1-9][0-9]*, "isa": [n"]' modern.json || fail "modern.json names no processor: $(cat modern.json)"
 grep -q '"precision": "f32", "speedrun": "speedrun-f32", "peer": "eager-f32", "speedrun_is_faster_by": [0-9.]*[1-9]' modern.json || fail "modern.json: no ratio"
 if "$speedrun" doctor | grep -q 'precision auto is bf16'; then
@@ -67,7 +68,7 @@ if "$speedrun" doctor | grep -q 'precision auto is bf16'; then
     [ "$rows" = "speedrun-bf16 eager-bf16 speedrun-f32 eager-f32" ] || fail "the rows of a precision are not together: $rows"
 fi
 
-# Stopped before the last round it leaves the figures of those before.
+# Stopped before the last round, it writes the figures of the completed rounds.
 sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 999 --steps 1 --modes eager-f32 --json stopped.json \
     --set 'data.train=tokens/train_*.bin' --set 'data.val=tokens/val_*.bin' --set model.num_layers=1 --set model.model_dim=32 \
     --set model.num_heads=2 --set model.vocab_size=310 --set batch.sequence_length=64 --set batch.microbatch_tokens=256 \
@@ -82,7 +83,7 @@ wait "$stopped"
 "$python" -c 'import json; r = json.load(open("stopped.json")); assert 1 <= r["rounds"] < 999 and len(r["peers"]) == 2, r' ||
     fail "stopped.json: $(cat stopped.json stopped.log)"
 
-# What the twin cannot do it refuses, by name.
+# The twin refuses unsupported settings by name.
 compared normuon 1 124m_modern.json optimizers.groups.0.normuon=true
 grep -q 'the twin has no normuon' normuon.log || fail "normuon is not refused by name: $(cat normuon.log)"
 compared factor 1 124m_modern.json schedule.lr_factor=0.5

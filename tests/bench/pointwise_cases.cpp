@@ -1,4 +1,4 @@
-// Everything of a forward and backward pass that is neither product nor attention: bound by memory.
+// All operations of a forward and backward pass except matmuls and attention: memory-bound.
 #include <fmt/format.h>
 
 #include <set>
@@ -10,7 +10,7 @@ namespace speedrun::bench {
 
 namespace {
 
-// 34 passes of T x 768 a layer: floor 6.85 ms, realistic 7.8 ms.
+// 34 passes of T x 768 per layer: roofline bound 6.85 ms, realistic 7.8 ms.
 const std::vector<Published> kPointwise = {{"realistic", 0, 0, 6.85 / 7.8}};
 
 std::string sizes(int64_t rows, int64_t cols) {
@@ -151,13 +151,13 @@ void add_residual_stream(std::vector<Case>& cases, const ModelShape& s) {
                      }});
 }
 
-// In place, call after call: with rstd = 1 repeated gradients neither grow nor vanish.
+// In place in every call: with rstd = 1 repeated gradients neither grow nor vanish.
 void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads, half = s.head_dim / 2;
     const RotaryOptions options{heads, s.head_dim, true, true};
     const std::vector<int32_t> position = documents_of(s).position;
     const auto name = [&](const char* op) { return fmt::format("pointwise.{}.{}", s.name, op); };
-    // Rows of (cos, sin) of one angle: the operation must not change the vectors' length.
+    // Rows of (cos, sin) of one angle: the operation must keep the vectors' lengths.
     const auto tables = [=](CaseMemory& m) {
         return std::pair(m.constant({s.sequence_length, half}, 0.6f),
                          m.constant({s.sequence_length, half}, 0.8f));
@@ -186,7 +186,7 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
              const Tensor qkv = m.inout(m.real(), {tokens, 3 * width});
              const Tensor q = qkv.column_slice(0, width), k = qkv.column_slice(width, width),
                           v = qkv.column_slice(2 * width, width);
-             // v ends as (v + z) / 2 of itself, call after call: it stays near z.
+             // v becomes (v + z) / 2 in every call: it stays near z.
              const ValueMix value{v, v, {m.input({tokens, width}), m.constant({2}, 0.5f)}};
              const Tensor rstd = m.output(DType::f32, {tokens, 2 * heads}), p = m.indices(position);
              const auto [cos, sin] = tables(m);
@@ -224,8 +224,8 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
 }
 
 struct LossForm {
-    int64_t num_targets = 1;  // of each row, weighed if there are several
-    bool fp8 = false;         // gradients in 8 bits
+    int64_t num_targets = 1;  // targets per row, weighted if more than one
+    bool fp8 = false;         // FP8 gradients
 };
 
 void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, LossForm form = {}) {
@@ -264,7 +264,7 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, Loss
                      }});
 }
 
-// What one of two ranks does that have half of the columns each.
+// Work of one of two ranks, each with half of the columns.
 void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float softcap) {
     const int64_t tokens = s.tokens, columns = s.padded_vocab / 2, whole_vocab_size = s.vocab_size;
     const std::vector<int32_t> ids = zipf_tokens({.count = tokens, .vocab_size = s.vocab_size});

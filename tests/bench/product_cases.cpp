@@ -1,4 +1,4 @@
-// Matrix products of one layer and the head: forward y = x Wᵀ, dgrad dx = dy W, wgrad dW += dyᵀ x.
+// Matmuls of one layer and the head: forward y = x Wᵀ, dgrad dx = dy W, wgrad dW += dyᵀ x.
 #include <fmt/format.h>
 
 #include "tests/bench/cases.h"
@@ -49,8 +49,8 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
          }});
 }
 
-// The head's products of 8-bit numbers, what their operands come from, and what the MLP has besides. The loss writes its gradients
-// as such a number (pointwise_cases.cpp).
+// FP8 matmuls of the head, the quantization of their operands, and the additional FP8 work of the MLP. The
+// loss writes its gradients as FP8 (pointwise_cases.cpp).
 void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab;
     const std::string name = fmt::format("fp8.{}.head.", shape.name);
@@ -134,7 +134,7 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
 
 std::vector<Case> product_cases(const Shapes& shapes) {
     const ModelShape& r = shapes.recipe;
-    // Milliseconds: the realistic time of all such products of a microbatch (2.2 for 36 output products, 10.3
+    // Milliseconds: the realistic time of all such matmuls of a microbatch (2.2 for 36 output matmuls, 10.3
     // for the head's three), divided evenly.
     const std::vector<Published> output = {{"realistic", 0, 2.2 / 36, 0}};
     const std::vector<Published> head = {{"realistic", 0, 10.3 / 3, 0}};

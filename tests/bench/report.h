@@ -1,5 +1,5 @@
-// The two forms of a result: JSON lines, appended as they come so that a killed run keeps what it has, and a
-// table on stdout.
+// Output of results: JSON lines, appended immediately so that a killed run keeps its results, and a table on
+// stdout.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace speedrun::bench {
 
 class Report {
   public:
-    // path: of the JSON lines, appended to; empty: none. Throws a data error if it cannot be written.
+    // path: file of the JSON lines, which are appended; empty: none. Throws a data error if it cannot be
+    // written.
     Report(std::string path, std::string scale, DType real, CudaLibraries libraries);
 
     void header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning);

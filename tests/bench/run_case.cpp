@@ -12,7 +12,7 @@ namespace speedrun::bench {
 namespace {
 
 constexpr int kMaxSets = 16;
-constexpr int64_t kHostSample = 4096;  // elements of a tensor's start and end that the host looks at
+constexpr int64_t kHostSample = 4096;  // elements at a tensor's start and end that the host checks
 
 bool is_bad(const Tensor& tensor, const char* element) {
     if (tensor.dtype == DType::bf16) return !std::isfinite(float{*reinterpret_cast<const Bf16*>(element)});
@@ -21,7 +21,7 @@ bool is_bad(const Tensor& tensor, const char* element) {
     return !std::isfinite(*reinterpret_cast<const float*>(element));
 }
 
-// Non-finite elements of 8-bit numbers, which count_nonfinite does not take: on the host.
+// Counts non-finite FP8 elements on the host: count_nonfinite does not support FP8.
 double count_on_host(const Tensor& tensor, Backend& backend, Stream& stream) {
     std::vector<char> host(static_cast<size_t>(tensor.bytes()));
     backend.device->copy(host.data(), tensor.data, tensor.bytes(), stream);
@@ -30,7 +30,7 @@ double count_on_host(const Tensor& tensor, Backend& backend, Stream& stream) {
                                              [&](const char& element) { return is_bad(tensor, &element); }));
 }
 
-// Non-finite elements that the operation count_nonfinite finds.
+// Counts non-finite elements with the operation count_nonfinite.
 double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
     if (is_fp8(tensor.dtype)) return count_on_host(tensor, backend, stream);
     Buffer count(*backend.device, "bench", MemoryCategory::workspace, sizeof(float));
@@ -42,7 +42,7 @@ double count_nonfinite(const Tensor& tensor, Backend& backend, Stream& stream) {
     return found;
 }
 
-// Looks at both ends of the tensor on the host: that does not rest on a kernel that may be wrong.
+// Checks both ends of the tensor on the host, independently of a kernel that may be wrong.
 bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
     const int64_t count = std::min(tensor.numel(), kHostSample), size = size_of(tensor.dtype);
     std::vector<char> host(static_cast<size_t>(count * size));
@@ -68,7 +68,7 @@ PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DTyp
         enqueue.push_back(c.prepare(*sets_.back()));
     };
     add_set();
-    // Together larger than twice the cache.
+    // Together the sets exceed twice the cache.
     const int64_t footprint = std::max<int64_t>(sets_[0]->footprint(), 1);
     const int64_t wanted = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
     while (sets() < wanted) add_set();
@@ -79,7 +79,7 @@ PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DTyp
     MeteredOps meter(ops);
     meter.start();
     enqueue[0](meter, stream);
-    stream.synchronize();  // nothing is in flight when this throws, or when nobody runs the calls
+    stream.synchronize();  // no work is in flight if this throws, or if no calls follow
     if (meter.calls().size() != 1 || meter.calls()[0].cost.op != c.op)
         throw_internal("the case does not run {} alone", c.op);
     cost_ = meter.calls()[0].cost;
@@ -100,7 +100,7 @@ void PreparedCase::check_outputs() {
 Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
                      const TimingOptions& options) {
     Measurement result;
-    std::unique_ptr<PreparedCase> prepared;  // its memory goes after the stream has settled
+    std::unique_ptr<PreparedCase> prepared;  // freed after the stream has settled
     try {
         prepared = std::make_unique<PreparedCase>(c, backend, stream, real);
         result.bytes = prepared->bytes();

@@ -7,7 +7,7 @@
 namespace speedrun::bench {
 
 Shapes full_shapes() {
-    // Window and documents leave about 450 keys to a query: the average of the recipe's layers over a run.
+    // With window and documents a query sees about 450 keys: the average of the recipe's layers over a run.
     return {.recipe = {"recipe", 32768, 32768, 768, 6, 128, 3072, 50257, 50304, 896, 600},
             .gpt2 = {"gpt2", 32768, 1024, 768, 12, 64, 3072, 50257, 50304, 0, 0},
             .attention_tokens = 16384,

@@ -1,4 +1,5 @@
-// In place of cuda_backend.cpp: the CUDA kernels executed on the host. For their arguments, not for times.
+// Replaces cuda_backend.cpp: the CUDA kernels executed on the host, for tests of their arguments, not for
+// times.
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/bench/backend.h"
 #include "tests/simt/simt_device.h"

@@ -11,7 +11,7 @@ Timing summarize(std::vector<double> milliseconds) {
     const size_t count = milliseconds.size();
     const double median = count % 2 == 1 ? milliseconds[count / 2]
                                          : (milliseconds[count / 2 - 1] + milliseconds[count / 2]) / 2;
-    // The smallest time that at least 90% do not exceed.
+    // Smallest time that at least 90% do not exceed.
     const double p90 = milliseconds[(count * 9 + 9) / 10 - 1];
     return {static_cast<int>(count), median, milliseconds.front(), p90};
 }
@@ -19,7 +19,7 @@ Timing summarize(std::vector<double> milliseconds) {
 void settle(Stream& stream) {
     try {
         stream.synchronize();
-    } catch (const std::exception&) {  // of the failure that is being dealt with
+    } catch (const std::exception&) {  // errors after the failure that is already being handled
     }
 }
 
@@ -48,7 +48,7 @@ Timing Timer::time(const std::vector<std::function<void()>>& calls, const Timing
     stream_.synchronize();
     next_ = 0;
     std::vector<double> milliseconds;
-    int count = 1;  // the first repetition tells how many fit
+    int count = 1;  // the first repetition determines how many fit
     while (true) {
         batch(calls, count, milliseconds);
         const int done = static_cast<int>(milliseconds.size());

@@ -1,4 +1,4 @@
-// The file that remembers cuBLASLt's algorithms: whose it is, where it lies, and ranks that choose at once.
+// Cache file of cuBLASLt's algorithms: its owner, its location, and ranks that choose concurrently.
 #include "kernels/cuda/vendor/algorithm_cache.h"
 
 #include <fmt/format.h>
@@ -39,14 +39,14 @@ TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
     EXPECT_EQ(nowhere.find("key"), kWords) << "kept by this run all the same";
 }
 
-// Chooses like a run; `fastest` is what timing would give it.
+// Chooses as a run does; `fastest` is its timing result.
 AlgorithmWords choose(AlgorithmCache& cache, const std::string& key, const AlgorithmWords& fastest) {
     const auto kept = cache.find(key);
     return kept ? *kept : cache.agree(key, fastest);
 }
 
-// Two runs that both found nothing and time at the same time: who writes first has chosen for both, and
-// nothing that the other wrote is lost.
+// Two runs find no entry and time concurrently. The first to write chooses for both, and no entry of the
+// other is lost.
 TEST(AlgorithmCache, TheFirstToWriteChooses) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");
@@ -59,7 +59,7 @@ TEST(AlgorithmCache, TheFirstToWriteChooses) {
     EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("other"), kOthers);
 }
 
-// What was found in the file, and timed again for the library did not accept it.
+// An entry from the file that the library refused, and that was timed again.
 TEST(AlgorithmCache, WhatWasRefusedIsReplaced) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");
@@ -69,7 +69,7 @@ TEST(AlgorithmCache, WhatWasRefusedIsReplaced) {
     EXPECT_EQ(AlgorithmCache(file, "gpu 1").find("key"), kOthers);
 }
 
-// Ranks that are threads of one process agree on every product, whoever comes first.
+// Ranks that are threads of one process agree on every matmul, in any order.
 TEST(AlgorithmCache, ThreadsAgreeOnEveryProduct) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");

@@ -1,4 +1,4 @@
-// A GPU as a backend of tests/kernels; linked with tests/cuda/fake_cudart*.cpp it is a GPU that runs no
+// A GPU as a backend of tests/kernels. Linked with tests/cuda/fake_cudart*.cpp it is a GPU that runs no
 // kernels.
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Tables of the repository that a compile gate holds kernels to, one line per kernel.
+// Committed tables that a compile gate compares kernels with, one line per kernel.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,9 +11,8 @@
 
 namespace speedrun::testing {
 
-// Compares by lines, in any order. Writes the file instead where the environment variable `renew` is set, and
-// skips the test then; also where the first line of the file, which names the compiler, is another than the
-// table's.
+// Compares lines, in any order. If the environment variable `renew` is set, writes the file instead and skips
+// the test. Also skips if the first line of the file, which names the compiler, differs from the table's.
 inline void compare_with_committed(const std::string& path, const std::string& table, const char* renew) {
     if (std::getenv(renew)) {
         std::ofstream file(path);

@@ -1,6 +1,6 @@
-// Our use of cuBLASLt without a GPU: its own functions make and hold the descriptors, and a stand-in for the
-// product reads them back and computes, on the host, what they ask for. That proves layouts, transposes,
-// strides and epilogues; which algorithm is fast, and that the library takes them on a card, it cannot prove.
+// Our use of cuBLASLt without a GPU. The real library creates and holds the descriptors. A fake matmul reads
+// them back and computes their result on the host. That checks layouts, transposes, strides and epilogues. It
+// cannot check which algorithm is fast, or that the library accepts them on a GPU.
 // Covers: kernels/cuda/vendor/cublaslt_api.cpp
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -62,11 +62,11 @@ double element(const void* data, uint32_t type, int64_t index) {
     return static_cast<const float*>(data)[index];
 }
 
-int products = 0;                  // computed so far
-std::vector<uint64_t> algorithms;  // first word of the algorithm of each
-std::vector<uint32_t> alignments;  // that the heuristic was told, of a, b, c and d
+int products = 0;                  // matmuls computed so far
+std::vector<uint64_t> algorithms;  // first word of the algorithm of each matmul
+std::vector<uint32_t> alignments;  // alignments of a, b, c and d passed to the heuristic
 
-// D = alpha op(A) op(B) + beta C + bias, all by columns, as the descriptors say.
+// D = alpha op(A) op(B) + beta C + bias, column-major, as the descriptors state.
 cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                            cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                            const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
@@ -115,7 +115,7 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const vo
     }
     ++products;
     algorithms.push_back(algorithm->data[0]);
-    // Algorithm 3 is made the fast one.
+    // Makes algorithm 3 the fastest.
     std::this_thread::sleep_for(std::chrono::microseconds(algorithm->data[0] == 3 ? 100 : 2000));
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -245,7 +245,7 @@ TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
     }
 }
 
-// c in the type of the test. A second product of the same plan has scales of its own.
+// c in the type of the test. A second matmul of the same plan has different scales.
 TEST_P(CublasLtTest, ScaledProductsOfEightBits) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
@@ -307,7 +307,7 @@ TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
     }
 }
 
-// Unsaid, cuBLASLt takes 256 bytes for granted.
+// cuBLASLt assumes 256 bytes by default.
 TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");

@@ -1,4 +1,4 @@
-// The host side of the CUDA device against the fake runtime: what a machine without a GPU can prove of it.
+// Host side of the CUDA device with the fake runtime: all checks that need no GPU.
 // Covers: kernels/cuda/device/gpu_interop.cpp
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/device/cuda_info.h"
@@ -93,7 +93,7 @@ TEST_F(CudaDeviceTest, BuffersAreFreed) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), before);
 }
 
-// Freeing waits for all streams of the process, also for those of a rank that waits for this one.
+// Freeing waits for all streams of the process, including streams of a rank that waits for this one.
 TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
     const int64_t before = fake_gpu_allocated_bytes();
     {
@@ -110,7 +110,7 @@ TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), before);
 }
 
-// The recorded part runs at each launch and only then, and its events order other streams each time.
+// The captured part runs at each launch and only then, and its events order other streams each time.
 TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     CudaDevice device;
     const auto compute = device.create_stream("compute"), other = device.create_stream("optimizer");
@@ -140,7 +140,7 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     EXPECT_THROW(device.capture_graph(*compute, [&] { compute->synchronize(); }), Error);
     EXPECT_THROW(device.capture_graph(*compute, [&] { Buffer(device, "x", MemoryCategory::data, 8); }),
                  Error);
-    compute->synchronize();  // a failed recording leaves the stream usable
+    compute->synchronize();  // a failed capture leaves the stream usable
     CudaDevice dry(0, true);
     EXPECT_FALSE(dry.capture_graph(*dry.create_stream("compute"), [] { FAIL(); }));
 }
@@ -159,7 +159,7 @@ TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
     EXPECT_NE(message.find("EventKind::order"), std::string::npos) << message;
 }
 
-// A graph has the address of its scratch memory: growing must not free that.
+// A graph holds the address of its scratch memory: growing must not free it.
 TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
@@ -190,7 +190,7 @@ TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS"), "32");
 }
 
-// Two streams whose host work waits for one another: one thread for all streams would never end.
+// Two streams whose host work waits for each other: one thread for all streams would deadlock.
 TEST_F(CudaDeviceTest, HostWorkOfTwoStreamsMayWaitForEachOther) {
     CudaDevice device;
     const auto a = device.create_stream("reduce"), b = device.create_stream("gather");

@@ -1,4 +1,4 @@
-// How kernels are launched, against the fake runtime: its limits, shared memory, ranks that are threads.
+// Kernel launch with the fake runtime: limits, shared memory, ranks that are threads.
 // Covers: kernels/cuda/blocks/launch.cu
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ class CudaLaunchTest : public ::testing::Test {
     ~CudaLaunchTest() override { set_fake_gpu({}); }
 };
 
-// A launch that the hardware would refuse names the kernel and the line that launched it.
+// A launch that the hardware would refuse names the kernel and the line of the launch.
 TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
     CudaDevice device;
     CudaOps ops(device);
@@ -37,7 +37,7 @@ TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
     EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
 }
 
-// All of one tensor of rows: only shapes matter here.
+// All arguments are one tensor of rows: only shapes matter here.
 op::AttentionBackward backward_of(const Tensor& rows, const Tensor& lse, const Tensor& first_key,
                                   const AttentionOptions& options, const Tensor& place = {}) {
     return {.dq = rows,
@@ -54,7 +54,7 @@ op::AttentionBackward backward_of(const Tensor& rows, const Tensor& lse, const T
             .options = options};
 }
 
-// A recorded launch needs what its kernel was allowed then.
+// A captured launch needs the limit that its kernel had then.
 TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
     CudaDevice device;
     CudaOps ops(device);
@@ -82,7 +82,7 @@ TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
     }
 }
 
-// Attention of one row of 32 tokens and one head, forward and backward; its kernels that were launched.
+// Attention of one row of 32 tokens and one head, forward and backward; returns the launched kernels.
 struct AttentionCase {
     DType type = DType::bf16;
     int64_t head_dim = 64;
@@ -159,7 +159,7 @@ TEST_F(CudaLaunchTest, KernelsBeginEarlyWhereTheyAreLet) {
     }
 }
 
-// A kernel that needs more than the card has says so, instead of failing in the driver.
+// A kernel that needs more than the GPU has throws, instead of failing in the driver.
 TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
     constexpr int64_t kLength = 32, kDim = 128;
     for (const int64_t card : {227 << 10, 163 << 10, 99 << 10, 49 << 10}) {
@@ -171,7 +171,7 @@ TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
         const Buffer x(device, "x", MemoryCategory::activations, 4 * kLength * kDim);
         const Buffer y(device, "y", MemoryCategory::activations, 4 * kLength);
         const Tensor rows = x.tensor(DType::f32, {kLength, kDim});
-        const auto attention = [&] {  // of f32: 49.4 KiB
+        const auto attention = [&] {  // f32: 49.4 KiB
             ops.attention_forward({.o = rows,
                                    .lse = y.tensor(DType::f32, {1, kLength}),
                                    .q = rows,
@@ -193,7 +193,7 @@ TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
     }
 }
 
-// Ranks that are threads meet a kernel at the same time; what is known of it is known to all of them.
+// Ranks that are threads launch a kernel concurrently; its limits are shared by all of them.
 TEST_F(CudaLaunchTest, ThreadsMayLaunchAtOnce) {
     constexpr int kThreads = 8;
     constexpr int64_t kRows = 64, kCols = 64;

@@ -1,4 +1,4 @@
-// Attention by cuDNN on a GPU: against float64, against our own kernels on the same inputs, the same bits in
+// Attention by cuDNN on a GPU: against float64, against our kernels on the same inputs, with the same bits in
 // every run and inside a graph.
 // build: in gpu_tests
 #include <algorithm>
@@ -60,8 +60,8 @@ struct Inputs {
     }
 };
 
-// o, lse, dq, dk, dv; q|k|v and their gradients packed, as the model has them. Through a graph if `recorded`,
-// after one call outside.
+// o, lse, dq, dk, dv; q|k|v and their gradients packed, as in the model. recorded: through a graph, after one
+// call outside.
 Outputs attend(const BackendFactory& backend, const Inputs& in, bool recorded) {
     Harness h(backend, 1);
     Matrix all(in.rows, 3 * in.width);
@@ -105,7 +105,7 @@ Outputs attend(const BackendFactory& backend, const Inputs& in, bool recorded) {
     if (recorded) {
         h.stream().synchronize();
         h.ops().fill({.x = gradients, .value = 0.0f},
-                     h.stream());  // what stays so was not written by the graph
+                     h.stream());  // unchanged values were not written by the graph
         h.ops().fill({.x = o, .value = 0.0f}, h.stream());
         const auto graph = h.device().capture_graph(h.stream(), call);
         graph->launch(h.stream());
@@ -128,8 +128,8 @@ class CudnnGpuTest : public ::testing::Test {
 
 constexpr const char* kNames[] = {"o", "lse", "dq", "dk", "dv"};
 
-// The tolerances of tests/kernels/attention_test.cpp for bf16, with the same reasons: cuDNN too rounds
-// probabilities and their gradients to bf16 for the second products.
+// Tolerances of tests/kernels/attention_test.cpp for bf16, for the same reasons: cuDNN also rounds
+// probabilities and their gradients to bf16 for the second matmuls.
 TEST_F(CudnnGpuTest, AgreesWithFloat64AndWithOurKernels) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(fmt::format("S={} sequences={} H={} D={} window={}", c.sequence_length, c.num_sequences,

@@ -1,6 +1,6 @@
-// cuDNN itself, without a GPU: told of an H100 and given a driver that loads kernels and runs none, it plans
-// our graphs of attention down to the kernel. That proves that it takes our shapes, strides, masks and the
-// deterministic backward, and how much memory they need; not that the results are right or fast.
+// The real cuDNN without a GPU. With the description of an H100 and a driver that loads kernels but runs
+// none, it plans our attention graphs down to the kernel. That checks that it accepts our shapes, strides,
+// masks and the deterministic backward, and their memory; not correctness or speed.
 // Covers: kernels/cuda/vendor/cudnn_graphs.cpp
 // build: in cudnn_graph_tests
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ struct DescribedGpu {
     const char* name;
     int compute_capability, multiprocessors, shared_bytes, threads_per_multiprocessor;
 };
-// CUDA C programming guide, table of compute capabilities; data sheets for the multiprocessors.
+// Source: CUDA C programming guide, table of compute capabilities; data sheets for the multiprocessors.
 constexpr DescribedGpu kGpus[] = {{"H100", 90, 132, 232448, 2048}, {"A100", 80, 108, 166912, 2048}};
 
 std::ostream& operator<<(std::ostream& out, const DescribedGpu& gpu) {
@@ -40,7 +40,7 @@ std::string properties_of(const DescribedGpu& gpu) {
         gpu.threads_per_multiprocessor);
 }
 
-void* driver() {  // found by its name when cuDNN looks for libcuda.so.1
+void* driver() {  // cuDNN finds it by the name libcuda.so.1
     static void* const library = dlopen(SPEEDRUN_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);
     return library;
 }
@@ -62,7 +62,7 @@ class PlannedGraph final : public CudnnGraph {
     std::unique_ptr<CudnnGraph> graph_;
 };
 
-// cuDNN's own answers, noted on the way.
+// Records cuDNN's own answers.
 class PlanningApi final : public CudnnApi {
   public:
     PlanningApi(std::unique_ptr<CudnnApi> api, Seen& seen) : api_(std::move(api)), seen_(seen) {}
@@ -91,7 +91,7 @@ class CudnnGraphTest : public ::testing::TestWithParam<DescribedGpu> {
         library_ = make_cudnn(device_, std::make_unique<PlanningApi>(std::move(api), seen_));
         stream_ = device_.create_stream("compute");
     }
-    // Tensors as the model has them; q|k|v and their gradients packed. Nothing reads or writes them.
+    // Tensors in the model's layout; q|k|v and their gradients packed. They are not accessed.
     bool plan(bool backward, const AttentionOptions& o, int64_t sequences) {
         const int64_t rows = sequences * o.sequence_length, width = o.num_heads * o.head_dim;
         void* const somewhere = reinterpret_cast<void*>(size_t{4096});
@@ -144,7 +144,7 @@ TEST_P(CudnnGraphTest, EveryShapeHasAKernelInThePlannedMemory) {
     EXPECT_TRUE(library_->notes().empty());
 }
 
-// The planner does refuse: without this the test above could not fail.
+// The planner does refuse graphs: otherwise the test above could not fail.
 TEST_P(CudnnGraphTest, ImpossibleGraphIsRefusedWithAReason) {
     std::string why;
     const auto api = load_cudnn_for(properties_of(GetParam()), GetParam().compute_capability, why);

@@ -1,6 +1,6 @@
-// Our side of attention by cuDNN without a GPU: a stand-in for cuDNN computes, on the host, what dimensions,
-// strides, window and scale ask for. That proves how our tensors are described, and when our own kernels
-// serve. What cuDNN makes of the descriptions is tests/cuda/cudnn_graph_test.cpp's.
+// Our side of attention by cuDNN without a GPU. A fake cuDNN computes on the host, from dimensions, strides,
+// window and scale. That checks how our tensors are described, and when our own kernels run.
+// tests/cuda/cudnn_graph_test.cpp checks cuDNN's interpretation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,8 +19,8 @@ namespace {
 
 struct Calls {
     int made = 0, executed = 0;
-    std::string refusal;        // what make_graph answers, if anything
-    int64_t extra_scratch = 0;  // that a graph wants beyond what is planned
+    std::string refusal;        // answer of make_graph; empty: accepts
+    int64_t extra_scratch = 0;  // scratch bytes of a graph beyond the planned ones
 };
 
 class HostGraph final : public CudnnGraph {
@@ -115,7 +115,7 @@ class HostApi final : public CudnnApi {
     Calls& calls_;
 };
 
-// q|k|v and their gradients packed, o and dout among other columns: every stride differs from its neighbours.
+// q|k|v and their gradients packed, o and dout among other columns: each stride differs from the next.
 struct Tensors {
     int64_t rows, width;
     DType dtype;
@@ -185,7 +185,7 @@ struct Tensors {
         return keep.back().tensor(dtype, {rows, cols});
     }
     Tensor fill(Tensor t, const Matrix& values) const {
-        if (dtype == DType::f32) return t;  // only what cuDNN computes is looked at
+        if (dtype == DType::f32) return t;  // only cuDNN's results are compared
         for (int64_t r = 0; r < values.rows; ++r)
             for (int64_t c = 0; c < values.cols; ++c)
                 t.as<Bf16>()[r * t.row_stride + c] = Bf16(static_cast<float>(values(r, c)));
@@ -223,7 +223,7 @@ TEST_F(CudnnTest, GraphsDescribeOurTensors) {
         EXPECT_TRUE(cuda.notes().empty());
         const auto forward = reference::attention_forward(t.q, t.k, t.v, first_key, o);
         const auto backward = reference::attention_backward(t.dout, t.q, t.k, t.v, first_key, o);
-        // Both sides compute in float64. One rounding of the result; the gradients of q and k are differences
+        // Both sides compute in float64. The result is rounded once. The gradients of q and k are differences
         // of dout·v and dout·o, and o was rounded.
         const Tolerance once{.relative = kBf16Ulp, .scaled = 1e-6},
             twice{.relative = kBf16Ulp, .scaled = 0.02};
@@ -246,14 +246,14 @@ TEST_F(CudnnTest, OneGraphForEachShape) {
     AttentionOptions windowed = o;
     windowed.window = 4;
     t.forward(cuda, windowed, *stream_);
-    windowed.window = 100;  // no limit, as there are 16 keys
+    windowed.window = 100;  // no limit: there are 16 keys
     t.forward(cuda, windowed, *stream_);
     EXPECT_EQ(calls_.made, 3);
     EXPECT_EQ(calls_.executed, 8);
     EXPECT_EQ(cuda.flops(), 2 * 2 * 64 * (4 * (3 * 136 + 136 + 58) + 8 * 3 * 136));
 }
 
-// What is left to our own kernels: they are launched, cuDNN is not asked, and the user is told once.
+// Calls for our own kernels: they are launched, cuDNN is not called, and a note appears once.
 TEST_F(CudnnTest, OwnKernelsServeWhereItCannot) {
     struct Case {
         AttentionOptions options;
@@ -315,7 +315,7 @@ TEST_F(CudnnTest, RefusedGraphFallsBack) {
     }
 }
 
-// dP of 2 heads and one sequence of 32,768 would be 4 GiB.
+// dP of 2 heads and one sequence of 32,768 would take 4 GiB.
 TEST_F(CudnnTest, GigabytesOfScratchAreLeft) {
     const AttentionOptions o{32768, 2, 64, 0, 0.1f, false};
     CudaDevice dry(0, true);
@@ -368,7 +368,7 @@ TEST_F(CudnnTest, RecordingAllocatesNothing) {
         t.backward(cuda, o, *stream_);
     };
     both();
-    device_.capture_graph(*stream_, [] {});  // before the first one graphs are tested
+    device_.capture_graph(*stream_, [] {});  // graphs are tested before the first one
     const int64_t allocations = fake_gpu_allocations();
     ASSERT_TRUE(device_.capture_graph(*stream_, both));
     EXPECT_EQ(calls_.executed, 4);

@@ -17,7 +17,7 @@
 namespace speedrun::testing {
 namespace {
 
-// From the start of the program, so that no test of it meets a CUPTI that this machine may have.
+// Loaded at program start, so that no test finds a real CUPTI of this machine.
 void* const library = dlopen(SPEEDRUN_FAKE_CUPTI, RTLD_NOW | RTLD_LOCAL);
 
 template <class Function>
@@ -60,7 +60,7 @@ class CuptiTest : public RunFixture {
         set_fake_gpu_listener(nullptr);
     }
     struct Traced {
-        std::map<std::string, std::map<std::string, int>> names;  // by stream, then by name
+        std::map<std::string, std::map<std::string, int>> names;  // key: stream, then name
         std::string log;
     };
     // Steps 2 and 3 of three microbatches each.
@@ -114,7 +114,7 @@ TEST_F(CuptiTest, LostRecordsAreTold) {
     EXPECT_NE(traced_run().log.find("not complete: CUPTI dropped 3 records"), std::string::npos);
 }
 
-// The fake's clock has another origin and another speed.
+// The fake's clock has a different origin and rate.
 TEST_F(CuptiTest, SpansAreOnTheHostsClock) {
     CudaDevice device;
     const auto stream = device.create_stream("copy");
@@ -134,13 +134,13 @@ TEST_F(CuptiTest, SpansAreOnTheHostsClock) {
     stream->synchronize();
     device.set_trace(nullptr);
     ASSERT_EQ(sink.spans.size(), kCopies + 1u);
-    // Half of the shortest of ten readings of two clocks; a busy machine may stretch even that.
+    // Half of the shortest of ten readings of two clocks, in ns; a busy machine may stretch even that.
     constexpr int64_t kClockError = 20'000'000;
     for (size_t i = 0; i < sink.spans.size(); ++i) {
         const Spans::Span& span = sink.spans[i];
         if (span.label == "reduce_scatter") continue;
         EXPECT_EQ(span.stream, "copy");
-        // Host work ends early and so is first.
+        // Host work ends early, so it is first.
         EXPECT_GE(span.begin, before[i - 1] - kClockError) << i;
         EXPECT_LE(span.begin, after[i - 1] + kClockError) << i;
         EXPECT_NEAR(span.end - span.begin, kFakeWorkNs, kFakeWorkNs / 10) << i;

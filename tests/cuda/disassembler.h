@@ -1,4 +1,4 @@
-// NVIDIA's disassembler, where it is installed: the programs cuobjdump and nvdisasm.
+// NVIDIA's disassembler, if installed: the programs cuobjdump and nvdisasm.
 #pragma once
 
 #include <map>
@@ -8,13 +8,13 @@
 
 namespace speedrun::testing {
 
-// Folder with both programs: of the environment variable SPEEDRUN_DISASSEMBLER; without it of PATH, of the
-// CUDA toolkit, of build/disassembler (scripts/install_dependencies.sh tests). "" where they are in none of
-// these. Throws where the variable names a folder that lacks them.
+// Folder with both programs: from the environment variable SPEEDRUN_DISASSEMBLER, otherwise from PATH, the
+// CUDA toolkit, or build/disassembler (scripts/install_dependencies.sh tests). "" if none has them. Throws if
+// the variable names a folder that lacks them.
 std::string find_disassembler();
 
-// Kernels, by mangled name, that a library (or object file) has for one architecture ("sm_90a"). Throws where
-// a program fails.
+// Kernels of a library or object file for one architecture ("sm_90a"), keyed by mangled name. Throws if a
+// program fails.
 std::map<std::string, SassListing> disassemble(const std::string& tools, const std::string& library,
                                                const std::string& architecture);
 

@@ -1,4 +1,4 @@
-// What the stand-ins for the functions of CUDA share.
+// Shared state of the fake CUDA functions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 
 namespace speedrun::testing::fake_cuda {
 
-// What a graph does when it is launched on a stream.
+// Work of a graph at a launch on a stream.
 using FakeGraph = std::vector<std::function<void(cudaStream_t)>>;
 
 struct State {
@@ -30,7 +30,7 @@ struct State {
     std::map<std::string, FakeLaunch> launches;
     std::map<cudaStream_t, int> priorities;
     std::map<cudaStream_t, FakeGraph> recording;
-    std::multiset<std::thread::id> recorders;  // the threads that began these
+    std::multiset<std::thread::id> recorders;  // threads that began captures
     FakeEvents events;
     std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
@@ -45,13 +45,14 @@ inline CpuEvent& event_of(cudaEvent_t handle) {
     return *reinterpret_cast<CpuEvent*>(handle);
 }
 
-// Does it now or, if the stream is being recorded, at every launch of the graph.
+// Runs `work` on the stream or, during a capture, at every launch of the graph.
 void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work);
-// Ranks that are threads share this GPU: while one records, the others may do what it may not.
+// True if this thread captures. Ranks that are threads share this GPU: other threads may make calls that a
+// capturing thread may not.
 bool this_thread_records();
-// Tells the listener, if there is one, of a launch or, without a kernel, a copy.
+// Reports a launch, or without a kernel a copy, to the listener, if there is one.
 void tell(const char* kernel, cudaStream_t stream);
 
-extern thread_local const void* graph_under_way;  // that this thread launches; null: none
+extern thread_local const void* graph_under_way;  // graph that this thread is launching; null: none
 
 }  // namespace speedrun::testing::fake_cuda

@@ -16,17 +16,17 @@ using namespace speedrun::testing::fake_cuda;
 
 namespace {
 
-constexpr int64_t kAlignment = 256;           // cudaMalloc's
-constexpr int64_t kUnaskedShared = 48 << 10;  // dynamic shared memory that every kernel may have
+constexpr int64_t kAlignment = 256;           // alignment of cudaMalloc
+constexpr int64_t kUnaskedShared = 48 << 10;  // default limit of dynamic shared memory
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1, kMaxGridYZ = 65535, kMaxThreads = 1024;
 
-constexpr int64_t kTouched = 64 << 20;  // larger pieces of memory are left alone: nothing reads them
+constexpr int64_t kTouched = 64 << 20;  // larger allocations are not filled: they are never read
 
 }  // namespace
 
 extern "C" {
 
-// ---- what nvcc's host code calls before main and for every launch
+// ---- functions that nvcc's host code calls before main and for every launch
 void** __cudaRegisterFatBinary(void*) {
     static void* handle = nullptr;
     return &handle;
@@ -42,7 +42,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
     *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host_function));
     return cudaSuccess;
 }
-// Only the <<<>>> syntax comes here, and launch() does not use it.
+// Only the <<<>>> syntax calls this; launch() does not use it.
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) {
     return cudaErrorNotSupported;
 }
@@ -154,7 +154,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     if (held + size > state().gpu.memory_bytes) return cudaErrorMemoryAllocation;
     *data = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
     if (!*data) return cudaErrorMemoryAllocation;
-    // Not zeros: the caller has to ask for them.
+    // Not zeros: the caller must request them.
     if (size <= kTouched) std::memset(*data, 0xff, static_cast<size_t>(size));
     state().memory[*data] = size;
     ++state().allocations;

@@ -76,10 +76,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (stream != cudaStreamLegacy)
-        stream_of(stream).synchronize();  // what goes to the legacy one is done at once
+        stream_of(stream).synchronize();  // work on the legacy stream runs immediately
     return cudaSuccess;
 }
-// The flag of an event's wait and record has to fit: inside a recording external, outside not.
+// Checks the flag of an event's wait or record: external inside a capture, default outside.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
     bool recording = false;
     GraphWaits graph_waits{};

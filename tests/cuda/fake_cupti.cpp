@@ -17,8 +17,8 @@ using namespace speedrun::testing;
 namespace {
 
 constexpr uint64_t kOrigin = 3'000'000'000'000'000'000;
-constexpr size_t kUsed = 4096;                 // of each buffer: so there are many
-constexpr uint32_t kStreamInsideGraphs = 999;  // of the driver's own
+constexpr size_t kUsed = 4096;                 // bytes used per buffer: few, so that there are many buffers
+constexpr uint32_t kStreamInsideGraphs = 999;  // an internal stream of the driver
 
 struct State {
     std::mutex mutex;
@@ -26,8 +26,8 @@ struct State {
     CUpti_BuffersCallbackRequestFunc request = nullptr;
     CUpti_BuffersCallbackCompleteFunc complete = nullptr;
     std::set<CUpti_ActivityKind> enabled;
-    std::map<const void*, uint32_t> ids;  // of streams and graphs
-    std::set<std::string> names;          // live as long as the records point to them
+    std::map<const void*, uint32_t> ids;  // ids of streams and graphs
+    std::set<std::string> names;          // stable addresses: the records point to them
     uint8_t* buffer = nullptr;
     size_t size = 0, used = 0;
     int delivered = 0;
@@ -47,7 +47,7 @@ uint32_t id_of(const void* handle) {
     return state().ids.emplace(handle, static_cast<uint32_t>(state().ids.size()) + 7).first->second;
 }
 
-// Hands the buffer over from a thread of its own, as CUPTI does.
+// Delivers the buffer from a separate thread, as CUPTI does.
 void deliver() {
     State& all = state();
     if (!all.buffer) return;

@@ -1,14 +1,14 @@
-// A stand-in for libcuda.so.1 that loads any kernel and runs none, so that cuDNN can plan its work for a GPU
-// that is not there. What planning does not need fails.
+// A fake libcuda.so.1 that loads any kernel and runs none, so that cuDNN can plan work for an absent GPU.
+// Functions that planning does not need fail.
 // build: in fake_driver
 #include <cuda.h>
 
 extern "C" {
 
-int fake_driver_kernels = 0;  // asked for so far
+int fake_driver_kernels = 0;  // kernels requested so far
 
 CUresult cuInit(unsigned int) {
-    return CUDA_ERROR_NO_DEVICE;  // whoever wants a GPU is told
+    return CUDA_ERROR_NO_DEVICE;  // no GPU for other callers
 }
 CUresult cuDriverGetVersion(int* version) {
     *version = CUDA_VERSION;
@@ -33,7 +33,7 @@ CUresult cuGetErrorString(CUresult, const char** text) {
     return CUDA_SUCCESS;
 }
 
-// What cuDNN looks up and does not call.
+// Functions that cuDNN looks up but does not call.
 #define UNUSED_FUNCTION(name)            \
     CUresult name##_unused() asm(#name); \
     CUresult name##_unused() {           \

@@ -12,7 +12,7 @@ namespace fake_cuda {
 thread_local const void* graph_under_way = nullptr;
 
 State& state() {
-    static State* const all = new State;  // outlives whoever frees memory at exit
+    static State* const all = new State;  // leaked: memory may be freed at exit
     return *all;
 }
 

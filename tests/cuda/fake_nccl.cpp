@@ -19,27 +19,28 @@ using namespace speedrun::testing;
 
 namespace {
 
-// Between a member and `peer`.
+// A message between a member and `peer`.
 struct Message {
     int peer;
     void* data;
     size_t bytes;
 };
 
-// The members of one communicator, each on a thread of its own.
+// Members of one communicator, each on its own thread.
 struct Hub {
     std::mutex mutex;
     std::condition_variable changed;
     int size = 0, arrived = 0, joined = 0;
     int64_t round = 0;
     bool aborted = false;
-    std::map<int, std::vector<int>> keys;        // of a split that is under way, by color
-    std::map<int, std::shared_ptr<Hub>> parts;   // what it makes
-    std::vector<std::vector<const void*>> sent;  // by member: what it gives, to each member or to all
+    std::map<int, std::vector<int>> keys;        // keys of a running split, by color
+    std::map<int, std::shared_ptr<Hub>> parts;   // results of a running split, by color
+    std::vector<std::vector<const void*>> sent;  // inputs of each member, one per receiver or one for all
 
-    std::map<std::pair<int, int>, std::deque<Message>> posted;  // by sender and receiver, in their order
+    std::map<std::pair<int, int>, std::deque<Message>> posted;  // key: sender and receiver; in order
 
-    // Until all of both have come; a receive of another size aborts, where NCCL's behaviour is undefined.
+    // Waits until all messages of both sides have arrived. A receive of another size aborts; NCCL's behavior
+    // is undefined there.
     void pass(int rank, const std::vector<Message>& sends, const std::vector<Message>& receives) {
         std::unique_lock lock(mutex);
         for (const Message& message : sends) posted[{rank, message.peer}].push_back(message);
@@ -59,7 +60,7 @@ struct Hub {
         });
     }
 
-    // False: it was aborted.
+    // False if it was aborted.
     bool meet() {
         std::unique_lock lock(mutex);
         if (++arrived == size) {
@@ -106,7 +107,7 @@ std::shared_ptr<Hub> make_hub(int size) {
     return hub;
 }
 
-// A new communicator, once all its members have come.
+// Returns a new communicator when all its members have called.
 ncclComm* join(const std::shared_ptr<Hub>& hub, int rank) {
     hub->meet();
     auto* const comm = new ncclComm;
@@ -123,7 +124,7 @@ void wait_for_ever_if_told() {
     never.wait(lock, [] { return false; });
 }
 
-// The sends and receives between ncclGroupStart and ncclGroupEnd.
+// Sends and receives between ncclGroupStart and ncclGroupEnd.
 struct Group {
     ncclComm* comm = nullptr;
     cudaStream_t stream = nullptr;
@@ -135,8 +136,8 @@ size_t size_of_type(ncclDataType_t type) {
     return type == ncclBfloat16 ? 2 : 4;
 }
 
-// Gives `given`, waits for the others, computes what `compute` writes to `result`, and puts that to `output`
-// when nobody reads any more.
+// Passes `given`, waits for the other members, computes the result with `compute`, and writes it to `output`
+// when no member reads any more.
 using Inputs = std::vector<std::vector<const void*>>;
 ncclResult_t collective(ncclComm* comm, cudaStream_t stream, std::vector<const void*> given, void* output,
                         size_t bytes, std::function<void(const Inputs&, std::vector<char>&)> compute) {
@@ -259,7 +260,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     *comm = join(hub, rank);
     return ncclSuccess;
 }
-// Members of a color are those that come in one round of the parent, in the order of their keys, which must be 0, 1, …: so ours are.
+// Members of a color are the ones that call in one round of the parent, ordered by their keys. The keys must
+// be 0, 1, …, as ours are.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t* config) {
     Hub& all = *parent->hub;
     {
@@ -361,7 +363,7 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-    if (!group.comm) return ncclSuccess;  // nothing was asked for
+    if (!group.comm) return ncclSuccess;  // an empty group
     const FakeNccl now = settings();
     if (now.refuses) return ncclSystemError;
     now.enqueue(group.stream, [hub = group.comm->hub, rank = group.comm->rank, sends = group.sends,

@@ -1,4 +1,4 @@
-// Ranks that talk about a GPU's memory, against the fake runtime: staged through the host, and through NCCL.
+// Ranks that communicate GPU memory, with the fake runtime: staged through the host, and through NCCL.
 // Covers: train/comm/device_world.cpp
 
 #include "kernels/cuda/device/cuda_device.h"
@@ -48,8 +48,8 @@ class FakeRanksTest : public RankRuns {
     }
 };
 
-// The fake GPU computes nothing, so this is about memory, streams and counts; that staged numbers are right
-// is in the test below.
+// The fake GPU computes nothing, so this tests memory, streams and counts. The test below checks staged
+// values.
 TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
     for (const char* strategy : {"ddp", "zero1", "zero3"}) {
         const Config c =
@@ -65,13 +65,13 @@ TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
             allocations = fake_gpu_allocations();
         });
         EXPECT_EQ(looked, 2);
-        // Each rank allocates twice for its check of the parameters after the last step.
+        // Each rank allocates twice to check the parameters after the last step.
         EXPECT_EQ(fake_gpu_allocations(), allocations + 2 * looked)
             << "memory was allocated after the start-up";
     }
 }
 
-// Two microbatches a step: with graphs as without, ranks send what the schedule says, nothing more often.
+// Two microbatches per step: with and without graphs, ranks send what the schedule states, each exactly once.
 TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
     const std::pair<const char*, const char*> ways[] = {
         {"ddp", "after_backward"},   {"zero1", "after_backward"}, {"zero2", "after_backward"},
@@ -86,7 +86,7 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
             };
             const auto after = [&](Trainer& trainer) {
                 const Reducer& reducer = trainer.runner().updates().reducer();
-                const int64_t steps = c.schedule.steps + 1;  // and the warm-up's
+                const int64_t steps = c.schedule.steps + 1;  // plus the warm-up's step
                 std::map<Collective, int64_t> planned;
                 for (const CollectiveRow& row : reducer.collectives())
                     for (const StepCollective& one : row.collectives)
@@ -102,8 +102,8 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
     }
 }
 
-// Staging is the same code on any device: on the CPU the numbers are real, and must be those of ranks that
-// read each other's memory.
+// Staging is the same code on any device. On the CPU values are real: they must equal the values of ranks
+// that read each other's memory.
 TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
     const Config c = ranks_config({"device=cpu", "parallel.strategy=zero1"});
     const std::vector<double> plain = curve_on_ranks(2, "plain", c), alone = curve_on_ranks(1, "alone", c);

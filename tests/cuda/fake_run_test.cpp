@@ -1,5 +1,5 @@
-// Whole runs on the fake GPU: kernels do nothing there, so losses mean nothing, but everything that the host
-// does for a run on a GPU happens: streams, events, graphs, copies, memory.
+// Whole runs on the fake GPU. Kernels do nothing, so losses are meaningless, but all host work of a GPU run
+// happens: streams, events, graphs, copies, memory.
 // Covers: kernels/cuda/cuda_backend.cpp kernels/cuda/device/cuda_info.cpp
 #include <atomic>
 
@@ -15,12 +15,12 @@
 namespace speedrun::testing {
 namespace {
 
-constexpr int64_t kLastCheck = 1;  // allocation, for the check of the parameters after the last step
+constexpr int64_t kLastCheck = 1;  // allocation, to check the parameters after the last step
 
 class FakeRunTest : public RunFixture {
   protected:
     ~FakeRunTest() override { set_fake_gpu({}); }
-    // Three microbatches a step: a first, a middle and a last one, each with a graph of its own.
+    // Three microbatches per step: a first, a middle and a last one, each with its own graph.
     Config gpu_config(const std::vector<std::string>& settings = {}) const {
         std::vector<std::string> all = {"device=cuda", "cuda.products=hand", "batch.tokens_per_step=1536",
                                         "schedule.steps=5"};
@@ -58,7 +58,7 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), held_before);
 }
 
-// On a GPU that has it and on one that has not: a whole run, in the memory that is planned there.
+// On a GPU with and without wgmma: a whole run uses the memory that is planned for it.
 TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
     for (const int major : {9, 8}) {
         set_fake_gpu({.major = major});
@@ -99,7 +99,7 @@ TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
     }
 }
 
-// Two lengths of rows, and a window of validation: every one is recorded, and none allocates.
+// Two lengths of rows, and a validation window: every one is captured, and none allocates.
 TEST_F(FakeRunTest, StagesHaveGraphsOfTheirOwn) {
     const std::vector<std::string> stages = {"schedule.stages=[1, 3, 5]",
                                              "batch.sequence_length=[16, 64, 16]",
@@ -121,7 +121,7 @@ TEST_F(FakeRunTest, StagesHaveGraphsOfTheirOwn) {
     EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes);
 }
 
-// On a driver whose graphs do not wait, nothing is recorded and the run says so.
+// If graphs of the driver do not wait, no graph is captured and a note reports it.
 TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
     for (const GraphWaits waits : {GraphWaits::at_launch, GraphWaits::at_capture}) {
         set_fake_gpu({.graph_waits = waits});
@@ -154,8 +154,8 @@ struct NoSink final : TraceSink {
     void span(const std::string&, const char*, int64_t, int64_t, int) override {}
 };
 
-// A step's clock is two times: the end of backward and of the step. Nothing else takes one, unless a trace is
-// made of event pairs.
+// A step has two timed events: the end of backward and of the step. Other events are timed only for a trace
+// of event pairs.
 TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
@@ -189,12 +189,12 @@ TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
     EXPECT_EQ(events_of_a_step().second, 2);
 }
 
-// Kernels since the last look, of recorded graphs and by themselves.
+// Kernels launched since the last call, by captured graphs and directly.
 struct Launched {
     std::atomic<int64_t> in_graphs = 0, alone = 0;
 } launched;
 
-// The last target of each of the first two microbatches does not count.
+// Masks the last target of each of the first two microbatches.
 class MaskedBatches final : public BatchSource {
   public:
     explicit MaskedBatches(const Config& config) : all_(config), total_(config.batch.tokens_per_step) {}
@@ -214,7 +214,7 @@ class MaskedBatches final : public BatchSource {
     Batch batch_;
 };
 
-// A graph holds what its losses are divided by: a step of fewer targets launches the same kernels by itself.
+// A graph holds the divisor of its losses: a step with fewer targets launches the same kernels directly.
 TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
@@ -240,7 +240,7 @@ TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
     set_fake_gpu_listener(nullptr);
 }
 
-// A graph records what other streams wait for: a gradient that is complete, once, in the last microbatch.
+// A graph records only events that other streams wait for: completed gradients, once, in the last microbatch.
 TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
     const Config c = gpu_config();
     for (const Launch launch : {Launch::ready, Launch::after_backward}) {
@@ -269,7 +269,7 @@ TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
     EXPECT_GT(steps, 0);
 }
 
-// Call by call, though the run itself has graphs.
+// Times calls one by one, though the run itself has graphs.
 TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
@@ -282,7 +282,7 @@ TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
     double attention = 0, flops = 0;
     for (const OperationRow& row : bench.profile.operations) {
         attention += row.name == "attention_forward" ? row.calls : 0;
-        flops += row.name.starts_with("polar_express") ? 0 : row.flops;  // the optimizer's, not the model's
+        flops += row.name.starts_with("polar_express") ? 0 : row.flops;  // belongs to the optimizer
     }
     EXPECT_EQ(attention, 3 * 2);  // three microbatches through two layers
     EXPECT_EQ(flops, static_cast<double>(bench.work.flops));
@@ -301,7 +301,7 @@ TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
         FAIL() << "nothing was thrown";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
-        // The largest of 768, 512, ... that fits; 768 needs about half of the whole's activations.
+        // The largest fitting size of 768, 512, ...; 768 needs about half of the activations.
         const std::string message = error.what();
         EXPECT_NE(message.find("It fits with --set batch.microbatch_tokens="), std::string::npos) << message;
         EXPECT_NE(message.find("activations"), std::string::npos) << message;
@@ -339,13 +339,13 @@ TEST_F(FakeRunTest, WhatOtherRanksWaitForGoesFirst) {
 }
 
 TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
-    // On a machine without a GPU the library is there or not, but cannot be opened.
+    // On a machine without a GPU the library may exist but cannot be opened.
     Runtime runtime(runtime_options(gpu_config({"cuda.products=library"})));
     ASSERT_EQ(runtime.notes().size(), 1u);
     EXPECT_NE(runtime.notes()[0].find("cuBLASLt cannot be used"), std::string::npos);
 }
 
-// Planned without a GPU: where documents are masked our own kernels stay, and the run says so once.
+// Planned without a GPU: with document masks our own kernels run, and the run reports it once.
 TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
     if (!built_with_cudnn()) GTEST_SKIP() << "this build has no cuDNN";
     for (const char* mask : {"data.document_mask=false", "data.document_mask=true"}) {

@@ -1,4 +1,4 @@
-// main() of the tests that need a GPU: without one they are skipped, and say why.
+// main() of the tests that need a GPU: without one they are skipped with a message.
 // build: in gpu_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,16 +9,15 @@
 #include "tests/runs/run_fixture.h"
 
 namespace {
-constexpr int kSkipped = 77;  // what ctest is told to take for a skip
+constexpr int kSkipped = 77;  // exit code that ctest treats as skipped
 }
 
 int main(int argc, char** argv) {
     ::testing::InitGoogleTest(&argc, argv);
     if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
     speedrun::testing::run_device() = "cuda";
-    // Ranks that are threads share what a process has of the GPU, and loading a kernel at its first launch
-    // may wait for all streams: for one that waits for a rank that waits for the loading. So all at the
-    // start.
+    // Loads all kernels at the start. Ranks that are threads share the process's GPU, and loading a kernel at
+    // its first launch may wait for all streams. One of these may wait for a rank that waits for the loading.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     const speedrun::CudaInfo info = speedrun::query_cuda();
     if (!info.unavailable.empty()) {

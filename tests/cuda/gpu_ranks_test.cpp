@@ -1,5 +1,5 @@
-// Several ranks on a real card: runs that share it through the staged world against one rank, and NCCL with
-// the one rank that it takes per GPU: every collective, as calls and recorded in a graph.
+// Several ranks on a real GPU: runs that share it through the staged world against one rank, and NCCL with
+// one rank, its maximum per GPU. Every collective runs as a call and captured in a graph.
 // build: in gpu_tests
 #include "kernels/cuda/cuda_backend.h"
 
@@ -22,9 +22,9 @@ class GpuRanksTest : public RankRuns {
     }
 };
 
-// f32: sums in another order, nothing else. Loss and norm of the first step have seen no update; ten steps of
-// Muon amplify rounding (its polar factor is of a matrix whose small singular values are little more than
-// that).
+// f32: only the order of sums differs. Loss and norm of the first step precede all updates. Ten steps of Muon
+// amplify rounding: its polar factor is of a matrix whose small singular values are little more than rounding
+// errors.
 TEST_F(GpuRanksTest, RanksThatShareTheCardAreOneRank) {
     const std::vector<double> alone = curve_on_ranks(1, "alone", ranks_config({"precision=f32"}));
     for (const int size : {2, 4}) {
@@ -73,7 +73,7 @@ class GpuNcclTest : public ::testing::Test {
         gather_.reset();
         nccl_.reset();
     }
-    // What `to` holds after `body`, which finds the values in `from` and zeros in `to`.
+    // Contents of `to` after `body`, which starts with the values in `from` and zeros in `to`.
     std::vector<float> result_of(const std::function<void()>& body) {
         std::vector<float> zeros(kCount), result(kCount);
         device_->copy(from_.data(), values_.data(), from_.bytes(), *stream_);
@@ -83,7 +83,7 @@ class GpuNcclTest : public ::testing::Test {
         stream_->synchronize();
         return result;
     }
-    // All of them in a row: each passes the values on, with one rank unchanged.
+    // All collectives in sequence: each passes the values on, unchanged with one rank.
     void enqueue_all() {
         const Tensor from = from_.tensor(DType::f32, {kCount}), to = to_.tensor(DType::f32, {kCount});
         reduce_->all_reduce(from, *stream_);
@@ -117,7 +117,7 @@ TEST_F(GpuNcclTest, EveryCollectiveOfOneRank) {
 }
 
 TEST_F(GpuNcclTest, CollectivesRecordedInAGraph) {
-    reduce_->barrier(*stream_);  // a recording may not allocate
+    reduce_->barrier(*stream_);  // a capture may not allocate
     stream_->synchronize();
     const auto graph = device_->capture_graph(*stream_, [&] { enqueue_all(); });
     ASSERT_TRUE(graph);

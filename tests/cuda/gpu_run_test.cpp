@@ -16,9 +16,9 @@ class GpuRunTest : public RunFixture {
         run(config(all), name);
         return curve(name);
     }
-    // Loss and gradient norm of the first step have seen no update, so they carry the rounding of one forward
-    // and backward alone; ten steps of Muon amplify it (its polar factor is of a matrix whose small singular
-    // values are little more than rounding).
+    // Loss and gradient norm of the first step precede all updates, so they carry the rounding of one forward
+    // and backward. Ten steps of Muon amplify it: its polar factor is of a matrix whose small singular values
+    // are little more than rounding errors.
     void expect_curves(const std::vector<double>& actual, const std::vector<double>& expected, double first,
                        double later) {
         ASSERT_EQ(actual.size(), expected.size());
@@ -34,7 +34,7 @@ TEST_F(GpuRunTest, GraphsAndCallsAreBitwiseEqual) {
     }
 }
 
-// Kernels that begin early compute what they compute behind each other.
+// Kernels that begin early give the same bits as kernels in sequence.
 TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
     for (const char* graph : {"cuda.graph=true", "cuda.graph=false"}) {
         const std::vector<std::string> settings = {"precision=bf16", graph};
@@ -45,7 +45,7 @@ TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
     }
 }
 
-// Heads of 64 of the test model: by wgmma where the GPU has it.
+// Head size 64 of the test model: by wgmma if the GPU has it.
 TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
     const std::vector<std::string> heads = {"model.model_dim=128", "model.num_heads=2"};
     std::vector<std::string> gpu = {"precision=bf16", "cuda.attention=wgmma"},
@@ -62,9 +62,9 @@ TEST_F(GpuRunTest, FloatRunIsTheCpusRun) {
     }
 }
 
-// bf16 keeps 8 bits: activations and products are rounded at the same places on both, but sums differ in
-// their last f32 bits, which turns some roundings over. One rounding is 2^-9; over a mean of hundreds of
-// tokens its effect on the loss is far below, on the norm of a gradient of few tokens a little more.
+// bf16 has 8 bits of precision. Activations and matmuls are rounded at the same points on both, but sums
+// differ in their last f32 bits, which flips some roundings. One rounding is 2^-9. Its effect on the loss, a
+// mean over hundreds of tokens, is far smaller; on the norm of a gradient of few tokens a little larger.
 TEST_F(GpuRunTest, BfloatRunIsTheCpusRunWithinItsRounding) {
     for (const char* products : {"cuda.products=library", "cuda.products=hand"}) {
         expect_curves(curve_of(products, {"precision=bf16", products}),

@@ -1,5 +1,5 @@
-// A timeline of a real card from CUPTI's records: the kernels inside the graphs are there, under the names of
-// their streams, one after the other, within the steps that were traced.
+// A timeline of a real GPU from CUPTI records. The kernels inside graphs are present, with the names of their
+// streams, in sequence, within the traced steps.
 // build: in gpu_tests
 #include <algorithm>
 #include <sstream>
@@ -25,7 +25,7 @@ TEST_F(GpuTraceTest, KernelsInsideGraphsAreOnTheTimeline) {
     std::ifstream trace(folder / "trace.json");
     const Json file = Json::parse(trace);
     std::map<int, std::string> streams;
-    std::map<std::string, std::vector<std::pair<double, double>>> spans;  // by stream: begin, end in us
+    std::map<std::string, std::vector<std::pair<double, double>>> spans;  // key: stream; begin and end in us
     int attention = 0;
     for (const Json& event : file["traceEvents"]) {
         if (event["name"] == "thread_name") streams[event["tid"]] = event["args"]["name"];
@@ -39,7 +39,7 @@ TEST_F(GpuTraceTest, KernelsInsideGraphsAreOnTheTimeline) {
     double last = 0;
     for (auto& [stream, all] : spans) {
         std::sort(all.begin(), all.end());
-        // Kernels of a stream follow each other; one starts up while the other drains.
+        // Kernels of a stream run in sequence; one may start while the previous one drains.
         constexpr double kOverlapUs = 5;
         for (size_t i = 1; i < all.size(); ++i)
             EXPECT_GE(all[i].first, all[i - 1].second - kOverlapUs) << stream << " " << i;

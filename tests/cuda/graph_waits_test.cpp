@@ -1,6 +1,6 @@
-// Does a graph wait for an event that was recorded anew before its launch? On the fake GPU, which can get it
-// wrong in two ways, and on a real one. Each in a process of its own with a limit in
-// time: a wait that never ends would hold up every test after it.
+// Tests whether a graph waits for an event recorded again before its launch: on the fake GPU, which can fail
+// in two ways, and on a real one. Each test has its own process with a time limit, as an endless wait would
+// block all later tests.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace speedrun::testing {
 namespace {
 
 constexpr int kGood = 0, kFault = 1;
-constexpr unsigned kLimitSeconds = 60;  // the start of CUDA included
+constexpr unsigned kLimitSeconds = 60;  // includes the start of CUDA
 
 // Ends the process.
 void test_graph_waits() {
@@ -28,7 +28,7 @@ void test_graph_waits() {
     {
         CudaDevice device;
         const auto stream = device.create_stream("compute");
-        const auto graph = device.capture_graph(*stream, [] {});  // the first one: tests before it records
+        const auto graph = device.capture_graph(*stream, [] {});  // the first one: tests before its capture
         faults = device.notes();
         if (!graph != !faults.empty())
             faults.push_back("a fault was found, but a graph recorded, or neither");

@@ -1,4 +1,4 @@
-// The message of the Error that `body` throws, which has to have this code.
+// Message of the Error that `body` throws; it must have this code.
 #pragma once
 
 #include <gtest/gtest.h>

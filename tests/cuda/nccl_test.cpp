@@ -1,5 +1,5 @@
-// Our use of NCCL against the fake NCCL on the fake runtime: arguments, groups, ids, graphs, and what happens
-// when something fails. That the real library does its work is shown on a GPU (gpu_ranks_test).
+// Our use of NCCL, with the fake NCCL on the fake runtime: arguments, groups, ids, graphs, and failures.
+// gpu_ranks_test checks the real library on a GPU.
 // Covers: train/comm/nccl_*.cpp
 // build: in nccl
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 namespace speedrun::testing {
 namespace {
 
-// From the start of the program, so that no test of it meets an NCCL that this machine may have.
+// Loaded at program start, so that no test finds a real NCCL of this machine.
 void* const library = dlopen(SPEEDRUN_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
 
 template <class Function>
@@ -47,7 +47,7 @@ class NcclConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
 
 TEST_P(NcclConformanceTest, Conforms) {
     const int open = open_communicators();
-    // No three: sent bytes of odd sizes are formulas, rounded on every rank.
+    // Not three: for odd sizes the expected bytes sent are formulas, rounded on every rank.
     for (const int size : {1, 2, 4}) {
         run_ranks(size, [](World& world) {
             CudaDevice device;
@@ -82,13 +82,14 @@ TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
         EXPECT_GT(open_communicators(), open + 4) << "separate ones for reducing and gathering, of two ranks";
         allocations = fake_gpu_allocations();
     });
-    // Each of two ranks allocates twice for its check of the parameters after the last step.
+    // Each of two ranks allocates twice to check the parameters after the last step.
     EXPECT_EQ(fake_gpu_allocations(), allocations + 4) << "memory was allocated after the start-up";
     EXPECT_EQ(find<decltype(fake_nccl_max_ctas)>("fake_nccl_max_ctas")(), 5);
     EXPECT_EQ(open_communicators(), open);
 }
 
-// A mesh of 8 x 8: one connection of all ranks, and of that a split for each communicator, with the members it was asked for.
+// A mesh of 8 x 8: all ranks connect once, and each communicator is a split of that connection with the
+// requested members.
 TEST_F(NcclTest, RanksConnectOnceAndSplitForEachAxis) {
     constexpr int kRanks = 64, kEdge = 8;
     const auto count = [](const char* name) { return find<int()>(name)(); };
@@ -117,7 +118,7 @@ TEST_F(NcclTest, RanksConnectOnceAndSplitForEachAxis) {
     EXPECT_EQ(open_communicators(), open);
 }
 
-// Connecting may take longer than a collective, and has a limit of its own.
+// Connecting may take longer than a collective, and has a separate limit.
 TEST_F(NcclTest, ConnectingIsNotBoundByTheLimitOfCollectives) {
     set_fake_nccl({.hangs = true});
     run_ranks(2, [](World& world) {
@@ -192,7 +193,7 @@ TEST_F(NcclTest, AnErrorNamesTheCollective) {
     }
 }
 
-// The watch aborts the communicator, else the first rank's synchronize() would never end.
+// The watch aborts the communicator; otherwise the first rank's synchronize() would never return.
 void wait_for_peer(Communicator& communicator, Stream& stream) {
     std::vector<float> values(3);
     communicator.all_reduce(view(values), stream);
@@ -221,7 +222,7 @@ TEST_F(NcclTest, APeerThatHangsIsNamedAndEndsAllRanks) {
 
 TEST_F(NcclTest, PeersThatWaitForEachOtherAreTold) {
     const auto reasons = reasons_of([](Communicator& communicator, Stream& stream, int rank) {
-        if (rank == 0) wait_for_peer(communicator, stream);  // the other is at the barrier of the host
+        if (rank == 0) wait_for_peer(communicator, stream);  // the other rank is at the host's barrier
     });
     EXPECT_NE(reasons[0].find("ranks wait for each other"), std::string::npos) << reasons[0];
 }
@@ -231,7 +232,7 @@ TEST_F(NcclTest, AnErrorThatComesLaterEndsAllRanks) {
         if (rank == 1) return;
         set_fake_nccl({.async_error = true});
         std::vector<float> values(3);
-        while (true) {  // whatever it does next: the watch has seen it
+        while (true) {  // for any next call: the watch has detected the failure
             communicator.barrier(stream);
             stream.synchronize();
         }

@@ -36,7 +36,7 @@ void read_log(const fs::path& path, std::map<std::string, std::map<std::string, 
         if (std::regex_search(line, match, kEntry)) {
             current = &kernels[match[2]][match[1]];
         } else if (line.find("warning") != std::string::npos) {
-            current = nullptr;  // names its own function, which another line counts
+            current = nullptr;  // about a called function, which another line counts
         } else if (current && line.find("stack frame") != std::string::npos) {
             current->stack_bytes = number_before(line, "bytes stack frame");
             current->spill_bytes =
@@ -50,7 +50,7 @@ void read_log(const fs::path& path, std::map<std::string, std::map<std::string, 
     }
 }
 
-// Where the parameter list of a demangled function begins: the last '(' at depth 0 of brackets.
+// Start of the parameter list of a demangled function: the last '(' at bracket depth 0.
 size_t parameters_begin(const std::string& name) {
     int depth = 0;
     for (size_t i = name.size(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// What `ptxas -v` says of each kernel, read from the logs that kernels/cuda/log_ptxas.sh keeps.
+// Output of `ptxas -v` for each kernel, from the logs that kernels/cuda/log_ptxas.sh stores.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 namespace speedrun::testing {
 
 struct KernelResources {
-    int64_t registers = 0;      // per thread
-    int64_t stack_bytes = 0;    // per thread: arrays in local memory, and spills
+    int64_t registers = 0;      // registers per thread
+    int64_t stack_bytes = 0;    // per thread: local arrays and spills
     int64_t spill_bytes = 0;    // stores and loads
     int64_t static_shared = 0;  // bytes
     bool operator==(const KernelResources&) const = default;
 };
 
-// By architecture ("sm_90a"), then by mangled name, of all logs in the folder. Empty where there are none.
+// From all logs in the folder, keyed by architecture ("sm_90a"), then by mangled name. Empty without logs.
 std::map<std::string, std::map<std::string, KernelResources>> read_ptxas_logs(const std::string& folder);
 
-// Lines of these logs that hold `text`.
+// Lines of these logs that contain `text`.
 std::vector<std::string> ptxas_lines(const std::string& folder, const std::string& text);
 
-// The readable name, without the namespace, return type and parameters: "norm_forward_kernel<Bf16, 8>".
+// Readable name without the namespace, return type and parameters: "norm_forward_kernel<Bf16, 8>".
 std::string short_name(const std::string& mangled);
 
 }  // namespace speedrun::testing

@@ -1,5 +1,5 @@
-// Whole runs on several ranks that are threads of this process, each with a device of its own; on one GPU
-// they share it.
+// Whole runs on several ranks that are threads of this process, each with its own device; on one GPU they
+// share it.
 #pragma once
 
 #include <mutex>
@@ -13,8 +13,8 @@ namespace speedrun::testing {
 
 class RankRuns : public RunFixture {
   protected:
-    // What rank 0 has written. `look` is called on every rank before the run begins, `after` when it has
-    // ended, one after the other.
+    // Returns the curve that rank 0 has written. `look` is called on every rank before the run begins, and
+    // `after` when it has ended, one rank at a time.
     std::vector<double> curve_on_ranks(
         int size, const std::string& name, const Config& config,
         const std::function<void(const DeviceWorld&, Trainer&)>& look = [](const DeviceWorld&, Trainer&) {},

@@ -1,5 +1,5 @@
-// Compile gate: what each kernel uses on Hopper is the committed table kernels/cuda/resources_sm_90a.txt.
-// After a change that is meant:
+// Compile gate: resources of each kernel on Hopper must equal the committed table
+// kernels/cuda/resources_sm_90a.txt. After an intended change:
 //   SPEEDRUN_UPDATE_RESOURCES=1 build/release/cuda_host_tests --gtest_filter='Resources.*'
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -20,17 +20,17 @@ std::string version_line() {
 }
 
 constexpr int64_t kRegistersOfSm = 65536;  // compute capability 9.0
-// Shared memory that a block may have: of an H100, an A100, a 4090 (compute capability 9.0, 8.0, 8.9).
+// Maximum shared memory of a block on an H100, an A100, a 4090 (compute capability 9.0, 8.0, 8.9).
 constexpr int64_t kHopper = 227 << 10, kAmpere = 163 << 10, kAda = 99 << 10;
-constexpr int64_t kUnaskedShared = 48 << 10;  // that every card gives without being asked
+constexpr int64_t kUnaskedShared = 48 << 10;  // default limit on every GPU
 
-using Launches = std::map<std::string, FakeLaunch>;  // by mangled name
+using Launches = std::map<std::string, FakeLaunch>;  // key: mangled name
 
 class Resources : public RunFixture {
   protected:
     ~Resources() override { set_fake_gpu({}); }
-    // Launches what training launches, on a card of this much shared memory: a step of every kind of model.
-    // Throws where a kernel needs more and has no other way.
+    // Launches the kernels of training, on a GPU with this much shared memory: a step of every kind of model.
+    // Throws if a kernel needs more and has no alternative.
     Launches launches(int64_t card) {
         set_fake_gpu({.shared_memory = card});
         const auto launch = [this, card](const char* name, std::vector<std::string> settings) {
@@ -43,7 +43,7 @@ class Resources : public RunFixture {
         const std::string adamw = R"(optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.003}])";
         for (const char* precision : {"f32", "bf16"}) {
             const std::string type = std::string("precision=") + precision;
-            for (const int heads : {1, 2, 8}) {  // of sizes 128, 64 and 16
+            for (const int heads : {1, 2, 8}) {  // head sizes 128, 64 and 16
                 const std::string size = "model.num_heads=" + std::to_string(heads),
                                   width = "model.model_dim=128";
                 const std::string name = precision + std::to_string(heads);

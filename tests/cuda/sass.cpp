@@ -22,7 +22,7 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
     return false;
 }
 
-// "@P0 BRA `(.L_x_1)": what follows the comment with the address, without the semicolon.
+// Parses "@P0 BRA `(.L_x_1)", the text after the address comment, without the semicolon.
 SassInstruction instruction_of(std::string_view text) {
     SassInstruction result;
     result.always = text.front() != '@';

@@ -11,8 +11,8 @@ namespace {
 struct Block {
     int64_t begin = 0, end = 0;  // instructions [begin, end)
     std::vector<int64_t> successors, predecessors;
-    int64_t order = -1;      // in reverse postorder; -1: not reached from the kernel's begin
-    int64_t dominator = -1;  // the nearest other block that every path to this one passes
+    int64_t order = -1;      // index in reverse postorder; -1: unreachable from the kernel's begin
+    int64_t dominator = -1;  // immediate dominator
 };
 
 bool is(const SassInstruction& instruction, std::string_view base) {
@@ -20,7 +20,7 @@ bool is(const SassInstruction& instruction, std::string_view base) {
 }
 
 bool ends_block(const SassInstruction& instruction) {
-    // A call comes back behind itself. BSSY's label is where BSYNC goes on, which is behind that BSYNC.
+    // A call returns to the next instruction. BSSY's label is the target of BSYNC, after that BSYNC.
     return is(instruction, "BRA") || is(instruction, "BRX") || is(instruction, "JMP") ||
            is(instruction, "EXIT") || is(instruction, "RET") || is(instruction, "WARPSYNC");
 }
@@ -53,7 +53,7 @@ std::vector<Block> blocks_of(const SassListing& kernel) {
     return blocks;
 }
 
-// Numbers the blocks that are reached; returns them in that order.
+// Numbers the reachable blocks; returns them in that order.
 std::vector<int64_t> reverse_postorder(std::vector<Block>& blocks) {
     std::vector<int64_t> order, next(blocks.size(), 0), path{0};
     std::vector<bool> seen(blocks.size(), false);
@@ -102,7 +102,7 @@ bool dominates(const std::vector<Block>& blocks, int64_t first, int64_t block) {
     return block == first;
 }
 
-// By header: the blocks of its loop.
+// Blocks of the loop of each header.
 std::map<int64_t, std::set<int64_t>> bodies_of(const std::vector<Block>& blocks) {
     std::map<int64_t, std::set<int64_t>> bodies;
     for (size_t i = 0; i < blocks.size(); ++i) {

@@ -1,6 +1,6 @@
-// Compile gate: the machine code of every kernel for Hopper keeps to the limits below, and its hot loop is
-// the committed table kernels/cuda/sass_sm_90a.txt. Needs NVIDIA's disassembler; skipped without. After a
-// change that is meant:
+// Compile gate: the machine code of every kernel for Hopper respects the limits below, and its hot loop
+// equals the committed table kernels/cuda/sass_sm_90a.txt. Needs NVIDIA's disassembler; skipped without.
+// After an intended change:
 //   SPEEDRUN_UPDATE_SASS=1 build/release/cuda_code_tests --gtest_filter='Sass.*'
 // build: in cuda_code_tests
 #include <fmt/format.h>
@@ -18,13 +18,13 @@
 namespace speedrun::testing {
 namespace {
 
-// The one there is: whether another tile is to be fetched, which is the same for the whole block. A loop that
-// parts its warps for each masked element instead takes several times as long.
+// The one branch: whether to fetch another tile, uniform over the block. A loop that diverges for each masked
+// element takes several times as long.
 constexpr int64_t kDivergentInTensorLoop = 1;
-// With wgmma two more, the same for a warp: whether a tile is whole, and whether some of it is hidden.
+// With wgmma two more, uniform over a warp: whether a tile is whole, and whether some of it is hidden.
 constexpr int64_t kDivergentInWgmmaLoop = 3;
 
-// Instructions up to the wait for kernels before, that one included; 0: there is none.
+// Number of instructions up to and including the wait for earlier kernels; 0: no such wait.
 int64_t behind_wait(const SassListing& kernel) {
     const auto& code = kernel.instructions;
     const auto wait =
@@ -85,8 +85,8 @@ TEST(Sass, IsTheCommittedTable) {
                            "SPEEDRUN_UPDATE_SASS");
 }
 
-// A loop over rows with a loop over columns in it and a branch between; behind it a loop that goes round by a
-// jump back from the end of the section, where compilers put what is rarely executed, and a subroutine.
+// A loop over rows that contains a loop over columns and a branch between. After it, a loop closed by a jump
+// back from the end of the section, where compilers put rarely executed code, and a subroutine.
 constexpr const char* kListing = R"(
 	.section	.text.first,"ax",@progbits
 .text.first:
@@ -162,7 +162,7 @@ TEST_F(SassReader, FindsLoopsAndTheirDepths) {
     EXPECT_EQ(loops[1].depth, 2);
     EXPECT_EQ(loops[2].header, 14);
     EXPECT_EQ(loops[2].depth, 1);
-    const SassCounts last{.instructions = 6, .fused = 1};  // .L_x_3 to EXIT, and .L_x_5; not what it calls
+    const SassCounts last{.instructions = 6, .fused = 1};  // .L_x_3 to EXIT, and .L_x_5; no called code
     EXPECT_EQ(loops[2].counts, last);
 }
 

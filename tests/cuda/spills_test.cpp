@@ -1,4 +1,4 @@
-// Compile gate: no kernel spills or keeps an array in local memory, on any GPU that the build is for.
+// Compile gate: no kernel spills or has an array in local memory, on any target GPU of the build.
 // build: in cuda_code_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(Spills, AreNone) {
     }
 }
 
-// What a warpgroup multiplies while the threads go on: ptxas gives that up where it cannot follow the registers, and says so.
+// ptxas serializes wgmma if it cannot track the registers, and reports it.
 TEST(Wgmma, IsNotSerialized) {
     EXPECT_EQ(ptxas_lines(SPEEDRUN_PTXAS_FOLDER, "instructions are serialized"), std::vector<std::string>());
 }

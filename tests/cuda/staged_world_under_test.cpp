@@ -1,4 +1,4 @@
-// Makes mpi_conformance a test of the staged world on a GPU (the fake runtime's, where that is linked).
+// Makes mpi_conformance a test of the staged world on a GPU (the fake runtime's GPU, if that is linked).
 // build: in mpi_staged_conformance
 #include "kernels/cuda/device/cuda_device.h"
 #include "tests/distributed/conformance.h"

@@ -54,7 +54,7 @@ TEST(KeptKeysTest, IndicesKeepDistances) {
     EXPECT_EQ(front.below(15), front.count()) << "padding, after all kept keys";
 }
 
-// Visible keys of each query, and their number of pairs, compared with a check of every query and key.
+// Visible keys of each query and their number, compared with a check of every query and key.
 TEST(KeptKeysTest, EachQuerySeesItsKeys) {
     for (const int size : {2, 3, 4}) {
         for (const int64_t S : {8, 13, 24, 31}) {
@@ -62,7 +62,7 @@ TEST(KeptKeysTest, EachQuerySeesItsKeys) {
                 for (int index = 0; index < size; ++index) {
                     const ContextPart part{.size = size, .index = index};
                     const KeptKeys kept(part, {.sequence_length = S, .window = window});
-                    std::vector<int64_t> places;  // positions of the keys, in order
+                    std::vector<int64_t> places;  // keys, ascending
                     for (const PlaceRange& range : kept.ranges())
                         for (int64_t p = range.begin; p < range.end; ++p) places.push_back(p);
                     EXPECT_EQ(kept.count(), static_cast<int64_t>(places.size()));

@@ -221,10 +221,8 @@ std::vector<Mode> all_modes() {
         rows.replicate = 1;
         rows.checkpointing = Checkpointing::full;
         modes.push_back(rows);
-        rows = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16};
+        rows = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready};
         rows.context = 2;
-        modes.push_back(rows);
-        rows.precision = DType::f32;
         rows.tensor = 2;
         rows.heads = 4;
         rows.sequence = true;

@@ -10,11 +10,8 @@ SPEEDRUN_OP_TEST(ActivationTest);
 constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf};
 
 // The absolute error of a vectorized tanh or erf is about 2e-7; it dominates where 1 + tanh or 1 − tanh²
-// nearly cancels. It enters gelu times
-// x
-// /2 < 4, its derivative times
-// x
-// ·√(2/π)·(1 + 0.134x²) < 12 before the tail ends.
+// nearly cancels. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12 before
+// the tail ends.
 Tolerance tolerance_of(DType dtype, bool derivative) {
     Tolerance tolerance = few_operations(dtype);
     tolerance.absolute = derivative ? 1e-5 : 2e-6;

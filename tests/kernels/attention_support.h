@@ -13,9 +13,7 @@ struct Case {
     int64_t sequence_length, num_sequences, num_heads, head_dim, window;
     float scale;
     Documents documents;
-    bool packed;  // q
-                  // k
-                  // v in one tensor, their gradients in another; o among other columns
+    bool packed;  // q|k|v in one tensor, their gradients in another; o among other columns
 };
 
 inline Indices first_keys(const Case& c) {

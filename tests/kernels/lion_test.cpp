@@ -20,7 +20,7 @@ op::LionStep numbers() {
             .weight_decay = 0.1f};
 }
 
-// Algorithm 2 of Chen et al. 2023 in float64; the scalars are exact in f32.
+// Algorithm 2 of Chen et al. 2023 in float64, with the exact values of the float scalars.
 void reference_step(Matrix& master, Matrix& momentum, const Matrix& grad, double grad_scale) {
     const op::LionStep a = numbers();
     const double beta1 = a.beta1, beta2 = a.beta2;

@@ -82,19 +82,14 @@ std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info);
 #define SPEEDRUN_OP_TEST(Suite) SPEEDRUN_OP_TEST_ON(Suite, ::speedrun::testing::backends())
 
 // ---- inputs: deterministic, and exact in dtype, so that kernel and reference have the same inputs
-// --------------
 Matrix rounded(Matrix values, DType dtype);
 Matrix random_matrix(int64_t rows, int64_t cols, uint64_t seed, DType dtype, double deviation = 1.0);
 Indices random_indices(int64_t count, int64_t limit, uint64_t seed);
 
 // ---- comparison
-// ------------------------------------------------------------------------------------------------
-// Passes if
-// actual − reference
-// ≤ relative·
-// reference
-// + scaled·scale + absolute. scale is the root mean square of the reference's row or, if larger, of the whole
-// reference. A row may vanish exactly, in the reference only.
+// Passes if |actual − reference| ≤ relative·|reference| + scaled·scale + absolute. scale is the root mean
+// square of the reference's row or, if larger, of the whole reference. A row may vanish exactly, in the
+// reference only.
 struct Tolerance {
     double relative = 0.0;
     double scaled = 0.0;

@@ -61,9 +61,7 @@ Optional upload(Harness& h, const Tables& tables, const Indices& position, const
             positions > 1 ? all.reshaped({all.numel() / positions, positions}) : all};
 }
 
-// Tensors that the operation updates in place: q
-// k
-// v in one tensor, or q and k in separate ones.
+// Tensors that the operation updates in place: q|k|v in one tensor, or q and k in separate ones.
 struct Pair {
     Tensor q, k, v;
 };

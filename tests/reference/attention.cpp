@@ -15,7 +15,7 @@ double head_dot(const Matrix& a, int64_t i, const Matrix& b, int64_t j, int64_t 
 }
 
 struct Probabilities {
-    std::vector<double> p;  // of every key j, 0 where i may not look
+    std::vector<double> p;  // probability of each key j, 0 if invisible to i
     double lse;
 };
 
@@ -33,7 +33,7 @@ Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t b
     for (int64_t j = 0; j < k.rows; ++j) {
         if (visible(i, j, first_key, options, places)) sum += std::exp(row.p[j] - largest);
     }
-    row.lse = sum > 0.0 ? largest + std::log(sum) : largest;  // −∞ where there is no key
+    row.lse = sum > 0.0 ? largest + std::log(sum) : largest;  // −∞ without visible keys
     for (int64_t j = 0; j < k.rows; ++j) {
         row.p[j] = visible(i, j, first_key, options, places) ? std::exp(row.p[j] - row.lse) : 0.0;
     }
@@ -47,7 +47,7 @@ bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOpti
     const int64_t length = options.sequence_length;
     const bool given = !places.place.empty();
     const int64_t sequence = i / (given ? places.of_sequence : length);
-    const int64_t key_of_query = given ? sequence * length + places.place[i] : i;  // the last that it sees
+    const int64_t key_of_query = given ? sequence * length + places.place[i] : i;  // the last visible key
     const bool inside_window = options.window == 0 || key_of_query - j < options.window;
     return sequence == j / length && j >= first_key[i] && j <= key_of_query && inside_window;
 }
@@ -116,7 +116,7 @@ Matrix exclude_own_value_forward(const Matrix& o, const Matrix& v, const Matrix&
     return y;
 }
 
-// By the quotient rule on (o·v)/n: with u = v/n, y = o − a·(o·v)·u and dn = 2·v·dv where n is |v|².
+// Quotient rule on (o·v)/n: with u = v/n, y = o − a·(o·v)·u and dn = 2·v·dv if n is |v|².
 ExcludeOwnValueBackward exclude_own_value_backward(const Matrix& dy, const Matrix& o, const Matrix& v,
                                                    const Matrix& alpha, int64_t heads) {
     const int64_t dim = o.cols / heads;

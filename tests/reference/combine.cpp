@@ -43,7 +43,7 @@ double before_activation(const Matrix& x, const Matrix& weight, const Matrix& bi
     return scale * sum;
 }
 
-// Where the coefficient of row t and column i stands.
+// Index of the coefficient of row t and column i.
 int64_t coefficient_index(const Matrix& c, int64_t t, int64_t i, int64_t cols) {
     return c.rows == 1 && c.cols == 1 ? 0 : t * c.cols + i / (cols / c.cols);
 }

@@ -7,7 +7,7 @@ namespace speedrun::reference {
 
 namespace {
 
-// P of a head: T×T, 0 where a query does not look.
+// P of a head: T×T, 0 for invisible keys.
 Matrix map_of(const Matrix& q, const Matrix& k, int64_t head, const Indices& first_key,
               const ComposeHeadsOptions& o) {
     const AttentionOptions seen{.sequence_length = o.sequence_length,
@@ -39,7 +39,7 @@ Matrix normed(const Matrix& w1, float epsilon) {
     return norm_forward(w1, {}, {}, NormKind::rmsnorm, epsilon).y;
 }
 
-// Rows of a head's columns times a number of each.
+// Columns of a head, times one factor per row.
 Matrix weighted(const Matrix& x, const Matrix& w, int64_t head, int64_t dim) {
     Matrix y = column_block(x, head * dim, dim);
     for (int64_t i = 0; i < y.rows; ++i)
@@ -68,7 +68,7 @@ std::vector<Matrix> maps_of(const Matrix& q, const Matrix& k, const Indices& fir
     return maps;
 }
 
-// What all tokens give to a weight that they share.
+// Sum over tokens for a weight that all tokens share.
 Matrix in_shape_of(const Matrix& w, const Matrix& of_each) {
     return w.rows == 1 ? column_sum(of_each) : of_each;
 }

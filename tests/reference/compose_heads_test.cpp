@@ -1,6 +1,7 @@
-// The mix of heads' maps in float64: its gradients against central differences, and the mix itself where it is known.
+// The mix of heads' maps in float64: gradients against central differences, and the mix itself for known
+// cases.
 //
-// Tolerance: as in finite_difference_test.cpp, whose step it has.
+// Tolerance and step: as in finite_difference_test.cpp.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -58,8 +59,8 @@ TEST(ComposedHeadsTest, GradientsAreDifferences) {
     }
 }
 
-// Heads of equal queries and keys have one map: the mix is that map times the sum of u, and what it makes of v
-// is attention.
+// Heads with equal queries and keys have one map. The mix is that map times the sum of u, and its product
+// with v is attention.
 TEST(ComposedHeadsTest, EqualMapsMakeAttention) {
     ComposedHeads x = random_heads(1, 1);
     for (int64_t t = 0; t < 10; ++t) {

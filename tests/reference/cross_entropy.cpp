@@ -63,7 +63,7 @@ Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64
     return dlogits;
 }
 
-// With several targets a row, each with its weight: sums over them, one after the other.
+// Several weighted targets per row: sums over them in order.
 Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
                                      const std::vector<double>& weights, int64_t vocab_size,
                                      const Softcap& softcap) {

@@ -1,8 +1,7 @@
-// Proves the reference: each backward against central differences of its forward, in float64.
+// Checks the reference: each backward against central differences of its forward, in float64.
 //
-// Tolerance: with a step h = 1e-5 on values of order 1 the truncation error is h² ≈ 1e-10 and the rounding
-// error 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term is wrong by far more than
-// 1e-6.
+// Tolerance: h = 1e-5 on values of order 1. The truncation error is h² ≈ 1e-10 and the rounding error
+// 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term errs by far more than 1e-6.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@ Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
     return x;
 }
 
-// `loss` reads x, which is changed and put back.
+// `loss` reads x, which is modified and restored.
 void expect_gradient(Matrix& x, const Matrix& gradient, const std::function<double()>& loss,
                      const char* name) {
     ASSERT_EQ(x.size(), gradient.size()) << name;
@@ -92,7 +91,8 @@ TEST(FiniteDifference, Norms) {
     }
 }
 
-// The residual stream s = x + delta goes on beside its norm: its gradient is ds plus what comes from above.
+// The residual stream s = x + delta continues next to its norm: its gradient is ds plus the gradient from
+// later layers.
 TEST(FiniteDifference, ResidualBesideNorm) {
     Matrix x = random(3, 8, 1), delta = random(3, 8, 2);
     const Matrix dy = random(3, 8, 3), dresidual = random(3, 8, 4);
@@ -105,7 +105,7 @@ TEST(FiniteDifference, ResidualBesideNorm) {
     expect_gradient(delta, ds, loss, "delta");
 }
 
-// Differences through the mix between sum and norm. The gradient of x is that of delta.
+// Differences through the mix between sum and norm. x and delta have equal gradients.
 TEST(FiniteDifference, MixBeforeNorm) {
     for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
         Matrix x = random(3, 8, 1), delta = random(3, 8, 2), z = random(3, 8, 3), c = random(1, 2, 4);
@@ -144,7 +144,7 @@ TEST(FiniteDifference, Mix) {
     expect_gradient(coefficients, backward.dcoefficients, loss, "coefficients");
 }
 
-// A number, one for each row and one for each head; rows of two sequences, and of the row before.
+// One scalar, one per row and one per head; rows of two sequences, and of the row before.
 TEST(FiniteDifference, WeightedSum) {
     constexpr int64_t kRows = 6, kCols = 4, kSequence = 3;
     std::vector<WeightedTerm> terms;
@@ -182,7 +182,7 @@ TEST(FiniteDifference, NarrowLinear) {
     }
 }
 
-// One position of a token, and one for each of its two heads.
+// One position per token, and one for each of its two heads.
 TEST(FiniteDifference, QkNormRotary) {
     Matrix angle = random(3, 4, 1), cos = angle, sin = angle;
     for (int64_t i = 0; i < angle.size(); ++i) {
@@ -214,7 +214,7 @@ TEST(FiniteDifference, OffsetKeys) {
     }
 }
 
-// Rotary's purpose: a product of two turned vectors depends on the difference of their positions alone.
+// Relative positions: the product of two rotated vectors depends only on the difference of their positions.
 TEST(Reference, RotaryIsRelative) {
     const RotaryOptions options{1, 8, true, true};
     Matrix cos(12, 4), sin(12, 4);
@@ -275,7 +275,7 @@ TEST(FiniteDifference, AttentionOfPlacedQueries) {
     }
 }
 
-// One number for each head, and one for each head of each token.
+// One alpha per head, and one per head and token.
 TEST(FiniteDifference, ExcludeOwnValue) {
     for (const int64_t alphas : {1, 4}) {
         Matrix o = random(4, 6, 1), v = random(4, 6, 2), alpha = random(alphas, 2, 3);
@@ -288,7 +288,7 @@ TEST(FiniteDifference, ExcludeOwnValue) {
     }
 }
 
-// Where |v|² is below 1e-8 nothing is divided by |v|²: y = o − a·(o·v)·1e8·v, and dv has no third term.
+// If |v|² is below 1e-8 it is not a divisor: y = o − a·(o·v)·1e8·v, and dv has no third term.
 TEST(Reference, ExcludeOwnValueOfAlmostNothing) {
     Matrix o(1, 2), v(1, 2), alpha(1, 1), dy(1, 2);
     o.values = {3.0, -1.0};
@@ -318,8 +318,8 @@ TEST(FiniteDifference, CrossEntropy) {
     }
 }
 
-// The five polynomials, one after the other, take every number in [1/1000, 0.98] into [0.858, 1.142]: so do
-// they with singular values, and X Xᵀ is the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
+// The five polynomials in sequence map [1/1000, 0.98] into [0.858, 1.142], and so the singular values. X Xᵀ
+// is then the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
 TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
     Matrix diagonal(6, 7);
     for (int64_t i = 0; i < 6; ++i) diagonal(i, i) = std::pow(10.0, -0.5 * static_cast<double>(i));
@@ -336,8 +336,7 @@ TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
     }
 }
 
-// With v at its mean for an update that stays the same, all lines come out equally long, and the norm is
-// kept.
+// With v at its mean for a constant update, all lines get equal lengths, and the norm is kept.
 TEST(Reference, NormuonMakesLinesEqual) {
     for (const auto& [rows, cols] : {std::pair{6, 4}, std::pair{4, 6}, std::pair{5, 5}}) {
         const bool by_row = rows >= cols;
@@ -358,7 +357,7 @@ TEST(Reference, NormuonMakesLinesEqual) {
     }
 }
 
-// One step by hand: rows of squares 4 and 16 on average, v = (0, 1): v becomes (2, 8.5).
+// One step by hand: rows with mean squares 4 and 16, v = (0, 1): v becomes (2, 8.5).
 TEST(Reference, NormuonByHand) {
     Matrix u(2, 1), v(1, 2);
     u.values = {2.0, -4.0};

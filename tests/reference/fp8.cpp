@@ -8,7 +8,7 @@ namespace speedrun::reference {
 
 namespace {
 
-// The finite numbers that are not negative, in order: that of index i has the bits i.
+// The finite non-negative values in order: index i has the bits i.
 std::vector<double> numbers_of(DType type) {
     const int mantissa = type == DType::e4m3 ? 3 : 2, bias = type == DType::e4m3 ? 7 : 15;
     const double largest = type == DType::e4m3 ? 448 : 57344;
@@ -35,7 +35,7 @@ double fp8(double x, DType type) {
         const double before = std::abs(numbers[best] - std::abs(x)), now = std::abs(numbers[i] - std::abs(x));
         if (now < before || (now == before && i % 2 == 0)) best = i;
     }
-    if (std::abs(x) > numbers.back()) best = numbers.size() - 1;  // from far off all are as near
+    if (std::abs(x) > numbers.back()) best = numbers.size() - 1;  // for very large x all distances are equal
     return std::copysign(numbers[best], x);
 }
 

@@ -1,4 +1,4 @@
-// A matrix of doubles, rows × cols, row after row: all that the reference needs. A vector is a matrix of one
+// A matrix of doubles, rows × cols, row-major: the only type of the reference. A vector is a matrix of one
 // row.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Matrix {
     double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
     double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
     int64_t size() const { return rows * cols; }
-    bool empty() const { return values.empty(); }  // an argument that is not given
+    bool empty() const { return values.empty(); }  // an argument not given
 };
 
 inline Matrix plus(Matrix x, const Matrix& z) {
@@ -47,7 +47,7 @@ inline double norm(const Matrix& x) {
     return std::sqrt(dot(x, x));
 }
 
-// rows begin … begin+count, and columns likewise.
+// Rows begin … begin+count, and the same for columns.
 inline Matrix row_block(const Matrix& x, int64_t begin, int64_t count) {
     Matrix y(count, x.cols);
     for (int64_t i = 0; i < y.size(); ++i) y[i] = x[begin * x.cols + i];

@@ -22,7 +22,7 @@ constexpr std::array<std::array<double, 3>, 5> kPolarExpress = {{
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
                 double grad_scale, const op::AdamwStep& numbers) {
     if (!std::isfinite(grad_scale)) return;
-    // The fields are floats; the formula is exact in what they hold.
+    // The fields are floats; the formula uses their exact values.
     const double beta1 = numbers.beta1, beta2 = numbers.beta2;
     const double step = static_cast<double>(numbers.step);
     for (int64_t i = 0; i < master.size(); ++i) {
@@ -108,7 +108,7 @@ double norm_term(const Matrix& x, VectorNorm norm) {
 
 Clip clip_coefficient(const Matrix& terms, double max_norm, VectorNorm kind) {
     const bool largest = kind == VectorNorm::infinity;
-    const double total = norm_term(terms, largest ? kind : VectorNorm::one);  // none is negative
+    const double total = norm_term(terms, largest ? kind : VectorNorm::one);  // no term is negative
     const double norm = kind == VectorNorm::two     ? std::sqrt(total)
                         : kind == VectorNorm::three ? std::cbrt(total)
                                                     : total;

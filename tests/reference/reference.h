@@ -1,7 +1,7 @@
-// Every operation of kernels/ops/ops.h in float64, from its formula in the plainest way: no blocking, no
-// fusion, no recomputation. Arguments and options mean what they mean there; "accumulate", aliases and
-// strides are left to the tests, and a backward function takes the inputs of its forward, never its outputs
-// or statistics. Goal: a reader can hold each function against the paper. Non-goal: speed.
+// Every operation of kernels/ops/ops.h in float64, directly from its formula: no blocking, no fusion, no
+// recomputation. Arguments and options have the same meaning as there. Tests handle "accumulate", aliases and
+// strides. A backward function takes the inputs of its forward, never its outputs or statistics. Goal:
+// readers can compare each function with the paper. Non-goal: speed.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,28 @@ namespace speedrun::reference {
 using Indices = std::vector<int32_t>;
 
 // ---- linear.cpp
-// ----------------------------------------------------------------------------------------------
 // position_table may be empty.
 Matrix embedding_forward(const Indices& index, const Matrix& table, const Indices& position,
                          const Matrix& position_table);
 Matrix embedding_backward(int64_t vocab_size, const Indices& index, const Matrix& dout);
-// Row t of x times row[t] of the signs, element by element.
+// Row t of x times row[t] of the signs, elementwise.
 Matrix with_signs(const Matrix& x, const Matrix& signs, const Indices& row);
 Matrix transposed(const Matrix& x);
 Matrix matmul(const Matrix& a, const Matrix& b);  // M×K times K×N
 Matrix column_sum(const Matrix& x);               // 1×C
 
 // ---- fp8.cpp
-// ----------------------------------------------------------------------------------------------
-// The nearest number of an 8-bit type, of two the even one; those beyond the largest become that, NaN stays one.
+// Nearest value of an FP8 type, ties to even. Saturates at the largest; NaN stays NaN.
 double fp8(double x, DType type);
 
 // ---- norm.cpp
-// ------------------------------------------------------------------------------------------------
 struct NormForward {
     Matrix y;           // T×C
     Matrix mean, rstd;  // 1×T
 };
 struct NormBackward {
     Matrix ds;            // T×C
-    Matrix dgain, dbias;  // 1×C, also where gain or bias is not given
+    Matrix dgain, dbias;  // 1×C, also without gain or bias
 };
 // gain and bias may be empty.
 NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias, NormKind kind,
@@ -49,13 +46,13 @@ NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain
 
 struct MixNormForward {
     Matrix entered, s;  // T×C
-    NormForward norm;   // of s
+    NormForward norm;   // norm of s
 };
 struct MixNormBackward {
     Matrix dx, dz;                       // T×C
     Matrix dcoefficients, dgain, dbias;  // 1×2, 1×C, 1×C
 };
-// delta and dresidual may be empty; dresidual: gradient of s from elsewhere.
+// delta and dresidual may be empty; dresidual: additional gradient of s.
 MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
                                 const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
                                 NormKind kind, float epsilon = kNormEpsilon);
@@ -64,7 +61,6 @@ MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, con
                                   const Matrix& gain, NormKind kind, float epsilon = kNormEpsilon);
 
 // ---- pointwise.cpp
-// -------------------------------------------------------------------------------------------
 Matrix activation_forward(const Matrix& x, Activation activation);
 Matrix activation_backward(const Matrix& dy, const Matrix& x, Activation activation);
 
@@ -76,7 +72,6 @@ Matrix mix_forward(const Matrix& x, const Matrix& z, const Matrix& coefficients)
 MixBackward mix_backward(const Matrix& dy, const Matrix& x, const Matrix& z, const Matrix& coefficients);
 
 // ---- combine.cpp
-// -----------------------------------------------------------------------------------------------
 struct WeightedTerm {
     Matrix source;            // T×C
     Matrix coefficient = {};  // 1×1, T×1 or T×H; empty: 1
@@ -85,7 +80,7 @@ struct WeightedTerm {
 };
 struct WeightedTermGradient {
     Matrix dsource;       // T×C
-    Matrix dcoefficient;  // in the coefficient's shape
+    Matrix dcoefficient;  // shape of the coefficient
 };
 Matrix weighted_sum_forward(const std::vector<WeightedTerm>& terms, int64_t sequence_length);
 std::vector<WeightedTermGradient> weighted_sum_backward(const Matrix& dy,
@@ -101,8 +96,7 @@ Matrix narrow_linear_forward(const Matrix& x, const Matrix& weight, const Matrix
 NarrowLinearBackward narrow_linear_backward(const Matrix& dy, const Matrix& x, const Matrix& weight,
                                             const Matrix& bias, double scale, GateActivation activation);
 
-// ---- rotary.cpp: of q or of k, T×(H·D)
-// -------------------------------------------------------------------------
+// ---- rotary.cpp: for q or k, T×(H·D)
 struct RotaryForward {
     Matrix u;     // T×(H·D)
     Matrix rstd;  // T×H
@@ -116,20 +110,19 @@ Matrix offset_keys_forward(const Matrix& x, const KeyOffsetOptions& options);
 Matrix offset_keys_backward(const Matrix& dy, const KeyOffsetOptions& options);
 
 // ---- attention.cpp
-// ---------------------------------------------------------------------------------------------
 struct AttentionForward {
     Matrix o;    // Tq×(H·D)
     Matrix lse;  // H×Tq
 };
 struct AttentionBackward {
-    Matrix dq, dk, dv;  // of the rows of q, k, v
+    Matrix dq, dk, dv;  // rows as in q, k, v
 };
-// Where the queries stand (op::AttentionForward::place); empty: query i of a sequence at place i.
+// Places of the queries (op::AttentionForward::place); empty: query i of a sequence is at place i.
 struct QueryPlaces {
     Indices place = {};
-    int64_t of_sequence = 0;  // queries
+    int64_t of_sequence = 0;  // queries per sequence
 };
-// Whether query i may look at key j.
+// True if query i sees key j.
 bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options,
              const QueryPlaces& places = {});
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
@@ -141,7 +134,7 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
 
 struct ExcludeOwnValueBackward {
     Matrix d_o, dv;  // T×(H·D)
-    Matrix dalpha;   // of the shape of alpha
+    Matrix dalpha;   // shape of alpha
 };
 // alpha: 1×H, or T×H.
 Matrix exclude_own_value_forward(const Matrix& o, const Matrix& v, const Matrix& alpha, int64_t heads);
@@ -149,7 +142,6 @@ ExcludeOwnValueBackward exclude_own_value_backward(const Matrix& dy, const Matri
                                                    const Matrix& alpha, int64_t heads);
 
 // ---- compose_heads.cpp
-// -----------------------------------------------------------------------------------------
 struct ComposedHeads {
     Matrix q, k, v;  // T×(H·D)
     Indices first_key;
@@ -157,43 +149,41 @@ struct ComposedHeads {
 };
 struct ComposeHeadsBackward {
     Matrix dq, dk, dv;  // T×(H·D)
-    Matrix dw1, dw2;    // of the shapes of w1 and w2
+    Matrix dw1, dw2;    // shapes of w1 and w2
 };
 Matrix compose_heads_forward(const ComposedHeads& x, const ComposeHeadsOptions& options);
 ComposeHeadsBackward compose_heads_backward(const Matrix& dc, const ComposedHeads& x,
                                             const ComposeHeadsOptions& options);
 
 // ---- cross_entropy.cpp
-// -----------------------------------------------------------------------------------------
 Matrix cross_entropy_losses(const Matrix& logits, const Indices& targets, int64_t vocab_size,
                             const Softcap& softcap);
 Matrix cross_entropy_dlogits(const Matrix& logits, const Indices& targets, int64_t vocab_size,
                              const Softcap& softcap, float gradient_scale);
-// targets and weights: one for each that a row has.
+// targets and weights: one entry per target of a row.
 Matrix weighted_cross_entropy_losses(const Matrix& logits, const std::vector<Indices>& targets,
                                      const std::vector<double>& weights, int64_t vocab_size,
                                      const Softcap& softcap);
 Matrix weighted_cross_entropy_dlogits(const Matrix& logits, const std::vector<Indices>& targets,
                                       const std::vector<double>& weights, int64_t vocab_size,
                                       const Softcap& softcap, float gradient_scale);
-// Columns that stand for the ids from `first` on; those behind are padding.
+// Ids of the columns, from `first` on; later columns are padding.
 struct IdRange {
     int64_t first, size;
 };
-// T×2: log Σ exp over the range's columns, and the weighted sum of the targets' logits that are among them.
+// T×2: log Σ exp over the range's columns, and the weighted sum of the logits of targets in it.
 Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targets,
                           const std::vector<double>& weights, const IdRange& ids, const Softcap& softcap);
 
 // ---- optimizers.cpp: in place on vectors and matrices
-// ------------------------------------------------------------
-// numbers: of its tensors nothing is read.
+// numbers: only its scalars are read.
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
                 double grad_scale, const op::AdamwStep& numbers);
 // Returns the update.
 Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, float mu, bool nesterov);
 Matrix gram(const Matrix& x);                                  // x xᵀ
 Matrix polar_express(const Matrix& x, double epsilon = 1e-6);  // one matrix
-// One matrix; second_moment: one number for each line.
+// One matrix; second_moment: one value per line.
 void normuon_scale(Matrix& update, Matrix& second_moment, float beta2,
                    NormuonLines lines = NormuonLines::more, float epsilon = 1e-8f);
 void muon_apply(Matrix& master, const Matrix& update, float learning_rate, float weight_decay, bool cautious);

@@ -6,7 +6,7 @@ namespace speedrun::reference {
 
 namespace {
 
-// Turns the pairs (u_i, u_{i+D/2}) of one head's vector at column `begin` by their angles, or back.
+// Rotates the pairs (u_i, u_{i+D/2}) of one head's vector at column `begin` by their angles, or back.
 void turn(Matrix& u, int64_t t, int64_t begin, int64_t half, const Matrix& cos, const Matrix& sin,
           int64_t position, bool back) {
     for (int64_t i = 0; i < half; ++i) {
@@ -55,7 +55,7 @@ RotaryForward qk_norm_rotary_forward(const Matrix& u, const Matrix& cos, const M
     return out;
 }
 
-// A rotation's transpose is the rotation back; what is left is the backward of an rmsnorm over D.
+// The transpose of a rotation is its inverse; the rest is the backward of an rmsnorm over D.
 Matrix qk_norm_rotary_backward(const Matrix& dout, const Matrix& u, const Matrix& cos, const Matrix& sin,
                                const Indices& position, const RotaryOptions& options) {
     const int64_t head_dim = options.head_dim;

@@ -250,7 +250,7 @@ grep -o '"loss":[0-9.e-]*' logs/first/metrics.jsonl >first.loss
 grep -o '"loss":[0-9.e-]*' logs/again/metrics.jsonl >again.loss
 cmp -s first.loss again.loss || fail "the resolved config does not reproduce the run"
 
-# GPT-2's tokenizer with a user's vocabulary, from text to sample.
+# GPT-2's tokenizer with the user's vocabulary, from text to sample.
 vocabulary=$here/../data/fixtures/small_tokenizer.json
 expect 2 "needs --vocab" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2
 expect 3 "text.txt: line 1: expected a token in base64" "$speedrun" prepare --input text.txt --out pieces --tokenizer gpt2 --vocab text.txt

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Contents of the pages, except commands (see readme_test.sh). README.md and docs/ keep their limits of size. Every link has an
-# existing target file and heading, also in comments and messages. The figures of the race equal the records'. Usage:
-# pages_test.sh SPEEDRUN SOURCE_ROOT
+# Contents of the pages, except commands (see readme_test.sh). README.md and docs/ keep to their sizes. Every link has an
+# existing target file and heading, also in comments and messages. The figures of the race equal the records'.
+# Usage: pages_test.sh SPEEDRUN SOURCE_ROOT
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 60
 set -u
 speedrun=$(realpath "$1") root=$2
@@ -87,7 +87,7 @@ while IFS= read -r page; do
     [ -f "$root/$page" ] || fail "$page is named in the code or in a script, and is not there: grep -rn $page"
 done <"$work/named"
 
-# docs/leaderboard.md and docs/history.md have the boards as printed, README.md seconds and factors.
+# docs/leaderboard.md and docs/history.md show the boards as they are printed, README.md seconds and factors.
 cd "$root" || exit 1
 if "$speedrun" records list records/kjv --markdown >"$work/board" 2>&1; then
     sed 's|](records/|](../records/|' "$work/board" >"$work/lines"

@@ -1,5 +1,5 @@
-// Asynchronous copies to shared memory: the bytes come when their group is waited for, and poison stands
-// there until then.
+// Asynchronous copies to shared memory: bytes arrive when their group is waited for. Until then the
+// destination is poisoned.
 // build: in speedrun_simt_executor
 #include <cstring>
 
@@ -28,7 +28,7 @@ void copy_async(void* shared, const void* global, int bytes, int valid_bytes) {
 void copy_async_commit() {
     Thread& thread = executor().self();
     if (thread.copies.empty()) thread.copies.emplace_back();
-    thread.copies.emplace_back();  // the new open group
+    thread.copies.emplace_back();  // opens a new group
 }
 
 void copy_async_wait(int groups_in_flight) {

@@ -9,9 +9,8 @@ namespace speedrun::testing {
 
 namespace {
 
-// The fixture runs every call with one thread, again, and with two, and compares the bits: here the number of
-// threads chooses the order in which those of a block run, and whether the card has little shared memory or
-// as much as an H100.
+// The fixture runs every call with one thread, again, and with two, and compares the bits. Here the number of
+// threads selects the order of a block's threads, and little shared memory or that of an H100.
 Backend make_simt(simt::Order order, int num_threads, bool dry, bool wgmma = false) {
     simt::Options options{.order = order, .kernels_wait = true};
     if (num_threads > 1) options.shared_memory = simt::kSharedMemoryOfH100;
@@ -30,7 +29,7 @@ Backend make_random_forward(int num_threads, bool dry) {
     return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, num_threads, dry);
 }
 
-// Attention as on GPUs of compute capability 9.0 alone.
+// Attention by the kernels for compute capability 9.0.
 Backend make_wgmma(int num_threads, bool dry) {
     return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::reverse, num_threads, dry, true);
 }

@@ -1,4 +1,4 @@
-// Barriers of a block and of a warp. A watch may have one of them left out.
+// Barriers of a block and of a warp. A watch may remove one.
 // build: in speedrun_simt_executor
 #include <fmt/format.h>
 

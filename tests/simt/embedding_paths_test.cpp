@@ -1,5 +1,5 @@
-// What tests/kernels does not ask of the embedding's kernels: the order of their sums, and ids outside the
-// table (which the host cannot see, and so cannot throw for).
+// Paths of the embedding kernels that tests/kernels does not reach: the order of their sums, and ids outside
+// the table (which the host cannot check, so they do not throw).
 #include <algorithm>
 
 #include "kernels/cuda/blocks/kernel_sizes.h"
@@ -10,8 +10,8 @@ namespace {
 
 SPEEDRUN_OP_TEST(EmbeddingPathsTest);
 
-// Σ over each id's tokens as kernels/cuda/ops/embedding.cu adds them, to the bit: in order of t, but a whole
-// segment of sorted tokens that have one id enters as a sum of its own.
+// Σ over each id's tokens in the order of kernels/cuda/ops/embedding.cu, to the bit: in order of t, except
+// that a whole segment of sorted tokens with one id enters as a separate sum.
 Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, float before) {
     std::vector<size_t> tokens;
     for (size_t t = 0; t < ids.size(); ++t) {
@@ -43,8 +43,8 @@ Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, flo
     return result;
 }
 
-// Three tiles of tokens, ids of three digits, one id for a third of all tokens: the ends of its run lie
-// inside of segments. Ids outside of the table are left out.
+// Three tiles of tokens, ids of three digits, one id for a third of all tokens: the ends of its run are
+// inside segments. Ids outside the table are skipped.
 TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
     const int64_t rows = 2500, cols = 24, vocab = 66000;
     Indices index = random_indices(rows, vocab, 1);
@@ -57,7 +57,7 @@ TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
     damaged[10] = -1;
     damaged[11] = static_cast<int32_t>(vocab);
     damaged[12] = 0x7fffffff;
-    Indices of_a_part = index;  // half of all tokens are somebody else's: many whole segments
+    Indices of_a_part = index;  // half of all tokens are another rank's: many whole segments
     for (size_t t = 0; t < index.size(); t += 2) of_a_part[t] = static_cast<int32_t>(vocab);
     for (bool accumulate : {false, true}) {
         for (const Indices& ids : {index, damaged, of_a_part, Indices(static_cast<size_t>(rows), 9)}) {
@@ -94,7 +94,7 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
     expect_same_bits(reference::row_block(out[0], 1, 1), reference::row_block(table, 3, 1), "row inside");
 }
 
-// Signs that are in no row: of a look-up nothing is known, and of a gradient they are not read.
+// Sign rows outside the table give NaN in a lookup; a gradient does not read them.
 TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
     const Matrix table = random_matrix(9, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
@@ -119,7 +119,7 @@ TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
     expect_same_bits(reference::row_block(out[1], 5, 1), reference::row_block(table, 2, 1), "gradient");
 }
 
-// The row behind the last is somebody else's, and no other.
+// Only the id after the last row marks a row of another rank.
 TEST_P(EmbeddingPathsTest, EmbeddingForwardOfOthersIsTheirPosition) {
     const Matrix table = random_matrix(9, 48, 1, dtype()), positions = random_matrix(5, 48, 2, dtype());
     for (const bool placed : {false, true}) {

@@ -1,4 +1,4 @@
-// Exchanges between the lanes of a warp: who waits for whom, and what breaks CUDA's rules.
+// Exchanges between the lanes of a warp: waiting, and violations of CUDA's rules.
 // build: in speedrun_simt_executor
 #include <fmt/format.h>
 
@@ -52,8 +52,7 @@ Exchange& Executor::arrive(uint32_t mask, const void* value, size_t bytes, Where
     thread.state = Thread::State::at_exchange;
     if (exchange->arrived == mask) {
         ++statistics.exchanges;
-        // Shuffles do not order memory, and a barrier of a part of the warp counts for nothing: stricter than
-        // CUDA's.
+        // Shuffles do not order memory, and neither does a barrier of a partial warp: stricter than CUDA.
         if (options_.watch && bytes == 0 && mask == ~0u) options_.watch->warp_barrier(warp);
         std::erase(open_[warp], exchange);
         met_.clear();

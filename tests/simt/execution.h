@@ -1,4 +1,4 @@
-// The executor behind executor.h, for the files that it is made of.
+// Internals of the executor behind executor.h.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -18,28 +18,28 @@
 namespace speedrun::simt {
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr std::byte kPoison{0xff};  // of shared memory that nothing has written
+constexpr std::byte kPoison{0xff};  // unwritten shared memory
 
-// A warpgroup's product as one thread has it: the fragment of its sums.
+// A warpgroup's matmul as seen by one thread: the fragment of its sums.
 struct Product {
     float* sums;
     int tiles;
     bool a_shared, transposed, add;
     uint64_t a_matrix, b_matrix;
-    std::vector<uint16_t> a, b;  // bits that the fragment needs: of 2 rows, of 2·tiles columns, 16 each
+    std::vector<uint16_t> a, b;  // bits for the fragment: 2 rows of a, 2·tiles columns of b, 16 each
     Where where;
 };
 struct WarpgroupProducts {
     struct Sums {
         float* at;
         std::vector<float> values;
-        int pending;  // products under way
+        int pending;  // pending matmuls
     };
-    std::deque<std::vector<Product>> groups;  // the last one is open
+    std::deque<std::vector<Product>> groups;  // groups of matmuls; the last one is open
     std::vector<Sums> sums;
-    bool begun = false;     // since the last wait
-    size_t count = 0;       // of products since the block began
-    int64_t publishes = 0;  // likewise
+    bool begun = false;     // begin() was called since the last wait
+    size_t count = 0;       // matmuls since the block began
+    int64_t publishes = 0;  // calls of publish() since the block began
 };
 
 struct Thread {
@@ -52,11 +52,11 @@ struct Thread {
 
     Position position;
     State state = State::fresh;
-    Where where;                           // of the call that it waits in
-    boost::context::fiber fiber;           // its suspended self, where it waits or is ready again
+    Where where;                           // call in which it waits
+    boost::context::fiber fiber;           // its suspended context, if it waits or is ready again
     std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
     WarpgroupProducts products;
-    bool waited = false;  // for the kernels before
+    bool waited = false;  // called wait_for_kernels_before()
 };
 
 class Executor {
@@ -69,7 +69,8 @@ class Executor {
     [[noreturn]] void fail(const std::string& what, const Where* where) const;
     void note_access(Access::Kind kind, const void* address, size_t bytes, const void* instruction);
     void note_mma();
-    // Notes that a copy by the running thread has arrived: products may read it once that thread has published.
+    // Records that a copy by the running thread has arrived: matmuls may read it once that thread has
+    // published.
     void arrived(const void* shared, size_t bytes);
     void multiply(Product product, const uint32_t* a);
     void finish_products(int groups_in_flight);
@@ -83,14 +84,14 @@ class Executor {
   private:
     void run_block(dim3 index);
     void run_thread(Thread& thread);
-    void carry();  // body of a fiber: runs fresh threads, one after the other
+    void carry();  // body of a fiber: runs fresh threads one by one
     void suspend();
     void finished(Thread& thread);
     Thread* pick();
     void make_ready(const std::vector<Thread*>& ascending);
     void check_red_zones() const;
     std::string stuck() const;
-    // Bits of a product's operands as they lie in shared memory now; notes the reads.
+    // Reads the current bits of a matmul's operands in shared memory, and reports the reads.
     void read_operands(Product& product);
     void note_operand(uint64_t matrix, bool transposed, int rows, const Where& where);
     void check_warpgroup(const Product& product);
@@ -98,36 +99,36 @@ class Executor {
 
     const Launch* launch_ = nullptr;
     Options options_;
-    std::vector<DeviceRange> device_memory_;  // where a watch looks
+    std::vector<DeviceRange> device_memory_;  // only with a watch
     std::mt19937_64 random_;
     boost::context::pooled_fixedsize_stack stacks_{kStackBytes, 16};
 
     std::vector<Thread> threads_;
-    std::vector<Thread*> ready_;  // a stack: the last one runs next, unless the order is random
-    std::vector<Thread*> met_;    // lanes of the exchange that is over
+    std::vector<Thread*> ready_;  // a stack: the last one runs next, except in random order
+    std::vector<Thread*> met_;    // lanes of the completed exchange
     std::vector<uint32_t> shared_;
     Thread* running_ = nullptr;
     Thread* next_ = nullptr;
     bool carrier_idle_ = false;
     unsigned num_at_barrier_ = 0, num_done_ = 0;
-    Where barrier_where_;  // of the thread that came first, barrier_first_
+    Where barrier_where_;  // location of barrier_first_, the first thread to arrive
     unsigned barrier_first_ = 0;
-    std::vector<std::vector<Exchange*>> open_;  // by warp: exchanges that lanes still wait for
+    std::vector<std::vector<Exchange*>> open_;  // incomplete exchanges per warp
     std::vector<std::unique_ptr<Exchange>> exchanges_;
     std::vector<Exchange*> free_exchanges_;
     struct Arrival {
         const Thread* thread;
-        int64_t publishes;  // that it had called by then
+        int64_t publishes;  // calls of publish() by that thread until then
     };
-    std::vector<Arrival> arrivals_;                 // by chunk of 16 bytes of shared memory
-    std::vector<std::vector<Product>> warpgroups_;  // the products that each has started
+    std::vector<Arrival> arrivals_;                 // index: 16-byte chunk of shared memory
+    std::vector<std::vector<Product>> warpgroups_;  // matmuls started by each warpgroup
     std::exception_ptr error_;
 
     boost::context::fiber scheduler_;
-    std::vector<boost::context::fiber> idle_;  // last: unwinds while the rest is still there
+    std::vector<boost::context::fiber> idle_;  // declared last: unwinds while the other members exist
 };
 
-// The calling thread's own.
+// Executor of the calling thread.
 Executor& executor();
 
 }  // namespace speedrun::simt

@@ -15,11 +15,11 @@ namespace speedrun::simt {
 
 namespace {
 
-constexpr int64_t kMaxSharedBytes = 227 << 10;  // that a block of compute capability 9.0 can have
+constexpr int64_t kMaxSharedBytes = 227 << 10;  // maximum of a block of compute capability 9.0
 constexpr unsigned kMaxThreads = 1024;
 constexpr int64_t kRedZoneWords = 64;
 constexpr uint32_t kRedZone =
-    0xfffafffbu;  // a NaN as f32, as two bf16, and nothing that a kernel would write
+    0xfffafffbu;  // a NaN as f32 and as two bf16 values, and a pattern that no kernel writes
 
 std::string short_name(const char* file) {
     const std::string name(file);
@@ -151,7 +151,7 @@ void Executor::run_block(dim3 index) {
             error_ = std::current_exception();
         }
     }
-    if (error_) {  // unwinds the fibers of threads that wait
+    if (error_) {  // unwinds the fibers of waiting threads
         for (Thread& thread : threads_) thread.fiber = boost::context::fiber();
         for (auto& exchanges : open_) exchanges.clear();
         free_exchanges_.clear();
@@ -164,8 +164,7 @@ void Executor::run_block(dim3 index) {
     if (options_.watch) options_.watch->end_block();
 }
 
-// One stack serves thread after thread for as long as none of them waits: a kernel without barriers never
-// switches.
+// One stack runs thread after thread until one of them waits: a kernel without barriers never switches.
 void Executor::carry() {
     for (;;) {
         run_thread(*next_);
@@ -206,7 +205,8 @@ void Executor::finished(Thread& thread) {
     }
 }
 
-// Straight to the next thread if that one waits too: by way of the scheduler it would be two switches.
+// Switches directly to the next thread, also if that one waits: two switches fewer than through the
+// scheduler.
 void Executor::suspend() {
     next_ = pick();
     if (next_ == running_) return;
@@ -223,7 +223,7 @@ void Executor::suspend() {
             return boost::context::fiber();
         });
     }
-    if (by) scheduler_ = std::move(by);  // it was not another thread
+    if (by) scheduler_ = std::move(by);  // switched by the scheduler, not by another thread
 }
 
 Thread* Executor::pick() {
@@ -247,7 +247,7 @@ void Executor::check_red_zones() const {
     std::vector<uint32_t> zone(static_cast<size_t>(kRedZoneWords), kRedZone);
     if (std::memcmp(bytes, zone.data(), kRedZoneWords * 4) != 0)
         fail("something wrote before the shared memory", nullptr);
-    // The words behind: the first may be shared with the block's last bytes.
+    // Words after the block's bytes; the first word may be shared with the last of them.
     const int64_t end = kRedZoneWords * 4 + launch_->shared_bytes,
                   total = static_cast<int64_t>(shared_.size()) * 4;
     const auto* pattern = reinterpret_cast<const std::byte*>(zone.data());

@@ -1,5 +1,5 @@
-// Runs launches of simt.h on the calling thread: block after block, each thread of a block on a fiber, in an
-// order that the options choose. One and the same kernel has to give the same bits in every order.
+// Runs launches of simt.h on the calling thread: block after block, each thread of a block on a fiber, in the
+// order of the options. A kernel must give the same bits in every order.
 #pragma once
 
 #include <cstdint>
@@ -9,39 +9,40 @@
 
 namespace speedrun::simt {
 
-// Which thread runs next where several could, and which block. `forward` and `reverse` let a thread (and,
-// after an exchange, its warp) run as far as it can before the next one; `random` picks anew at every switch.
+// Order of threads that could run, and of blocks. `forward` and `reverse` run a thread (after an exchange,
+// its warp) as far as possible before the next one. `random` draws at every switch.
 enum class Order : uint8_t { forward, reverse, random };
 
 class Watch;  // watch.h
 
-constexpr int64_t kSharedMemoryOfH100 = 227 << 10;  // that a block may have
+constexpr int64_t kSharedMemoryOfH100 = 227 << 10;  // maximum of a block
 
 struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;
     Watch* watch = nullptr;  // sees every launch; in a watched build also each access
-    // Has every thread to call wait_for_kernels_before(), and before it touches device memory (watched builds)?
+    // Requires that every thread calls wait_for_kernels_before(), before it accesses device memory (watched
+    // builds).
     bool kernels_wait = false;
-    // What kernels that keep more where there is more are told that a block may have: little, so that small
-    // tensors meet both ways. A launch may take what a block of compute capability 9.0 can have.
+    // Reported maximum shared memory of a block, for kernels that use more if available. Little, so that
+    // small tensors reach both paths. A launch may use the maximum of compute capability 9.0.
     int64_t shared_memory = (2 << 10) + 128;
 };
 
 struct Launch {
-    const char* file;      // where launch() was called …
-    const char* function;  // … and in which function: stands for the kernel's name in messages
+    const char* file;      // source location of launch() …
+    const char* function;  // … and its function: replaces the kernel's name in messages
     int line;
     dim3 grid, block;
     int64_t shared_bytes;
-    std::function<void()> kernel;   // what each thread runs
-    const void* address = nullptr;  // of the kernel's function, for its name
+    std::function<void()> kernel;   // body of each thread
+    const void* address = nullptr;  // address of the kernel's function, for its name
 };
 
-// Throws Error naming kernel, block, thread and place if the kernel breaks a rule of simt.h.
+// Throws Error with kernel, block, thread and location if the kernel violates a rule of simt.h.
 void execute(const Launch& launch, const Options& options);
 
-// Figures of the calling thread's last launch, for the tests of the tester.
+// Statistics of the calling thread's last launch, for tests of the executor.
 struct Statistics {
     int64_t threads = 0, switches = 0, barriers = 0, exchanges = 0;
 };

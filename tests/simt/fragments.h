@@ -1,4 +1,5 @@
-// What tests of tensor-core products share: one block of a kernel, small matrices of integers, and where results lie.
+// Common code of tests of tensor-core matmuls: one block of a kernel, small matrices of integers, and
+// positions of results.
 #pragma once
 
 #include <random>

@@ -1,6 +1,6 @@
-// Paths of the kernels that the sizes of tests/kernels do not reach: several tiles, blocks, passes or rounds,
-// rows that do not stay in registers, strided rows, and targets outside of the vocabulary (which the host
-// cannot see, and so cannot throw for).
+// Kernel paths that the sizes of tests/kernels do not reach: several tiles, blocks, passes or rounds, rows
+// that exceed registers, and strided rows. Also targets outside the vocabulary, which the host cannot check,
+// so they do not throw.
 #include "tests/kernels/op_test_support.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ SPEEDRUN_OP_TEST(KernelPathsTest);
 
 constexpr Softcap kCaps[] = {{}, {15.0f}, {60.0f}, {11.5f, 5.0f, 15.0f}};
 
-// Rows of several rounds of a block's 1024 threads, aligned and not; a softcap that the maximum does not
-// stand for.
+// Rows of several rounds of a block's 1024 threads, aligned and not; a softcap too large to replace the
+// maximum.
 TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
     for (int64_t padded : {9000, 2051}) {
         for (const Softcap& softcap : kCaps) {
@@ -34,7 +34,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
                                       h.stream());
                 return {h.read(losses), h.read(dlogits)};
             });
-            // Tolerance of cross_entropy_test.cpp, where the error of tanh counts `softcap` times.
+            // Tolerance of cross_entropy_test.cpp, whose tanh error scales with `softcap`.
             const double cap = std::max(15.0, static_cast<double>(softcap.cap)) / 15.0;
             expect_close(out[0], reference::cross_entropy_losses(logits, targets, padded - 3, softcap),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");
@@ -45,7 +45,8 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
     }
 }
 
-// Three targets in rows of several rounds: in the same chunk, in chunks that one thread stores, and the same one twice.
+// Three targets in rows of several rounds: in the same chunk, in chunks that one thread stores, and two equal
+// ones.
 TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
     constexpr int64_t kPadded = 9000;
     const std::vector<double> weights = {1, 0.5, 0.25};
@@ -82,7 +83,8 @@ TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
     }
 }
 
-// Two parts of 9000 columns together, in rows of several rounds: targets in chunks that one thread stores, of both parts.
+// Two parts of 9000 columns in rows of several rounds: targets in chunks that one thread stores, of both
+// parts.
 TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
     constexpr int64_t kRows = 3, kWhole = 8997;
     const std::vector<double> weights = {1, 0.5};
@@ -154,7 +156,7 @@ TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
     }
 }
 
-// Every part sees a target that is nobody's, and none reads or writes a column for it.
+// Every part sees a target outside the vocabulary, and none accesses a column for it.
 TEST_P(KernelPathsTest, CrossEntropyOfPartsTargetOutsideIsNan) {
     const Matrix logits = random_matrix(4, 24, 1, dtype());
     const Indices targets{-2, 45, 3, 30};
@@ -252,7 +254,7 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
     }
 }
 
-// Sums of gains and biases over more chunks than a block has groups for them.
+// Sums of gains and biases over more chunks than a block has groups.
 TEST_P(KernelPathsTest, NormParametersOfManyRows) {
     const int64_t rows = sizes::kColumnRows * (sizes::kChunkGroups + 5) + 3, cols = 40;
     const Matrix x = random_matrix(rows, cols, 1, dtype()), dy = random_matrix(rows, cols, 2, dtype());
@@ -292,7 +294,7 @@ TEST_P(KernelPathsTest, NormParametersOfManyRows) {
     expect_close(out[1], reference::plus(expected.dbias, before), reduction(DType::f32, rows), "dbias");
 }
 
-// Rows in and out of registers, unaligned ones, and more rows than the blocks take at once.
+// Rows that fit registers and longer ones, unaligned ones, and more rows than one round of blocks.
 TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
     Matrix c(1, 2);
     c.values = {0.75, -1.375};
@@ -351,7 +353,7 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
     const Matrix cos = random_matrix(4, 600, 3, DType::f32), sin = random_matrix(4, 600, 4, DType::f32);
     const Matrix v = random_matrix(3, 2400, 5, dtype()), z = random_matrix(3, 2400, 6, dtype());
     const Matrix c = random_matrix(1, 2, 7, DType::f32);
-    const Indices position{3, 0, 4};  // the last one outside
+    const Indices position{3, 0, 4};  // the last one is outside
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype()), mixed = h.output(dtype(), {3, 2400});
         const ValueMix value{mixed, h.input(v, dtype()), {h.input(z, dtype()), h.input(c, DType::f32, {2})}};

@@ -1,4 +1,4 @@
-// The emulated product of 8-bit numbers (kernels/cuda/blocks/ptx.h) against the fragment layouts of the PTX ISA.
+// Emulated FP8 matmuls (kernels/cuda/blocks/ptx.h) against the fragment layouts of the PTX ISA.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace speedrun::testing {
 namespace {
 
-// ---- mma.sync.m16n8k32 of 8-bit numbers ("Matrix Fragments for mma.m16n8k32"): a0 … a15, b0 … b7, four to a register.
+// ---- mma.sync.m16n8k32 of FP8 ("Matrix Fragments for mma.m16n8k32"): a0 … a15, b0 … b7, four per register.
 Place place_in_a8(int lane, int i) {
     const bool upper_row = (4 <= i && i < 8) || 12 <= i;
     return {(lane >> 2) + (upper_row ? 8 : 0), (lane % 4) * 4 + (i & 3) + (i >= 8 ? 16 : 0)};

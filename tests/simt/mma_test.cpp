@@ -1,6 +1,6 @@
-// The emulations of kernels/cuda/blocks/ptx.h against the fragment layouts of the PTX ISA, written here once more as
-// tables, and the tile functions built on them against a plain product. Matrices hold small integers, so that
-// all sums are exact and results are compared for equality.
+// Emulations of kernels/cuda/blocks/ptx.h against the fragment layouts of the PTX ISA, repeated here as
+// tables. The tile functions built on them are compared with a plain matmul. Matrices hold small integers, so
+// that all sums are exact and results must be equal.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -86,16 +86,16 @@ TEST(Mma, PacksTheFirstValueLow) {
     EXPECT_EQ(ptx::pack_bf16(1.00390625f, 0.0f), Bf16(1.0f).bits) << "a tie goes to even";
 }
 
-// ---- ldmatrix: lane 8m + i gives the address of row i of matrix m; register m of a lane gets elements
-// 2·(lane % 4) and the next one of row lane / 4; transposed, the roles of row and column change.
+// ---- ldmatrix: lane 8m + i passes the address of row i of matrix m. Register m of a lane gets elements
+// 2·(lane % 4) and the next one of row lane / 4; transposed, rows and columns are exchanged.
 template <int kCount, bool kTransposed>
 void ldmatrix_kernel(uint32_t* out, const Bf16* in) {
     Bf16* tile = shared_memory<Bf16>(0);
     const int lane = static_cast<int>(threadIdx.x);
     for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
     __syncwarp();
-    // Matrices in reverse order, so that an address taken from a wrong lane shows; lanes that are not asked
-    // give row 0.
+    // Matrices in reverse order, so that an address from a wrong lane is detected; lanes whose address is
+    // ignored pass row 0.
     const int matrix = kCount - 1 - lane / 8;
     const Bf16* row = tile + (matrix >= 0 ? matrix * 64 + lane % 8 * 8 : 0);
     uint32_t r[kCount];
@@ -217,9 +217,9 @@ TEST(CopyAsync, GroupsEndInOrderAndBytesThatAreNotValidBecomeZero) {
     for (int i = 0; i < 8; ++i) EXPECT_EQ(out[static_cast<size_t>(3 + i)], i < 3 ? float(in(2, i)) : 0.0f);
 }
 
-// ---- tiles: 32 × 32 products of tiles stored in both ways
+// ---- tiles: 32 × 32 matmuls of tiles stored in both layouts
 template <int kWidth, bool kTransposeA, bool kTransposeB>
-void tile_kernel(float* c, const Bf16* a, const Bf16* b) {  // a: [32][kWidth] or [kWidth][64]; b likewise
+void tile_kernel(float* c, const Bf16* a, const Bf16* b) {  // a and b: [32][kWidth] or [kWidth][64]
     constexpr int kThreads = 64, kOther = 64;
     Bf16* tile_a = shared_memory<Bf16>(0);
     Bf16* tile_b = shared_memory<Bf16>(kWidth * kOther * 2);
@@ -288,7 +288,7 @@ TEST(Tile, FragmentsOfStoredTiles) {
     }
 }
 
-// Eight rows of one chunk column, one ldmatrix address each, lie in different banks.
+// Eight rows of one chunk column, one ldmatrix address each, are in different banks.
 TEST(Tile, ChunksOfAColumnAreInDifferentBanks) {
     for (int row = 0; row < 64; row += 8) {
         for (int chunk = 0; chunk < 16; ++chunk) {
@@ -299,9 +299,9 @@ TEST(Tile, ChunksOfAColumnAreInDifferentBanks) {
     }
 }
 
-// The accumulator of one product as the first operand of the next.
+// The accumulator of one matmul as the first operand of the next.
 void chained_kernel(float* c, const Bf16* a,
-                    const Bf16* b) {  // a: [16][64] of the first product, times bᵀ, times b
+                    const Bf16* b) {  // a: [16][64] of the first matmul, times bᵀ, times b
     Bf16* tile_a = shared_memory<Bf16>(0);
     Bf16* tile_b = shared_memory<Bf16>(16 * 64 * 2);
     tile::copy_rows_async<16, 64, 32>(tile_a, a, 64, 0, 16);
@@ -320,7 +320,7 @@ void chained_kernel(float* c, const Bf16* a,
 
 TEST(Tile, AnAccumulatorFeedsTheNextProduct) {
     for (const simt::Order order : kOrders) {
-        // Few small entries, so that the first product is exact in bf16 too.
+        // Few small entries, so that the first matmul is exact in bf16 too.
         Small a(16, 64), b(32, 64);
         std::mt19937 generator(6);
         for (int i = 0; i < 16 * 64; ++i)
@@ -329,7 +329,7 @@ TEST(Tile, AnAccumulatorFeedsTheNextProduct) {
             b.data()[i] = Bf16(static_cast<float>(static_cast<int>(generator() % 3) - 1));
         std::vector<float> c(16 * 64, NAN);
         run(order, 32, (16 + 32) * 64 * 2, chained_kernel, c.data(), a.data(), b.data());
-        for (int i = 30 * 64; i < 32 * 64; ++i) b.data()[i] = Bf16(0.0f);  // rows from 30 on are not there
+        for (int i = 30 * 64; i < 32 * 64; ++i) b.data()[i] = Bf16(0.0f);  // rows from 30 on do not exist
         Small b_transposed = transposed(b), between(16, 32);
         const std::vector<float> first = product(a, b_transposed);
         for (int i = 0; i < 16 * 32; ++i) between.data()[i] = Bf16(first[static_cast<size_t>(i)]);

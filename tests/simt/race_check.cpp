@@ -9,7 +9,7 @@ namespace speedrun::simt {
 
 namespace {
 
-constexpr uintptr_t kCellBytes = 2;  // no kernel shares out single bytes
+constexpr uintptr_t kCellBytes = 2;  // no kernel splits cells of two bytes between threads
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void RaceWatch::begin_block(unsigned num_threads, int64_t shared_bytes) {
 
 bool RaceWatch::races(const Mark& mark, const Mark& now) const {
     if (mark.block == kNone) return false;
-    // Only cells of device memory remember other blocks: those of shared memory are new in each.
+    // Only cells of device memory keep accesses of other blocks: shared memory is new in each block.
     if (mark.block != now.block) return !ordered(mark, now);
     if (mark.thread == now.thread || mark.block_epoch < now.block_epoch) return false;
     return mark.warp != now.warp || mark.warp_epoch == now.warp_epoch;
@@ -78,7 +78,7 @@ void RaceWatch::access(const Access& access) {
 void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr_t address) {
     if (access.kind == Access::Kind::copy_end) {
         cell.in_flight = false;
-        cell.writer = now;  // arrived: for this thread from here on, for others after a barrier
+        cell.writer = now;  // from now on for this thread, for others after a barrier
         return;
     }
     if (cell.in_flight) report("touches what an asynchronous copy is writing", access, cell.writer, address);
@@ -86,7 +86,7 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
     if (access.kind == Access::Kind::read || access.kind == Access::Kind::product) {
         if (access.shared && cell.writer.block == kNone)
             report("reads shared memory that nobody has written", access, {}, address);
-        // One mark stands for all readers since the last barrier: of one thread, of one warp, or of many.
+        // One mark represents all readers since the last barrier: one thread, one warp, or many.
         Mark& reader = cell.reader;
         if (reader.block == kNone || reader.block != now.block || reader.block_epoch < now.block_epoch) {
             const bool other_block = reader.block != kNone && reader.block != now.block;

@@ -1,11 +1,14 @@
-// Finds accesses of a launch that nothing orders: to shared memory, and to device memory inside one launch.
-// Two threads' accesses to one byte, at least one of them a write, need a block barrier between them, or, in
-// one warp, a __syncwarp of all its lanes. Threads of different blocks are ordered by fences and atomics alone: what a thread
-// has done, or others of its block before a barrier, and then a fence and an atomic, comes before what a thread does
-// that has seen that atomic by one of its own and then fences (PTX ISA, "Memory Consistency Model": fence-fence synchronisation).
-// Asynchronous copies are writes from their start until their thread has waited for them. Reads of shared memory that the block
-// has not written are found, too. Stricter than CUDA: shuffles order nothing, and equal values written by two
-// threads are a race. Laxer: an atomic never races, as with plain accesses of its word.
+// Finds unordered accesses of a launch, to shared memory, and to device memory inside one launch.
+//
+// Two threads' accesses to one byte, at least one of them a write, need a barrier between them: a block
+// barrier or, in one warp, a __syncwarp of all its lanes. Threads of different blocks are ordered only by
+// fences and atomics. A thread orders its accesses, and earlier ones of its block before a barrier, by a
+// fence and then an atomic. They precede accesses of a thread that observes this atomic with one of its own
+// and then fences. Source: PTX ISA, "Memory Consistency Model", fence-fence synchronization.
+//
+// Asynchronous copies are writes from their start until their thread has waited for them. Reads of shared
+// memory that the block has not written are found, too. Stricter than CUDA: shuffles order nothing, and two
+// threads that write equal values race. Laxer: atomics never race, also with plain accesses of their word.
 #pragma once
 
 #include <set>
@@ -20,15 +23,15 @@ namespace speedrun::simt {
 
 class RaceWatch final : public Watch {
   public:
-    // A barrier: the kernel's name without template arguments, and the place of the call in its file.
+    // A barrier: the kernel's name without template arguments, and the location of the call in its file.
     struct Barrier {
         std::string kernel, place;
         auto operator<=>(const Barrier&) const = default;
     };
-    // Those that launches have come to.
+    // Barriers that launches have reached.
     const std::set<Barrier>& barriers() const { return barriers_; }
     int64_t num_accesses() const { return num_accesses_; }
-    // Runs launches from here on as if this barrier were not there; an empty one: as written.
+    // Runs later launches without this barrier; an empty one: unchanged.
     void remove(Barrier barrier) { removed_ = std::move(barrier); }
 
     void begin_launch(const Launch& launch) override;
@@ -45,20 +48,22 @@ class RaceWatch final : public Watch {
 
   private:
     static constexpr int kNone = -1, kMany = -2;
-    // When and by whom: the latest writer or the readers since. Epochs count barriers passed.
+    // Time and thread of an access: the latest writer, or the readers since. Epochs count barriers passed.
     struct Mark {
         int64_t block = kNone;
         int block_epoch = 0, warp_epoch = 0;
         int thread = kNone, warp = kNone;
-        int64_t access = 0;  // its number
+        int64_t access = 0;  // index of the access
     };
-    // A fence: what comes before it in its thread, and, of its block, before the barrier before it. The number of the latest access.
+    // A fence orders earlier accesses of its thread and, for its block, the accesses before the preceding
+    // barrier. Holds the index of the latest such access.
     struct Fence {
         int64_t block = kNone;
         int block_epoch = 0, thread = kNone;
         int64_t access = 0;
     };
-    // One of another block that is known to be past; to the thread that has seen it and, behind a barrier, to its block.
+    // Latest access of another block that is known to be complete: to the thread that has observed it and,
+    // after a barrier, to its block.
     struct Seen {
         Fence fence;
         int block_epoch, thread;
@@ -68,24 +73,24 @@ class RaceWatch final : public Watch {
         Mark writer, reader;
         bool in_flight = false;
     };
-    // Is `mark` of another thread, with nothing between it and now?
+    // True if `mark` is of another thread and nothing orders it before `now`.
     bool races(const Mark& mark, const Mark& now) const;
     void touch(Cell& cell, const Access& access, const Mark& now, uintptr_t address);
     [[noreturn]] void report(const char* what, const Access& access, const Mark& other,
                              uintptr_t address) const;
 
-    std::string kernel_;  // of the running launch
+    std::string kernel_;  // name of the running launch's kernel
     std::set<Barrier> barriers_;
     Barrier removed_;
     int64_t num_accesses_ = 0;
     int64_t block_ = 0;
     int block_epoch_ = 0;
     std::vector<int> warp_epoch_;
-    std::unordered_map<uintptr_t, std::vector<Fence>> published_;  // by an atomic's address
-    // What each thread of the running block fenced last, and which fences its atomics have read since.
+    std::unordered_map<uintptr_t, std::vector<Fence>> published_;  // key: address of the atomic
+    // Last fence of each thread of the running block, and the fences that its atomics have observed since.
     std::unordered_map<unsigned, Fence> fences_;
     std::unordered_map<unsigned, std::vector<Fence>> read_;
-    std::unordered_map<int64_t, Seen> seen_;  // by the other block
+    std::unordered_map<int64_t, Seen> seen_;  // key: index of the other block
     std::vector<Cell> shared_;
     std::unordered_map<uintptr_t, Cell> device_;
 };

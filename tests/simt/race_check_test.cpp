@@ -1,6 +1,6 @@
-// The race check finds planted races and lets ordered accesses pass; no kernel has a race, and none has a
-// barrier that it does not need: each one removed is found. Compiled as the kernels are, so that accesses of
-// the kernels here are seen.
+// The race check finds planted races and accepts ordered accesses. No kernel has a race, and every barrier is
+// necessary: the removal of each one is detected. Compiled like the kernels, so that accesses of the test
+// kernels are seen.
 // build: in watch_tests
 #include "tests/simt/race_check.h"
 
@@ -39,7 +39,7 @@ enum class Fault : uint8_t {
 __global__ void planted_kernel(float* out, const float* in, Fault fault) {
     const auto words = shared_memory<float>(0, 256);
     const auto copies = shared_memory<float4>(1024, 64);
-    const int own = static_cast<int>(threadIdx.x), other = 63 - own;  // of the other warp
+    const int own = static_cast<int>(threadIdx.x), other = 63 - own;  // other: a thread in the other warp
     if (fault != Fault::unwritten || own != 5) words[own] = static_cast<float>(own);
     if (fault != Fault::no_barrier) __syncthreads();
     float sum = words[other];
@@ -61,7 +61,7 @@ __global__ void shared_word_kernel(float* out) {
     if (threadIdx.x == 0) out[0] = 1.0f;
 }
 
-// A block reads what another has written, once a count says so, as finished_rows.cuh does.
+// A block reads values of another block after a count reports them, as finished_rows.cuh does.
 enum class HandOver : uint8_t {
     ordered,
     no_barrier,
@@ -90,7 +90,7 @@ __global__ void hand_over_kernel(float* out, uint32_t* count, HandOver how) {
     out[64 + thread] = out[63 - thread];
 }
 
-// What the watch says of a launch; empty: nothing.
+// Message of the watch for a launch; empty: none.
 std::string watched(const std::function<void(float* out, const float* in, Stream&)>& launcher) {
     simt::SimtDevice device({});
     RaceWatch watch;
@@ -170,7 +170,7 @@ __global__ void leaving_kernel(float* out, unsigned waiting) {
     out[threadIdx.x] = 1.0f;
 }
 
-// A kernel may have begun before those that it follows ended.
+// A kernel may begin before earlier kernels have ended.
 TEST(RaceCheck, KernelsHaveToWaitForThoseBefore) {
     const auto said = [](auto kernel, auto argument) {
         simt::SimtDevice device({.kernels_wait = true});
@@ -205,7 +205,8 @@ std::vector<Watched> tiny_cases() {
     return all;
 }
 
-// Attention on a large card, where its warps have two strips of rows; other kernels meet both ways in small shapes.
+// Attention with the shared memory of a large GPU, where warps have two strips of rows; other kernels reach
+// both paths with small shapes.
 void run_case(const Watched& w, RaceWatch& watch) {
     simt::Options options;
     if (w.c.name.rfind("attention", 0) == 0) options.shared_memory = simt::kSharedMemoryOfH100;
@@ -227,8 +228,8 @@ TEST(RaceCheck, NoKernelHasARaceAndNoneABarrierTooMany) {
             hits[barrier].push_back({&w, watch.num_accesses()});
     }
     EXPECT_GT(hits.size(), 20u);
-    // A barrier of a function that several kernels call may be of use to some of them only.
-    std::map<std::string, std::vector<RaceWatch::Barrier>> missed;  // by place: those that nobody misses
+    // Only some callers of a function may need its barrier.
+    std::map<std::string, std::vector<RaceWatch::Barrier>> missed;  // per location: unneeded barriers
     std::set<std::string> needed;
     std::string list;
     for (auto& [barrier, reached] : hits) {

@@ -1,14 +1,12 @@
-// The names that device code uses, for the host compiler: the .cu files of kernels/cuda compile against this
-// header under SPEEDRUN_SIMT and run in the executor of executor.h, every thread of a block on a fiber of its
-// own.
+// CUDA names for the host compiler: the .cu files of kernels/cuda compile against this header with
+// SPEEDRUN_SIMT. They run in the executor of executor.h, every thread of a block on its own fiber.
 //
-// Barriers, shuffles, votes and warp exchanges are the switch points. Rules that are stricter than the
-// hardware's:
-//  - a barrier has to be reached, at one place of the source, by every thread of the block, also by those
-//  that would
-//    rather have returned; a warp exchange by every lane of its mask;
-//  - a shuffle may read only from lanes of the mask;
-//  - shared memory starts as NaN, is surrounded by red zones, and indexing it is checked.
+// Barriers, shuffles, votes and warp exchanges are the switch points. Rules stricter than the hardware's:
+// - every thread of the block must reach a barrier at the same source location, also threads that could
+// return; every
+//   lane of its mask must reach a warp exchange;
+// - a shuffle may read only from lanes of the mask;
+// - shared memory starts as NaN, is surrounded by red zones, and indexing it is checked.
 // Non-goals: waiting for another block (blocks run one after the other), timing, float atomics (not
 // deterministic).
 #pragma once
@@ -74,7 +72,7 @@ inline int4 make_int4(int x, int y, int z, int w) {
 
 namespace speedrun::simt {
 
-// std::source_location for what this needs of it; clang has had that since version 16.
+// Subset of std::source_location, which clang has since version 16.
 class Where {
   public:
     static constexpr Where current(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
@@ -94,12 +92,12 @@ class Where {
 constexpr int kWarpSize = 32;
 constexpr int kMaxLaneBytes = 128;
 
-// What the running fiber is. Set by the executor at every switch.
+// Position of the running fiber. Set by the executor at every switch.
 struct Position {
     dim3 thread, block, block_dim, grid_dim;
-    unsigned linear;       // of the thread in its block
+    unsigned linear;       // index of the thread in its block
     std::byte* shared;     // dynamic shared memory of the block
-    int64_t shared_bytes;  // of it
+    int64_t shared_bytes;  // size of it
 };
 inline constinit thread_local Position* position = nullptr;
 
@@ -110,7 +108,7 @@ inline constinit thread_local Position* position = nullptr;
 void barrier(Where where);
 void warp_barrier(uint32_t mask, Where where);
 
-// What the lanes of a mask brought to one exchange.
+// Values that the lanes of a mask pass to one exchange.
 struct Exchange {
     alignas(16) std::byte data[kWarpSize][kMaxLaneBytes];
     uint32_t mask;
@@ -122,8 +120,8 @@ struct Exchange {
 const Exchange& arrive(uint32_t mask, const void* value, size_t bytes, Where where);
 void leave(const Exchange& exchange);
 
-// Every lane of the mask brings a value; read(lane_value) sees all: lane_value(i) is what lane i brought. The
-// one primitive of which shuffles, votes, mma and ldmatrix are made.
+// Every lane of the mask passes a value; read(lane_value) sees all of them: lane_value(i) is the value of
+// lane i. Shuffles, votes, mma and ldmatrix are built on this primitive.
 template <class T, class Read>
 auto exchange(uint32_t mask, const T& value, Read&& read, Where where = Where::current()) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMaxLaneBytes);
@@ -143,9 +141,9 @@ inline int lane() {
     return static_cast<int>(position->linear % kWarpSize);
 }
 
-// A pointer into shared memory whose accesses are checked: inside [low, high), which is the array (where its
-// size was given) or all of the block's shared memory behind it. Converts to a plain pointer for functions
-// that want one; those accesses are watched by the red zones alone.
+// A pointer into shared memory with checked accesses: inside [low, high), the array (if its size was given)
+// or the rest of the block's shared memory. Converts to a plain pointer, whose accesses only the red zones
+// check.
 template <class T>
 class SharedPointer {
   public:
@@ -185,8 +183,8 @@ SharedPointer<T> shared_memory(int64_t byte_offset, int64_t count, Where where) 
     return {data, data, data + (count < 0 ? room : count)};
 }
 
-// Words that one instruction moves. A watched build (watch.h) sees each as one access, however the compiler
-// would have taken the struct apart.
+// Words accessed by one instruction. A watched build (watch.h) sees each as one access, however the compiler
+// splits the struct.
 void copy_word(void* to, const void* from, size_t bytes);
 template <class Word>
 Word load_word(const Word* from) {
@@ -206,14 +204,14 @@ void store_word(Word* to, const Word& word) {
     *to = word;
 #endif
 }
-void note_waited();  // for the kernels before (launch.h)
-void count_mma();    // by each lane of a tensor-core product
+void note_waited();  // thread called wait_for_kernels_before() (launch.h)
+void count_mma();    // called by each lane of a tensor-core matmul
 
-// Fences of the whole device and atomics order what different blocks do (watch.h).
+// Device-wide fences and atomics order accesses of different blocks (watch.h).
 void note_fence();
 void note_atomic(const void* address);
-// Returns the old value. Blocks run one after the other, so no other thread comes between; a watch hears of it as an atomic, not
-// as two accesses.
+// Returns the old value. Blocks run one after the other, so no other thread intervenes. A watch records an
+// atomic, not two accesses.
 template <class T, class Next>
 __attribute__((no_sanitize("thread"))) T atomic(T* address, Next&& next) {
     note_atomic(address);
@@ -222,8 +220,8 @@ __attribute__((no_sanitize("thread"))) T atomic(T* address, Next&& next) {
     return old;
 }
 
-// cp.async: the bytes arrive when the copying thread waits for their group, not before; until then the
-// destination is poisoned. valid_bytes < bytes: the rest becomes zero.
+// cp.async: bytes arrive when the copying thread waits for their group; until then the destination is
+// poisoned. valid_bytes < bytes: the rest becomes zero.
 void copy_async(void* shared, const void* global, int bytes, int valid_bytes);
 void copy_async_commit();
 void copy_async_wait(int groups_in_flight);
@@ -305,7 +303,7 @@ inline int __all_sync(uint32_t mask, int predicate,
     return __ballot_sync(mask, predicate, where) == mask;
 }
 
-// Integers only: the order of float additions would show in the bits.
+// Integers only: the order of float additions would change the bits.
 template <class T>
 requires std::is_integral_v<T> T atomicAdd(T* address, T value) {
     return speedrun::simt::atomic(address, [&](T old) { return static_cast<T>(old + value); });
@@ -323,8 +321,8 @@ requires std::is_integral_v<T> T atomicCAS(T* address, T expected, T value) {
     return speedrun::simt::atomic(address, [&](T old) { return old == expected ? value : old; });
 }
 
-// One result byte for each of the four low hexadecimal digits of `selector`: digit d takes byte d of the eight of (b, a), a's
-// being the low ones (CUDA Math API, "__byte_perm").
+// One result byte for each of the four low hexadecimal digits of `selector`: digit d selects byte d of the
+// eight bytes of (b, a), with a's as the low ones (CUDA Math API, "__byte_perm").
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
     uint32_t result = 0;
@@ -333,7 +331,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     return result;
 }
 
-// CUDA's own, for device code that says min and max without std.
+// CUDA's min and max, for device code that calls them without std.
 template <class T>
 requires std::is_arithmetic_v<T>
 constexpr T min(T a, T b) {

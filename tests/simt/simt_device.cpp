@@ -9,7 +9,7 @@
 namespace speedrun {
 
 bool is_captured(const Stream& /*stream*/) {
-    return false;  // no graphs here
+    return false;  // no graphs
 }
 
 }  // namespace speedrun
@@ -22,7 +22,7 @@ constexpr size_t kAlignment = 256;  // as cudaMalloc's
 
 struct Allocations {
     std::mutex mutex;
-    std::map<uintptr_t, uintptr_t> ends;  // by begin
+    std::map<uintptr_t, uintptr_t> ends;  // key: begin
 };
 Allocations& allocations() {
     static Allocations instance;

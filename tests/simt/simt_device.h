@@ -1,5 +1,5 @@
-// A device whose streams run .cu kernels in the executor: a CPU device with an order of execution per device,
-// memory on the heap (so that AddressSanitizer sees it) and nothing else of its own. Non-goal: speed.
+// A device whose streams run .cu kernels in the executor: a CPU device with an execution order per device,
+// and memory on the heap (for AddressSanitizer). Non-goal: speed.
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ class SimtDevice final : public Device {
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override {
         cpu_.copy(destination, source, bytes, static_cast<SimtStream&>(stream).cpu());
     }
-    // Watches the streams that are made from here on; the watch has to outlive them.
+    // Watches the streams created later; the watch must outlive them.
     void set_watch(Watch* watch) { options_.watch = watch; }
     bool dry() const override { return cpu_.dry(); }
     void set_trace(TraceSink* sink) override { cpu_.set_trace(sink); }
@@ -65,7 +65,7 @@ class SimtDevice final : public Device {
     Options options_;
 };
 
-// Memory that SimtDevices hold now, in ascending order.
+// Memory currently held by SimtDevices, in ascending order.
 struct DeviceRange {
     uintptr_t begin, end;
 };
@@ -73,9 +73,9 @@ std::vector<DeviceRange> device_memory();
 
 // Enqueues a launch. On a stream that is not a SimtStream it runs in the order `forward`.
 void submit(Stream& stream, Launch launch);
-// What the stream's device says that a block may have, in bytes.
+// Maximum shared memory of a block on the stream's device, in bytes.
 int64_t max_shared_memory(Stream& stream);
-// Enqueues filling memory with the poison pattern: workspaces hold nothing from one operation to the next.
+// Enqueues filling memory with the poison pattern: workspaces keep nothing between operations.
 void poison(Stream& stream, void* data, int64_t bytes);
 
 }  // namespace speedrun::simt

@@ -1,4 +1,4 @@
-// Tests of the tester: kernels with a planted fault each have to be caught, those without have to pass, in
+// Tests of the executor: each kernel with a planted fault must be detected, correct kernels must pass, in
 // every order.
 // Covers: kernels/cuda/ops/cuda_ops.cu
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ const std::vector<Options> kOrders = {
 using Values = std::vector<float>;
 using Launcher = std::function<void(float* out, Stream&)>;
 
-// Runs it on a device of its own; `out` starts as NaN.
+// Runs launcher on a new device; `out` starts as NaN.
 Values run(Options options, size_t count, const Launcher& launcher) {
     simt::SimtDevice device(options);
     const auto stream = device.create_stream("compute");
@@ -58,7 +58,8 @@ bool has_nan(const Values& values) {
     return false;
 }
 
-// The launch fails in every order, with all of these in its message; the next launch on the stream works.
+// The launch fails in every order, with all of these parts in its message; the next launch on the stream
+// works.
 __global__ void one_kernel(float* out) {
     out[threadIdx.x] = 1.0f;
 }
@@ -103,7 +104,7 @@ TEST(Simt, MissingBarrierIsCaught) {
     for (const Values& values : bad) EXPECT_TRUE(has_nan(values)) << "somebody read what was not yet written";
 }
 
-// Each round overwrites what slower threads may still have to read.
+// Each round overwrites values that slower threads may still have to read.
 template <bool kBarrier>
 __global__ void rounds_kernel(float* out) {
     const auto value = shared_memory<float>(0, 1);
@@ -127,7 +128,7 @@ TEST(Simt, MissingBarrierBeforeReuseIsCaught) {
     EXPECT_FALSE(all_same(bad)) << "no order showed it";
 }
 
-// Lanes of a warp do not run in step either.
+// Lanes of a warp do not run in lockstep either.
 template <bool kBarrier>
 __global__ void neighbour_kernel(float* out) {
     const auto values = shared_memory<float>(0, 32);
@@ -155,7 +156,7 @@ __global__ void index_kernel(float* out, int index) {
     out[threadIdx.x] = values[threadIdx.x];
 }
 
-// Through a plain pointer only the red zones see it.
+// Only the red zones detect an access through a plain pointer.
 __global__ void stray_kernel(float* out, int index) {
     float* values = shared_memory<float>(0);
     values[threadIdx.x] = 0.0f;
@@ -175,7 +176,7 @@ TEST(Simt, SharedAccessOutOfBoundsIsCaught) {
     }
     expect_caught(32, [](float* out, Stream& s) { launch(stray_kernel, 1, 32, 128, s, out, -1); },
                   {"before"});
-    // The array ends before the shared memory does; and the launch asked for less than the array.
+    // The array ends before the shared memory does; then the launch requests less than the array.
     expect_caught(32, [](float* out, Stream& s) { launch(index_kernel, 1, 32, 124, s, out, 0); },
                   {"beyond what the launch asked for"});
 }
@@ -189,7 +190,7 @@ __global__ void unwritten_kernel(float* out) {
 }
 
 TEST(Simt, UnwrittenSharedMemoryReadsAsNan) {
-    for (int round = 0; round < 2; ++round) {  // also where a block before has written there
+    for (int round = 0; round < 2; ++round) {  // also if an earlier block has written there
         for (const auto* name : {"f32", "bf16"}) {
             const bool f32 = std::string(name) == "f32";
             const auto all = run_all(64, [=](float* out, Stream& s) {
@@ -225,10 +226,10 @@ TEST(Simt, AsynchronousCopiesArriveAtTheWait) {
     for (const Values& values : copy(false)) EXPECT_TRUE(has_nan(values));
 }
 
-// ---- barriers and exchanges that do not meet
+// ---- barriers and exchanges that threads do not reach together
 
 __global__ void divergent_kernel(float* out, int variant) {
-    if (variant == 0 && threadIdx.x < 16) __syncthreads();  // the others leave
+    if (variant == 0 && threadIdx.x < 16) __syncthreads();  // the other threads return
     if (variant == 1) {
         if (threadIdx.x < 16) {
             __syncthreads();
@@ -280,7 +281,7 @@ TEST(Simt, ImpossibleLaunchesAreCaught) {
     refused(1, 32, (227 << 10) + 1);
 }
 
-// ---- what a right kernel needs
+// ---- features of a correct kernel
 
 __global__ void everything_kernel(float* out) {
     const int lane = lane_index();
@@ -293,7 +294,7 @@ __global__ void everything_kernel(float* out) {
            __shfl_sync(full, value, 3, 4);
     sum += static_cast<float>(__popc(__ballot_sync(full, lane % 3 == 0))) +
            static_cast<float>(__any_sync(full, lane == 7)) + static_cast<float>(__all_sync(full, lane == 7));
-    if (lane < 8) sum += __shfl_xor_sync(0xffu, value, 1);  // a part of the warp among itself
+    if (lane < 8) sum += __shfl_xor_sync(0xffu, value, 1);  // an exchange of a partial warp
     out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] = sum;
 }
 
@@ -337,7 +338,7 @@ TEST(Simt, OrdersAreWhatTheySay) {
     EXPECT_EQ(std::set<float>(random.begin(), random.end()).size(), 200u);
 }
 
-// Where nothing waits, nothing switches: one fiber runs all threads of a block.
+// Without waits there are no switches: one fiber runs all threads of a block.
 TEST(Simt, ThreadsThatDoNotWaitDoNotSwitch) {
     Values out(512);
     const simt::Launch launch{"file", "function", 1, 4, 512, 0, [&] { one_kernel(out.data()); }};

@@ -19,14 +19,14 @@ int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// Bytes that lanes ask for, those of equal addresses once. Accesses are aligned to their size: they do not
+// Bytes that lanes request; equal addresses count once. Accesses are aligned to their size, so they do not
 // overlap.
 int64_t distinct_bytes(const uintptr_t* address, int count, int bytes) {
     std::vector<uintptr_t> all(address, address + count);
     return count_distinct(all) * bytes;
 }
 
-// Lanes that share a word are served together; else the bank with most words decides.
+// Lanes that share a word are served together; otherwise the bank with the most words decides.
 int64_t wavefronts(const uintptr_t* address, int count, int bytes) {
     if (std::all_of(address, address + count, [&](uintptr_t a) { return a == address[0]; })) return 1;
     const int lanes = bytes <= 4 ? kWarpSize : kWarpSize * 4 / bytes;
@@ -61,7 +61,7 @@ void TrafficWatch::begin_block(unsigned num_threads, int64_t /*shared_bytes*/) {
 void TrafficWatch::access(const Access& access) {
     if (access.kind == Access::Kind::copy_end || access.kind == Access::Kind::product) return;
     const bool store = access.kind != Access::Kind::read;
-    // A copy of a word reads at the place where it writes: one instruction each.
+    // A copy of a word reads and writes at the same location: one instruction each.
     const uintptr_t place =
         reinterpret_cast<uintptr_t>(access.instruction) * 4 + (store ? 2 : 0) + access.shared;
     Instruction& instruction = instructions_[place];

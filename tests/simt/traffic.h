@@ -1,8 +1,8 @@
-// What a launch moves, counted as the hardware would: a warp's lanes at one instruction make one request, a
-// request to device memory touches sectors of 32 bytes, one to shared memory takes wavefronts of 32 banks of
+// Memory traffic of a launch, counted as in hardware. A warp's lanes at one instruction form one request. A
+// request to device memory touches sectors of 32 bytes; one to shared memory takes wavefronts of 32 banks of
 // 4 bytes. Sources: CUDA C++ Programming Guide, "Global Memory" and "Shared Memory" of compute capability 5.x
-// and above; requests of 8 and 16 bytes a lane go to shared memory by half and quarter warps. The lanes' n-th
-// accesses at one instruction are taken for one request: they run one after the other here.
+// and above. Requests of 8 and 16 bytes per lane access shared memory by half and quarter warps. Here lanes
+// run one after the other: their n-th accesses at one instruction are counted as one request.
 #pragma once
 
 #include <map>
@@ -15,24 +15,24 @@
 
 namespace speedrun::simt {
 
-// Units moved and the fewest that hold the bytes that each request asked for.
+// Units moved, and the minimum number that holds the requested bytes.
 struct Moved {
     int64_t units = 0, least = 0;
     double ratio() const { return least > 0 ? static_cast<double>(units) / static_cast<double>(least) : 1.0; }
 };
 
 struct Traffic {
-    Moved loads, stores;                // sectors of 32 bytes of device memory
+    Moved loads, stores;                // 32-byte sectors of device memory
     Moved shared_loads, shared_stores;  // wavefronts
-    int64_t distinct_bytes = 0;  // of device memory: sectors read plus sectors written, each once a launch
-    int64_t mma = 0;             // products of a warp
-    int64_t barriers = 0;        // of a block
+    int64_t distinct_bytes = 0;  // device memory: sectors read plus sectors written, each once per launch
+    int64_t mma = 0;             // matmuls of a warp
+    int64_t barriers = 0;        // block barriers
     int64_t launches = 0;
 };
 
 class TrafficWatch final : public Watch {
   public:
-    // By kernel_name().
+    // Keyed by kernel_name().
     const std::map<std::string, Traffic>& by_kernel() const { return by_kernel_; }
 
     void begin_launch(const Launch& launch) override;
@@ -47,20 +47,20 @@ class TrafficWatch final : public Watch {
   private:
     struct Request {
         bool shared, store;
-        int bytes, count;  // of each lane; lanes so far
+        int bytes, count;  // bytes per lane; lanes so far
         uintptr_t address[kWarpSize];
     };
     void close(const Request& request);
 
     std::map<std::string, Traffic> by_kernel_;
-    Traffic* traffic_ = nullptr;  // of the running launch
+    Traffic* traffic_ = nullptr;  // traffic of the running launch
     std::unordered_set<uintptr_t> sectors_read_, sectors_written_;
-    // An instruction's accesses so far, by thread; requests that lanes may still join, by warp and number.
+    // An instruction's accesses so far, by thread; requests that more lanes may join, by warp and index.
     struct Instruction {
         std::vector<uint32_t> count;
         std::unordered_map<uint64_t, Request> open;
     };
-    std::unordered_map<uintptr_t, Instruction> instructions_;  // by place and kind
+    std::unordered_map<uintptr_t, Instruction> instructions_;  // key: location and kind
     unsigned num_threads_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Requests counted as the hardware would, on kernels whose counts are known; and what the kernels move,
-// against the committed table kernels/cuda/traffic.txt. After a change that is meant:
+// Requests counted as in hardware: kernels with known counts, and the traffic of all kernels against the
+// committed table kernels/cuda/traffic.txt. After an intended change:
 //   SPEEDRUN_UPDATE_TRAFFIC=1 build/release/watch_tests --gtest_filter='TrafficTable.*'
 // build: in watch_tests
 #include "tests/simt/traffic.h"
@@ -70,8 +70,8 @@ TEST(Traffic, SectorsOfOneWarp) {
 }
 
 TEST(Traffic, WavefrontsOfOneWarp) {
-    // Words of 4 bytes: a stride of s meets gcd(s, 32) lanes on a bank. Of 8 and 16 bytes: 2 and 4 passes at
-    // least.
+    // Words of 4 bytes: a stride of s maps gcd(s, 32) lanes to a bank. Words of 8 and 16 bytes: at least 2
+    // and 4 passes.
     for (const auto& [stride, expected] : std::map<int, int64_t>{{0, 1}, {1, 1}, {2, 2}, {33, 1}, {32, 32}}) {
         SCOPED_TRACE(stride);
         const Traffic t = traffic_of([stride = stride](float* out, const float* in, Stream& stream) {
@@ -94,14 +94,14 @@ TEST(Traffic, WavefrontsOfOneWarp) {
 // ---- the kernels
 
 const std::string kTable = SPEEDRUN_SOURCE_ROOT "/kernels/cuda/traffic.txt";
-constexpr double kLimit = 1.25;  // times the least without a reason
+constexpr double kLimit = 1.25;  // ratio to the minimum allowed without a reason
 
 std::string version_line() {
     return fmt::format("# g++ {}\n", __GNUC__);
 }
 
 struct Table {
-    std::map<std::string, std::string> reasons;  // by kernel
+    std::map<std::string, std::string> reasons;  // key: kernel
     std::vector<std::string> rows;
 };
 
@@ -120,13 +120,13 @@ Table read_table() {
     return table;
 }
 
-// Every operation in bf16; in f32 those that have kernels of their own for it.
+// Every operation in bf16; in f32 the ones with separate f32 kernels.
 std::vector<simt::WatchedCase> selected_cases() {
     std::vector<simt::WatchedCase> selected;
     for (const DType real : {DType::bf16, DType::f32}) {
         for (const simt::WatchedCase& w : simt::watched(bench::all_cases(simt::watched_shapes()), real)) {
             const std::string& name = w.c.name;
-            if (name == "optimizer.polar_express.attention") continue;  // 15 products more of the mlp's kind
+            if (name == "optimizer.polar_express.attention") continue;  // 15 more matmuls like the mlp's
             const bool own_f32 =
                 name.rfind("product.recipe.out", 0) == 0 || name.rfind("attention.recipe", 0) == 0;
             if (real == DType::bf16 || own_f32) selected.push_back(w);

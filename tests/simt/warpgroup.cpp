@@ -1,7 +1,7 @@
-// Products of a warpgroup (wgmma): they read shared memory when they start and once more when they are waited for,
-// and between the two nothing may have changed; their sums are NaN until then. The matrix descriptor, the 128-byte
-// swizzle and the fragments follow the PTX ISA ("Matrix Descriptor Format", "Strides", "Shared Memory Matrix
-// Layout", "Register Fragments").
+// Warpgroup matmuls (wgmma). They read shared memory when they start, and again when they are waited for; it
+// must not change in between. Their sums are NaN until then. The matrix descriptor, the 128-byte swizzle and
+// the fragments follow the PTX ISA ("Matrix Descriptor Format", "Strides", "Shared Memory Matrix Layout",
+// "Register Fragments").
 // build: in speedrun_simt_executor
 #include "tests/simt/warpgroup.h"
 
@@ -18,7 +18,8 @@ namespace {
 constexpr int kWarps = 4, kRows = 64, kDepth = 16;
 constexpr uint32_t kRowBytes = 128, kChunkBytes = 16;
 
-// Where element (row, k) of an operand lies: rows of 64 k, or, transposed, rows of k with 64 rows of the operand each.
+// Offset of element (row, k) of an operand: rows of 64 k or, transposed, rows of k with 64 rows of the
+// operand each.
 uint32_t offset_of(uint64_t matrix, bool transposed, int row, int k) {
     const auto field = [&](int from) { return static_cast<uint32_t>(matrix >> from & 0x3fffu) << 4; };
     const uint32_t start = field(0), leading = field(16), stride = field(32);
@@ -42,7 +43,7 @@ void Executor::arrived(const void* shared, size_t bytes) {
         arrivals_[chunk] = {running_, running_->products.publishes};
 }
 
-// Each warp reads all of an operand; its lanes share out the chunks.
+// Each warp reads the whole operand; its lanes share the chunks.
 void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Where& where) {
     const Position& p = running_->position;
     for (int i = lane(); i < rows * 2; i += kWarpSize) {
@@ -83,7 +84,7 @@ void Executor::read_operands(Product& product) {
     }
 }
 
-// All warps of a warpgroup start the same products, in the same order.
+// All warps of a warpgroup start the same matmuls, in the same order.
 void Executor::check_warpgroup(const Product& product) {
     const size_t group = running_->position.linear / (kWarps * kWarpSize);
     if (threads_.size() % (kWarps * kWarpSize) != 0)
@@ -194,7 +195,7 @@ void warpgroup_multiply(float* sums, int tiles, const uint32_t* a, uint64_t a_ma
 void warpgroup_commit() {
     WarpgroupProducts& products = executor().self().products;
     if (products.groups.empty()) products.groups.emplace_back();
-    products.groups.emplace_back();  // the new open group
+    products.groups.emplace_back();  // opens a new group
 }
 
 void warpgroup_wait(int groups_in_flight) {

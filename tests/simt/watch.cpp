@@ -15,7 +15,7 @@ namespace speedrun::simt {
 
 namespace {
 
-// Functions of this program by address, those without external linkage too: dladdr() does not know these.
+// Functions of this program by address, including internal linkage, which dladdr() does not resolve.
 std::map<uintptr_t, std::string> program_functions() {
     std::ifstream file("/proc/self/exe", std::ios::binary);
     const std::string image{std::istreambuf_iterator<char>(file), {}};
@@ -24,7 +24,7 @@ std::map<uintptr_t, std::string> program_functions() {
             throw_internal("/proc/self/exe ends at {} bytes", image.size());
         return reinterpret_cast<const T*>(image.data() + offset);
     };
-    uintptr_t base = 0;  // where the program was loaded: the first object that is listed
+    uintptr_t base = 0;  // load address of the program: the first listed object
     dl_iterate_phdr(
         [](dl_phdr_info* info, size_t, void* result) {
             *static_cast<uintptr_t*>(result) = info->dlpi_addr;

@@ -1,5 +1,5 @@
-// The functions that the compiler calls under -fsanitize=thread, one for each access, and those of simt.h for
-// words. This file itself is compiled without it.
+// Functions that the compiler calls under -fsanitize=thread, one per kind of access, and the word accesses of
+// simt.h. This file itself is compiled without it.
 // build: in watch_tests
 #include <cstring>
 
@@ -45,7 +45,7 @@ SPEEDRUN_HOOKS(8)
 SPEEDRUN_HOOKS(16)
 #undef SPEEDRUN_HOOKS
 
-// Copies of larger structs: the launch's arguments. In device memory no instruction moves that much: refused
+// Copies of larger structs are launch arguments. No instruction moves that much in device memory: throws
 // there.
 void __tsan_read_range(const void* address, unsigned long bytes) {
     note_access(Access::Kind::read, address, bytes, __builtin_return_address(0));

@@ -1,4 +1,4 @@
-// What a watch is told: accesses to shared memory and to the device's buffers, and tensor-core products.
+// Reports to a watch: accesses to shared memory and to the device's buffers, and tensor-core matmuls.
 // build: in speedrun_simt_executor
 #include <fmt/format.h>
 

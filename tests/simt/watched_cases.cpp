@@ -26,7 +26,7 @@ std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType re
     std::vector<WatchedCase> all;
     for (const bench::Case& c : cases) {
         all.push_back({c, real, false});
-        // Queries of one rank have places, which wgmma does not serve.
+        // Queries of one rank have places, which wgmma does not support.
         const bool served = c.op.rfind("attention_", 0) == 0 && c.name.find(".rank.") == std::string::npos;
         if (real == DType::bf16 && served) all.push_back({c, real, true});
     }

@@ -1,6 +1,6 @@
-// The twin of kernels/cuda/blocks/wgmma.h in the executor against plain products of small integers, whose sums are
-// exact, and the faults that it has to find. Where numbers lie is written here once more: descriptor and swizzle as
-// in the PTX ISA's tables.
+// The twin of kernels/cuda/blocks/wgmma.h in the executor against plain matmuls of small integers, whose sums
+// are exact, and the faults that it must detect. Layouts are repeated here: descriptor and swizzle as in the
+// PTX ISA's tables.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,10 +19,10 @@ enum class Fault {
     none,
     unpublished,       // the writers' fence is missing
     no_begin,          // registers are not fenced
-    no_wait,           // sums are read while their product is under way
+    no_wait,           // sums are read while their matmul is pending
     early_copy,        // an operand is overwritten before the wait
-    never_waited,      // the kernel ends with a product under way
-    one_warp_left_out  // three warps of a warpgroup start a product
+    never_waited,      // the kernel ends with a pending matmul
+    one_warp_left_out  // three warps of a warpgroup start a matmul
 };
 
 // Two warpgroups: c[128 × 8·kTiles] = a[128 × kWidth] · bᵀ, b[8·kTiles × kWidth].
@@ -146,7 +146,8 @@ TEST(Wgmma, DescriptorIsTheIsas) {
     EXPECT_EQ(wgmma::describe(0x3'8020, 16384, 1024), 0x4000'0040'0400'3802u);
 }
 
-// "Shared Memory Matrix Layout": of an atom of 8 rows of 128 bytes, chunk c of row r stands at chunk c ^ r.
+// "Shared Memory Matrix Layout": in an atom of 8 rows of 128 bytes, chunk c of row r is stored at chunk c ^
+// r.
 TEST(Wgmma, PanelsAreSwizzledAtoms) {
     for (int row = 0; row < 32; ++row) {
         for (int chunk = 0; chunk < 16; ++chunk) {

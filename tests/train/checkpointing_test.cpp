@@ -77,11 +77,9 @@ TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
         for (const char* name : kFamilies) {
             const ModelConfig model = family(name);
             const Outcome expected = run(model, {}, precision);
-            for (const Checkpointing mode : {Checkpointing::selective, Checkpointing::full}) {
-                for (const char* blocks : {"all", "0", "1", "3"})
-                    EXPECT_EQ(run(model, {mode, blocks}, precision), expected)
-                        << name << " " << name_of(precision) << " " << word_of(mode) << " " << blocks;
-            }
+            for (const Checkpointing mode : {Checkpointing::selective, Checkpointing::full})
+                EXPECT_EQ(run(model, {mode}, precision), expected)
+                    << name << " " << name_of(precision) << " " << word_of(mode);
         }
     }
 }

@@ -1,6 +1,6 @@
 // Backward against finite differences of forward, through the whole model in f32, along random directions of
 // each parameter: covers every combination of switches, also those that no committed fixture has.
-// Covers: train/model/sublayers.cpp train/model/nodes/*.cpp
+// Covers: train/model/attention_writer.cpp train/model/nodes/*.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -44,8 +44,7 @@ CoreSet available_cores() {
     if (host.tasks) set.tasks = host.tasks->left;
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        return set;  // fails if the host has more cores than cpu_set_t
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0) return set;  // more cores than cpu_set_t holds
     for (int core = 0; core < CPU_SETSIZE; ++core) {
         if (CPU_ISSET(core, &cores)) set.cores.push_back(core);
     }

@@ -1,5 +1,5 @@
 // The interface of a part of attention: one optional trick, with its keys, checks, numbers of networks and graph in one class of
-// train/model/parts. The build lists the classes of that folder (sources.cmake).
+// train/model/parts. The build lists the classes of that folder (part_list.cmake).
 #pragma once
 
 #include <cstdint>

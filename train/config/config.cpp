@@ -110,7 +110,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
         {1, 65536});
     v.retired("context_exchange", "\"gather\"",
-              "a ring sends half as many bytes more, and windows leave few keys to send: keys are gathered");
+              "a ring sends 1.5 times the bytes, and windows leave few keys to send: keys are gathered");
     v.field(
         "tensor", tensor,
         "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "

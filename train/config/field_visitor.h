@@ -44,8 +44,8 @@ class FieldVisitor {
         one_of(name, word, words_of<E>(), doc);
         value = choice_of<E>(word);
     }
-    // A removed option. Resolved configs of older builds, records' among them, may still name it with the JSON text `off`,
-    // the value without effect, which is read and forgotten. Any other value is an error with the reason.
+    // A removed option. Configs of older builds and records may name it with `off`, JSON text of the value without effect.
+    // Any other value is an error with the reason.
     virtual void retired(const char* /*name*/, const char* /*off*/, const char* /*why*/) {}
     // A key that another choice has no use for; instead: what to say in its place.
     virtual void refused(const char* /*name*/, const char* /*instead*/) {}

@@ -54,7 +54,7 @@ std::vector<int64_t> numbers_of(const std::string& text, int64_t count) {
     return numbers;
 }
 
-// What uses the tables, so that each is used, and for one thing.
+// Users of the tables: each table has one kind of user.
 class TableUses {
   public:
     explicit TableUses(const ModelParts& parts) : parts_(parts) {}

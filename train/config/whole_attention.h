@@ -1,4 +1,4 @@
-// What ranks of the tensor axis cannot share by heads: each of them has and computes it whole.
+// Attention that the tensor axis does not cut by heads: each rank stores and computes all heads.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace speedrun {
 
-// Attention that mixes heads, or adds or reads columns of all of a row, is whole; so is a table of values that such
-// attention reads, or whose rows the output adds, and then all attention that reads the table.
+// Attention is whole if it mixes heads, or if it adds or reads columns of all heads. A value table is whole if such attention reads
+// it or the output adds its rows; then all attention that reads the table is whole.
 struct WholeAttention {
-    std::map<int64_t, std::string> layers;  // why, in a few words
+    std::map<int64_t, std::string> layers;  // reason, by layer
     std::set<std::string> tables;
 
-    // "attention of layers 0, 2 (paired), 1 (value_gate), table values"; layers of one reason together. For people.
+    // Returns "attention of layers 0, 2 (paired), 1 (value_gate), table values", with layers grouped by reason.
     std::string describe() const;
 };
 WholeAttention whole_attention(const ModelParts& parts);

@@ -10,12 +10,12 @@
 
 #include "kernels/device/error.h"
 #include "train/config/whole_attention.h"
+#include "train/model/attention_writer.h"
 #include "train/model/graph/parameter_uses.h"
 #include "train/model/layers.h"
 #include "train/model/networks.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/stream_input.h"
-#include "train/model/sublayers.h"
 
 namespace speedrun {
 
@@ -43,7 +43,7 @@ class Builder {
         TokenTables tables(w_, parts_, value_columns(layers));
         Networks networks(w_, parts_);
         networks_ = &networks;
-        Sublayers sublayers(w_, parts_, tables, networks, whole_, options_);
+        AttentionWriter attention_writer(w_, parts_, tables, networks, whole_, options_);
         for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
         for (const auto& layer : layers) {
             if (!layer) continue;
@@ -73,8 +73,8 @@ class Builder {
             if (layers[i]->attention) {
                 const AttentionConfig& attention = *layers[i]->attention;
                 const ValueId normed = attention_input(attention, whole_.layers.count(number) > 0);
-                delta_ = sublayers.attention(number, attention,
-                                             {normed, added(attention.add_to_values, "attn.value_", "v")});
+                delta_ = attention_writer.write(number, attention,
+                                                {normed, added(attention.add_to_values, "attn.value_", "v")});
                 join("attn", attention.join, attention.out_scale);
             }
             if (layers[i]->mlp) {

@@ -41,8 +41,7 @@ struct TrackClass {
     bool own_target = false;
     std::vector<PastTarget> history = {};
     std::string ended = {},
-                ended_on =
-                    {};  // reason why no attempts are accepted any more, and the last day of its records
+                ended_on = {};  // reason why it accepts no attempts, and the last day of its records
 
     // True if the result of a record is its loss; else it is its time.
     bool by_loss() const { return budget_s || budget_tokens; }

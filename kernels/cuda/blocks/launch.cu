@@ -72,8 +72,7 @@ void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& si
             static_cast<double>(limit) / kKiB);
     }
     static std::mutex mutex;
-    static std::map<std::pair<int, const void*>, int64_t> allowed;  // per device: attributes belong to a
-                                                                    // context
+    static std::map<std::pair<int, const void*>, int64_t> allowed;  // per device (context)
     const int device = static_cast<CudaStream&>(site.stream).device().index();
     const std::lock_guard lock(mutex);
     int64_t& most = allowed[{device, kernel}];

@@ -42,9 +42,7 @@ __device__ __forceinline__ T warp_max(T value) {
         value = larger(value, __shfl_xor_sync(0xffffffffu, value, bit));
     return value;
 }
-//
-// x
-// as bits. Their integer order is the order of values, with NaN above infinity: no maximum loses it.
+// |x| as bits. Their integer order is the order of values, with NaN above infinity: no maximum loses it.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }

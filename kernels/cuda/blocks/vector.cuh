@@ -215,8 +215,7 @@ __global__ void __launch_bounds__(sizes::kMapThreads) map_kernel(MapShape shape,
     if (item >= shape.rows * chunks) return;
     int64_t row = 0, chunk = item;
     if (shape.rows > 1) {
-        if (shape.rows * chunks <= 0xffffffffll) {  // a 64-bit division costs as much as all other work of a
-                                                    // kernel
+        if (shape.rows * chunks <= 0xffffffffll) {  // a 64-bit division costs as much as a whole kernel
             row = static_cast<unsigned>(item) / static_cast<unsigned>(chunks);
         } else {
             row = item / chunks;

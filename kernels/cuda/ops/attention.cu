@@ -41,8 +41,8 @@ void with_problem(const Sizes& sizes, Body&& body) {
     body(Problem<false>{sizes});
 }
 
-// Strips per warp that owns queries, if two strips need `bytes` of shared memory per block. Either number
-// gives the same bits.
+// Strips per warp that owns queries: two if two blocks of `bytes` each fit the shared memory of a
+// multiprocessor. Either number gives the same bits.
 template <bool kPlaced, class Body>
 void with_strips(int64_t bytes, Stream& stream, Body&& body) {
     if constexpr (!kPlaced) {

@@ -183,8 +183,7 @@ __global__ void __launch_bounds__(threads_of(1))
     Bf16* keys = shared_memory<Bf16>(0);
     Bf16* values = shared_memory<Bf16>(kKeys * D * 2);
     Bf16* stages = shared_memory<Bf16>(2 * kKeys * D * 2);
-    float* row_lse = shared_memory<float>((2 * kKeys * D + 2 * kStage) * 2);  // [2][kQueries], like the next
-                                                                              // ones
+    float* row_lse = shared_memory<float>((2 * kKeys * D + 2 * kStage) * 2);  // [2][kQueries]
     float* row_delta = row_lse + 2 * kQueries;
     int* row_low = shared_memory<int>((2 * kKeys * D + 2 * kStage) * 2 + 4 * kQueries * 4);
     int* row_place = row_low + 2 * kQueries;  // kPlaced only

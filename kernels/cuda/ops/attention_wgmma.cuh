@@ -25,8 +25,7 @@ __device__ inline void copy_panels(Bf16* tile, const Bf16* head, int64_t stride,
     const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     Bf16* const to = tile + tile::Panels<kRows>::offset(row, chunk);
     const int apart =
-        kApart * static_cast<int>(stride);  // 32 bits are enough for all of a sequence: the launcher has
-                                            // checked
+        kApart * static_cast<int>(stride);  // 32 bits are enough for a sequence: checked by the launcher
     // With many rows per thread, separate code for whole tiles pays; otherwise its registers do not.
     if (kRows / kApart > 4 && begin + kRows <= end) {
         const Bf16* const from = head + (begin + row) * static_cast<int>(stride) + chunk * 8;

@@ -39,8 +39,7 @@ struct FinishedRows {
         __syncthreads();
         if (*is_last == 0) return;
         const int row_of_half = first + static_cast<int>(threadIdx.x) % 2 * kHalf;
-        const int columns = kColumns * static_cast<int>(blockDim.x) / 2;  // columns that all threads move
-                                                                          // together
+        const int columns = kColumns * static_cast<int>(blockDim.x) / 2;  // columns moved by all threads
         if (row_of_half >= rows) return;
         for (int col = kColumns * (static_cast<int>(threadIdx.x) / 2); col < cols; col += columns)
             move(row_of_half, col);

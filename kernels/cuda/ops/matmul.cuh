@@ -15,8 +15,7 @@ struct Arguments {
     const Out* addend;                                             // null: none
     const float* bias;                                             // null: none
     int64_t c_stride, a_stride, b_stride, addend_stride;           // row strides
-    int64_t c_batch, a_batch, b_batch, addend_batch, part_stride;  // strides of matrices in a batch and of
-                                                                   // parts of a split sum
+    int64_t c_batch, a_batch, b_batch, addend_batch, part_stride;  // strides in a batch and of split sums
     int m, n, k, steps_of_part;
     float alpha, beta;
     bool transpose_a, transpose_b, symmetric,

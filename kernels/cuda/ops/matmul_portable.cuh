@@ -12,8 +12,7 @@ constexpr int64_t kSmallSharedBytes = 2 * kSmallStep * kSmallPitch * 4;
 __device__ inline void load_small_tile(float* tile, const float* matrix, int64_t stride, bool k_is_row,
                                        int first, int end, int k0, int k_end) {
     for (int index = static_cast<int>(threadIdx.x); index < kSmallTile * kSmallStep; index += kThreads) {
-        const int k = k_is_row ? index / kSmallTile : index % kSmallStep;  // adjacent threads read adjacent
-                                                                           // elements
+        const int k = k_is_row ? index / kSmallTile : index % kSmallStep;  // coalesced reads
         const int i = k_is_row ? index % kSmallTile : index / kSmallStep;
         const bool valid = first + i < end && k0 + k < k_end;
         const int64_t row = k_is_row ? k0 + k : first + i, col = k_is_row ? first + i : k0 + k;

@@ -152,8 +152,7 @@ void CudaOps::enqueue(const op::SortIds& a, Stream& stream) {
     const int passes = (bits + sizes::kSortDigitBits - 1) / sizes::kSortDigitBits;
     Pairs from{a.index.as<int32_t>(), nullptr, static_cast<int32_t>(a.limit)};
     for (int pass = 0; pass < passes; ++pass) {
-        int32_t* const keys = (passes - pass) % 2 ? a.order.as<int32_t>() : scratch;  // the last pass writes
-                                                                                      // to `order`
+        int32_t* const keys = (passes - pass) % 2 ? a.order.as<int32_t>() : scratch;  // last pass: order
         int32_t* const tokens = keys + count;
         const int shift = pass * sizes::kSortDigitBits;
         const auto blocks = grid_of(num_tiles, 1);

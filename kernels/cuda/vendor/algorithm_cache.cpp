@@ -64,8 +64,7 @@ AlgorithmWords AlgorithmCache::agree(const std::string& key, const AlgorithmWord
     if (file_.empty()) return entries_[key] = words;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
-    const std::optional<AlgorithmWords> refused = find(key);  // an entry that the library refused: it is
-                                                              // timed again
+    const std::optional<AlgorithmWords> refused = find(key);  // found, but refused by the library
     const FileLock lock(file_);
     read();
     const std::optional<AlgorithmWords> theirs = find(key);

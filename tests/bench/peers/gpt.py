@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-EPSILON = 1e-5  # of every norm
-BLOCK = 128  # queries and keys of a block of flex_attention's
-PADDING = 64  # the vocabulary's rows are padded to a multiple of it
+EPSILON = 1e-5  # epsilon of every norm
+BLOCK = 128  # queries and keys per block of flex_attention
+PADDING = 64  # rows of the vocabulary are padded to a multiple
 
-# Not compiled, flex_attention computes all scores; so the model that is not compiled calls it compiled.
+# Without compilation flex_attention computes all scores, so the uncompiled model calls it compiled.
 compiled_flex_attention = torch.compile(flex_attention, dynamic=False)
 
 
@@ -140,7 +140,8 @@ class Gpt(nn.Module):
         if not self.use_flex(documents):
             row = torch.arange(rows, device=documents.device)
             return visible(row[:, None, None], None, at[:, None], at)[:, None]
-        # Blocks that some, and that all of their pairs are visible in, from each block's first and last document.
+        # Blocks with some visible pairs, and with only visible pairs, from each block's first and last
+        # document.
         first, last = documents[:, None, ::BLOCK], documents[:, None, BLOCK - 1 :: BLOCK]
         distance = at[::BLOCK, None] - at[::BLOCK]
         some = (distance >= 0) & (distance - BLOCK + 1 < window) & (first[..., None] <= last[..., None, :])
@@ -157,7 +158,7 @@ class Gpt(nn.Module):
         if isinstance(mask, BlockMask):
             flex = flex_attention if self.compiled else compiled_flex_attention
             return flex(q, k, v, block_mask=mask, scale=scale)
-        # The plain products of f32 are not TF32.
+        # f32 matmuls use no TF32.
         with sdpa_kernel(SDPBackend.MATH) if q.is_cuda and q.dtype == torch.float32 else nullcontext():
             return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
 

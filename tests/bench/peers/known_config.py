@@ -3,7 +3,7 @@
 import json
 import sys
 
-# Sections that say where, how fast or how long, but nothing about the numbers of a step.
+# Sections that do not change the values of a step: location, speed, length.
 IGNORED = {"memory", "parallel", "eval", "record", "cuda", "checkpoint", "precision", "device", "threads", "seed"}
 KNOWN = {
     "model": {"preset", "num_layers", "model_dim", "num_heads", "mlp_ratio", "vocab_size", "norm", "norm_parameters",
@@ -17,7 +17,7 @@ KNOWN = {
 }
 GROUP = {"type", "params", "lr", "weight_decay", "beta1", "beta2", "epsilon", "momentum", "momentum_start",
          "momentum_warmup_steps", "nesterov"}
-# What the twin has no maths for, with the only value that it takes.
+# Keys without an implementation in the twin, with the only value that it accepts.
 ONLY = {
     "model": {"max_ngram": 0},
     "data": {"rows": "stream", "shuffle": False},
@@ -26,7 +26,7 @@ ONLY = {
 ONLY_OF_GROUP = {"cautious": False, "normuon": False, "every": 1, "weight_decay_by": "lr", "moments_dtype": "f32",
                  "weights_dtype": "f32", "momentum_cooldown_steps": 0, "polar_epsilon": 1e-6, "heads_per_matrix": 0,
                  "decays_unmoved": True}
-UNUSED_OF_GROUP = {"normuon_lines"}  # of normuon, which is refused
+UNUSED_OF_GROUP = {"normuon_lines"}  # keys of normuon, which is refused
 
 
 def require(condition, message):

@@ -12,7 +12,7 @@ from known_config import require
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 SHARD_MAGIC, SHARD_HEADER_BYTES = 20240520, 1024
-FINEWEB_SEPARATOR = 50256  # of shards that come without a dataset.json
+FINEWEB_SEPARATOR = 50256  # separator of shards without a dataset.json
 
 
 def read_weights(folder):

@@ -35,7 +35,8 @@ class Trainer:
         kind, precision = mode.split("-")
         compiled, dtype = {"eager": False, "compiled": True}[kind], DTYPES[precision]
         model = Gpt(config, dtype)
-        model.load_state_dict(read_weights(weights))  # strict: names and shapes are those of our parameter table
+        model.load_state_dict(read_weights(weights))  # strict: names and shapes must be the ones of our
+                                                      # parameter table
         model.to(device)
         self.optimizers = Optimizers(config, model, dtype, compiled)
         model.compiled = compiled
@@ -114,13 +115,14 @@ def main():
         mode, steps = line.split()
         try:
             result = answer(trainers, options, config, mode, int(steps))
-        except Exception as error:  # a mode that cannot run here (no compiler, no memory) must not end the others
+        except Exception as error:  # a mode that cannot run here (no compiler, no memory) must not end the
+                                    # others
             trainers.pop(mode, None)
             result = {"mode": mode, "error": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps(result), flush=True)
         gc.collect()
         if options.device == "cuda":
-            torch.cuda.empty_cache()  # while others have the card, it is theirs
+            torch.cuda.empty_cache()  # frees the GPU for the other program
 
 
 if __name__ == "__main__":

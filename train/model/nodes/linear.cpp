@@ -67,7 +67,7 @@ void Linear::multiply_by_fp8(const Call& call) const {
                            call.stream);
 }
 
-// Parameters first: their reduction runs beside the product for dx.
+// Parameters first: the product for dx overlaps their reduction.
 void Linear::backward(const Call& call) const {
     give_parameters(call);
     give_inputs(call);

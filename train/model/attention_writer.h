@@ -15,31 +15,31 @@ namespace speedrun {
 
 class AttentionLayer;
 
-class Sublayers {
+class AttentionWriter {
   public:
-    Sublayers(GraphWriter& writer, const ModelParts& parts, TokenTables& tables, Networks& networks,
-              const WholeAttention& whole, const ModelOptions& options)
+    AttentionWriter(GraphWriter& writer, const ModelParts& parts, TokenTables& tables, Networks& networks,
+                    const WholeAttention& whole, const ModelOptions& options)
         : w_(writer), parts_(parts), tables_(tables), networks_(networks), whole_(whole), options_(options) {}
 
-    // Attention in the layer of this number.
-    struct AttentionInput {
-        ValueId normed;                                  // of all tokens
-        std::vector<WeightedSum::Term> added_to_values;  // values of the stream
+    struct Input {
+        ValueId normed;                                  // (tokens, width)
+        std::vector<WeightedSum::Term> added_to_values;  // rows of the stream
     };
-    ValueId attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x);
+    // Writes the attention of this layer and returns its term of the stream.
+    ValueId write(int64_t layer, const AttentionConfig& config, const Input& x);
 
   private:
     struct Projected {
         ValueId q, k, v;
     };
-    // Does this rank compute all heads of the attention at hand (WholeAttention)? Else those of its part.
+    // True if this rank computes all heads of the current attention (WholeAttention).
     bool is_whole() const { return heads_.dimension == Dimension::all_heads; }
     Extent head_width(int64_t times = 1) const {
         return is_whole() ? w_.whole_head_width(times) : w_.head_width(times);
     }
-    // What is added to values, for attention that has all tokens.
+    // Returns terms with all tokens, as attention reads them.
     std::vector<WeightedSum::Term> of_all_tokens(const std::vector<WeightedSum::Term>& terms);
-    // Attention of these, over the keys of other ranks too where the batch is a part of rows.
+    // Returns plain attention. In a context part the keys of other ranks are included.
     ValueId attend(const Projected& x, AttentionOptions how);
     // Makes v the sum of its terms. mixed: a·v + b·row of the value table.
     void add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added);
@@ -52,7 +52,7 @@ class Sublayers {
     Networks& networks_;
     const WholeAttention& whole_;
     const ModelOptions options_;
-    Extent heads_{};  // of the attention at hand
+    Extent heads_{};  // heads of the current attention
 };
 
 }  // namespace speedrun

@@ -1,6 +1,5 @@
-# Sources of this folder, and the list of its parts of attention: NAME.h declares a class NamePart.
+# Writes the list of this folder's parts of attention, ${part_list}: NAME.h declares a class NamePart.
 file(GLOB part_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.h)
-file(GLOB speedrun_part_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 set(includes "")
 set(visits "")
 set(defaults "")
@@ -23,7 +22,7 @@ foreach(header ${part_headers})
   string(APPEND defaults "    set_default<${class}Part>();\n")
 endforeach()
 set(part_list ${CMAKE_BINARY_DIR}/generated/attention_part_list.cpp)
-file(CONFIGURE OUTPUT ${part_list} @ONLY CONTENT "// Made by train/model/parts/sources.cmake.
+file(CONFIGURE OUTPUT ${part_list} @ONLY CONTENT "// Made by train/model/parts/part_list.cmake.
 @includes@
 namespace speedrun {
 
@@ -35,4 +34,3 @@ void AttentionParts::fields(FieldVisitor& v) {
 
 }  // namespace speedrun
 ")
-list(APPEND speedrun_part_sources ${part_list})

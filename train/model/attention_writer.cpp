@@ -1,4 +1,4 @@
-#include "train/model/sublayers.h"
+#include "train/model/attention_writer.h"
 
 #include <cmath>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace speedrun {
 
-ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const AttentionInput& x) {
+ValueId AttentionWriter::write(int64_t layer, const AttentionConfig& config, const Input& x) {
     heads_ = whole_.layers.count(layer) > 0 ? Extent{Dimension::all_heads, config.heads}
                                             : w_.cut({Dimension::heads, config.heads});
     const int64_t C = head_width().size, H = heads_.size, D = C / H;
@@ -57,14 +57,14 @@ ValueId Sublayers::attention(int64_t layer, const AttentionConfig& config, const
     return is_whole() ? w_.shared_out(out) : w_.into_stream(out);
 }
 
-// Ranks that share the stream's tokens send one another the sum.
-std::vector<WeightedSum::Term> Sublayers::of_all_tokens(const std::vector<WeightedSum::Term>& terms) {
+// Sequence parallel: ranks exchange the sum of the terms, not each term.
+std::vector<WeightedSum::Term> AttentionWriter::of_all_tokens(const std::vector<WeightedSum::Term>& terms) {
     if (terms.empty() || !w_.batch.tensor.sequence) return terms;
     const ValueId sum = w_.sum("added to v", w_.width(), terms);
     return {{.value = w_.into_whole(sum)}};
 }
 
-void Sublayers::add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added) {
+void AttentionWriter::add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added) {
     const AttentionConfig& config = a.config;
     a.value_terms = {{.value = a.v, .is_view = true}};
     if (mixed) {
@@ -83,7 +83,7 @@ void Sublayers::add_values(AttentionLayer& a, bool mixed, const std::vector<Weig
         a.v = w_.sum(scaled ? "scaled v" : "mixed v", head_width(), a.value_terms);
 }
 
-ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
+ValueId AttentionWriter::attend(const Projected& x, AttentionOptions how) {
     const int64_t C = head_width().size;
     const ValueId out = w_.real("attn_out", w_.tokens(), head_width()),
                   lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.tokens()});
@@ -111,7 +111,7 @@ ValueId Sublayers::attend(const Projected& x, AttentionOptions how) {
     return out;
 }
 
-const KeyPlaces& Sublayers::key_places(int64_t window) {
+const KeyPlaces& AttentionWriter::key_places(int64_t window) {
     std::vector<KeyPlaces>& known = w_.model.key_places;
     for (const KeyPlaces& places : known)
         if (places.window == window) return places;
