@@ -84,7 +84,7 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
                 EXPECT_EQ(trainer.runner().has_graphs(), graph);
             };
             const auto after = [&](Trainer& trainer) {
-                const Reducer& reducer = trainer.runner().updates().reducer();
+                const Reducer& reducer = trainer.runner().reducer();
                 const int64_t steps = c.schedule.steps + 1;  // and the warm-up's
                 std::map<Collective, int64_t> planned;
                 for (const CollectiveRow& row : reducer.collectives())

@@ -250,7 +250,7 @@ TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
         const FakeEvents before = fake_gpu_events();
         runner.warm_up();
         ASSERT_TRUE(runner.has_graphs());
-        const int64_t buckets = launch == Launch::ready ? runner.updates().layout().size() : 0;
+        const int64_t buckets = launch == Launch::ready ? runner.state().layout().size() : 0;
         EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, buckets);
     }
 }

@@ -289,7 +289,7 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     curve.bytes_sent = runner.bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     read_masters(curve.masters);
-    const ScaleStore& scales = runner.updates().scales();
+    const ScaleStore& scales = runner.state().scales();
     for (size_t i = 0; i < scales.all().size(); ++i)
         curve.scales.push_back(*scales.scale(static_cast<int>(i)).as<float>());
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";

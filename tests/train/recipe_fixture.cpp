@@ -135,7 +135,7 @@ void RecipeTest::expect_gradients() {
             ASSERT_EQ(p.shape, fixture_.parameters.at(p.name).shape) << p.name;
             h.set(p, fixture_.parameters.at(p.name).start);
         }
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         h.backward({batch.tokens, batch.targets, batch.positions, batch.first_key},
                    stage.model.loss().gradient_scale(rows * length));
         const Values losses = h.read(h.model.losses());

@@ -67,7 +67,7 @@ struct Engine {
     }
     std::vector<float> scales() {
         runtime.synchronize();
-        const ScaleStore& store = runner->updates().scales();
+        const ScaleStore& store = runner->state().scales();
         std::vector<float> all;
         for (size_t i = 0; i < store.all().size(); ++i)
             all.push_back(*store.scale(static_cast<int>(i)).as<float>());
@@ -199,7 +199,7 @@ TEST(ScaleStoreTest, ValidationLeavesThem) {
     engine.runner->validation_model().forward(false);
     engine.runtime.synchronize();
     for (size_t i = 0; i < scales.size(); ++i)
-        EXPECT_EQ(*engine.runner->updates().scales().amax(static_cast<int>(i)).as<float>(), 0);
+        EXPECT_EQ(*engine.runner->state().scales().amax(static_cast<int>(i)).as<float>(), 0);
     EXPECT_EQ(engine.scales(), scales);
     EXPECT_EQ(engine.step(2).loss, undisturbed.step(2).loss);
 }

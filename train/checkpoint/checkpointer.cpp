@@ -56,7 +56,6 @@ void or_remove(FileSystem& system, const std::string& folder, const std::functio
 
 void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state) {
     runtime.synchronize();
-    const UpdatePipeline& updates = state.updates();
     std::vector<char> numbers;
     const auto load = [&](const std::vector<StatePiece>& pieces) {
         for (const StatePiece& piece : pieces) {
@@ -70,8 +69,9 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
             runtime.compute().synchronize();
         }
     };
-    for (const Bucket& bucket : updates.layout().all()) load(state_pieces(updates, bucket));
-    load(state_pieces(updates.scales()));
+    ShardedState& sharded = state.state();
+    for (const Bucket& bucket : sharded.layout().all()) load(state_pieces(sharded, bucket));
+    load(state_pieces(sharded.scales()));
     state.publish_state(reader.info().step);
 }
 
@@ -87,22 +87,25 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       system_(options.system ? *options.system : real_file_system()),
       most_fetched_(options.most_fetched),
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
-    const UpdatePipeline& updates = state.updates();
+    const ShardedState& sharded = state.state();
     int64_t bytes = 0;
-    const auto add = [&](std::vector<StatePiece> pieces, std::vector<size_t>& indices) {
-        for (StatePiece& piece : pieces) {
-            indices.push_back(pieces_.size());
+    const auto add = [&](const std::vector<StatePiece>& pieces) {
+        for (const StatePiece& piece : pieces) {
             offset_.push_back(bytes);
             bytes += piece.values.bytes();
-            pieces_.push_back(std::move(piece));
+            pieces_.push_back(piece);
         }
     };
-    for (const Bucket& bucket : updates.layout().all()) {
-        of_bucket_.emplace_back();
-        if (writes_bucket(ranks, bucket)) add(state_pieces(updates, bucket), of_bucket_.back());
+    std::vector<size_t> ends;  // end of each bucket's pieces
+    for (const Bucket& bucket : sharded.layout().all()) {
+        if (writes_bucket(ranks, bucket)) add(state_pieces(sharded, bucket));
+        ends.push_back(pieces_.size());
     }
-    if (ranks.first()) add(state_pieces(updates.scales()), of_scales_);
-    if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), bytes);
+    if (ranks.first()) add(state_pieces(sharded.scales()));
+    if (every_ > 0) {
+        snapshot_ = HostBuffer(runtime.device(), bytes);
+        plan_copies(ends);
+    }
     staging_ = HostBuffer(runtime.device(), most_fetched_ * size_of(DType::f32));
     const auto clean = [this] {
         if (ranks_.first()) remove_unfinished(system_, run_);
@@ -113,20 +116,23 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
         clean();
 }
 
+void Checkpointer::plan_copies(const std::vector<size_t>& ends) {
+    const auto copies = [this](size_t first, size_t end) {
+        std::vector<HostCopy> all;
+        for (size_t i = first; i < end; ++i)
+            all.push_back({pieces_[i].values, snapshot_.as<char>() + offset_[i]});
+        return all;
+    };
+    size_t first = 0;
+    for (const size_t end : ends) copies_.buckets.push_back(copies(std::exchange(first, end), end));
+    copies_.scales = copies(first, pieces_.size());
+}
+
 void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
     wait_ms_ += std::min(ms_since(begin), state_.idle_ms());
-    const auto copy = [this](const std::vector<size_t>& pieces, Stream& stream) {
-        for (const size_t i : pieces) {
-            const Tensor& values = pieces_[i].values;
-            runtime_.device().copy(snapshot_.as<char>() + offset_[i], values.data, values.bytes(), stream);
-        }
-    };
-    state_.snapshot(
-        {.bucket = [&](const Bucket& bucket,
-                       Stream& stream) { copy(of_bucket_[static_cast<size_t>(bucket.id)], stream); },
-         .scales = [&](Stream& stream) { copy(of_scales_, stream); }});
+    state_.snapshot(copies_);
     snapshot_steps_ = steps;
 }
 

@@ -70,6 +70,8 @@ class Checkpointer {
     RankFile rank_file(int64_t step) const {
         return {.step = step, .rank = ranks_.rank(), .most_fetched = most_fetched_};
     }
+    // ends: indices of pieces_, the end of each bucket's pieces.
+    void plan_copies(const std::vector<size_t>& ends);
     void begin(CheckpointInfo info);
     double commit_and_time() const;  // ms since begin(); removes the unfinished folder if it throws
     void leave_cores_to_training(std::chrono::nanoseconds worked);
@@ -89,12 +91,11 @@ class Checkpointer {
     FileSystem& system_;
     const int64_t most_fetched_;
     const std::vector<CheckpointTensor> tensors_;
-    std::vector<StatePiece> pieces_;              // that this rank writes
-    std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
-    std::vector<size_t> of_scales_;
-    std::vector<int64_t> offset_;  // of each piece in the snapshot, in bytes
-    HostBuffer snapshot_;          // of all pieces; only with checkpoint.every
-    HostBuffer staging_;           // most_fetched_ numbers
+    std::vector<StatePiece> pieces_;  // written by this rank: by bucket, then scales
+    std::vector<int64_t> offset_;     // bytes, of each piece in the snapshot
+    HostBuffer snapshot_;             // all pieces; empty without checkpoint.every
+    StateCopies copies_;              // into the snapshot
+    HostBuffer staging_;              // most_fetched_ numbers
     int64_t snapshot_steps_ = -1, saved_ = -1;
     bool pending_ = false;  // ranks are writing, or have not told each other that they are done
     bool commits_ = false;  // the first rank may be committing: ranks have not yet agreed that it is done

@@ -34,10 +34,10 @@ int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runn
     for (const Parameter& p : runner.table().all()) largest = std::max(largest, p.whole_numel());
     bytes += largest * size_of(DType::f32);  // final weights, one tensor at a time
     if (config.checkpoint.every == 0) return bytes;
-    const UpdatePipeline& updates = runner.updates();
-    for (const Bucket& bucket : updates.layout().all()) {
+    const ShardedState& state = runner.state();
+    for (const Bucket& bucket : state.layout().all()) {
         if (!writes_bucket(ranks, bucket)) continue;
-        for (const StateShard& shard : updates.state(bucket)) bytes += shard.values.bytes();
+        for (const StateShard& shard : state.shards(bucket)) bytes += shard.values.bytes();
     }
     return bytes;
 }

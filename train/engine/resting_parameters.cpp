@@ -13,7 +13,7 @@ void StepRunner::check_copies() const {
     for (const Parameter& p : models_.front()->table().all()) {
         if (p.copy_of < 0) continue;
         const Parameter& source = models_.front()->table()[p.copy_of];
-        const BucketLayout& layout = updates_.layout();
+        const BucketLayout& layout = models_.front()->parameters().layout();
         const int group = layout.bucket_of(p).group, of_source = layout.bucket_of(source).group;
         if (group != of_source)
             throw_usage(
@@ -39,7 +39,7 @@ void StepRunner::check_copies() const {
 
 void StepRunner::copy_resting(const RunStage& stage) {
     const int resting = models_[stage.model]->resting();
-    if (resting >= 0) updates_.copy(table()[table()[resting].copy_of], table()[resting]);
+    if (resting >= 0) schedule_.copy(table()[table()[resting].copy_of], table()[resting]);
 }
 
 void StepRunner::wake_copies(int64_t step) {

@@ -60,7 +60,7 @@ void StepRunner::add_parts(const Slot& slot, StepResult& result) {
 void StepRunner::report_divergence(const Slot& slot) {
     runtime_.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";
-    const BucketLayout& layout = updates_.layout();
+    const BucketLayout& layout = schedule_.state().layout();
     for (const int id : layout.backward_order()) {
         if (std::isfinite(slot.numbers().norm_term(id))) continue;
         culprit = "first bad gradient: " + layout[id].name();

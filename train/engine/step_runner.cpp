@@ -45,19 +45,16 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
       gradients_(model().table(), model().parameters().layout(), runtime,
                  gradient_memory(ranks, stages_.most_microbatches(), period_ == 1)),
       reducer_(ranks, model().parameters(), gradients_, runtime),
-      capture_(runtime.device(), runtime.compute()),
-      updates_(config.optimizers, {.table = model().table(),
-                                   .ranks = ranks_,
-                                   .stores = {model().parameters(), gradients_, reducer_, runtime},
-                                   .capture = capture_}),
-      stop_signal_(updates_.statistics(), runtime),
+      schedule_(config.optimizers, model().table(), ranks_,
+                {model().parameters(), gradients_, reducer_, runtime}),
+      stop_signal_(schedule_.statistics(), runtime),
       uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
       idle_until_(runtime.device().create_event(EventKind::timed)),
       staging_(runtime.device(), most_batch_bytes()) {
     check_copies();
     for (Slot& slot : slots_) {
-        slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
+        slot.memory = HostBuffer(runtime.device(), schedule_.statistics().host_bytes());
         for (auto* event : {&slot.begun, &slot.backward_done, &slot.step_done})
             *event = runtime.device().create_event(EventKind::timed);
         slot.reduce_done = runtime.device().create_event();
@@ -68,9 +65,9 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
         if (values) values->time_by(&reducer_.meter(), ExposureMeter::Kind::collective);
     for (Snapshot& snapshot : snapshots_) snapshot.copied = runtime.device().create_event(EventKind::timed);
     for (const auto& model : models_) {
-        model->observe(&updates_);
+        model->track(&schedule_);
         model->connect({.context = context_.get(), .tensor = tensor_.get(), .meter = &reducer_.meter()});
-        model->scale_by(&updates_.scales());
+        model->scale_by(&schedule_.state().scales());
     }
 }
 
@@ -110,14 +107,16 @@ void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint
     runtime_.compute().record(*uploaded_);
 }
 
-UpdatePipeline::Microbatch StepRunner::microbatch_of(const RunStage& stage, int64_t step) const {
+Microbatch StepRunner::microbatch_of(const RunStage& stage, int64_t step) const {
     StagePoint point = config_.schedule.point_of(step);
     point.stage = stage.number;  // warm-up runs every stage at one step
-    return {.step = step, .lr_factor = learning_rate_factor(config_.schedule, step), .point = point};
+    return {.step = step,
+            .lr_factor = learning_rate_factor(config_.schedule, step),
+            .point = point,
+            .unused = models_[stage.model]->resting()};
 }
 
-int64_t StepRunner::run_microbatches(const RunStage& stage, UpdatePipeline::Microbatch microbatch,
-                                     BatchSource& source) {
+int64_t StepRunner::run_microbatches(const RunStage& stage, Microbatch microbatch, BatchSource& source) {
     const int64_t step = microbatch.step, count = stage.microbatches;
     int64_t step_targets = 0, here = 0;
     for (int64_t m = 0; m < count; ++m) {
@@ -130,7 +129,6 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, UpdatePipeline::Micr
                            batch.step_targets, m, step_targets);
         upload(batch, *models_[stage.model], microbatch.point,
                [this](const Parameter& p, std::span<const int32_t> ids) { reducer_.see_rows(p, ids); });
-        gradients_.rest(models_[stage.model]->resting());
         microbatch.first = m == 0;
         microbatch.last = m == count - 1;
         run_microbatch(stage.model, microbatch, step_targets);
@@ -143,34 +141,28 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, UpdatePipeline::Micr
 
 // Microbatches with the same key enqueue the same work: of which shape, which gradients begin anew, which are final,
 // and what their losses are divided by.
-StepRunner::GraphKey StepRunner::key_of(size_t model, const UpdatePipeline::Microbatch& microbatch,
+StepRunner::GraphKey StepRunner::key_of(size_t model, const Microbatch& microbatch,
                                         int64_t step_targets) const {
     return {model,           microbatch.first,
             microbatch.last, microbatch.step % period_,
-            step_targets,    updates_.scales().num_exact()};
+            step_targets,    schedule_.state().scales().num_exact()};
 }
 
-void StepRunner::run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch,
-                                int64_t step_targets) {
+void StepRunner::run_microbatch(size_t model, const Microbatch& microbatch, int64_t step_targets) {
     const auto graph = use_graphs_ ? graphs_.find(key_of(model, microbatch, step_targets)) : graphs_.end();
     if (graph == graphs_.end()) return enqueue_model(model, microbatch, step_targets);
-    updates_.begin_microbatch(microbatch);
-    if (microbatch.first) updates_.await_unit(0);  // waits within a graph are not timed
-    graph->second->launch(runtime_.compute());
-    gradients_.contributed();
+    schedule_.begin_microbatch(microbatch);
+    schedule_.launch(*graph->second);
 }
 
-void StepRunner::enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch,
-                               int64_t step_targets) {
+void StepRunner::enqueue_model(size_t model, const Microbatch& microbatch, int64_t step_targets) {
     const float gradient_scale = config_.model.loss().gradient_scale(step_targets);
-    updates_.begin_microbatch(microbatch);
+    schedule_.begin_microbatch(microbatch);
     mark(Phase::forward);
     models_[model]->forward(true);
     mark(Phase::backward);
-    models_[model]->loss_and_backward(updates_.statistics().loss_sum(), !microbatch.first, gradient_scale,
-                                      gradients_);
-    gradients_.expect_all_ready();
-    updates_.end_microbatch();
+    models_[model]->loss_and_backward(schedule_.statistics().loss_sum(), !microbatch.first, gradient_scale);
+    schedule_.end_microbatch();
 }
 
 // After a step has run call by call: every shape has been met, every event recorded once, and the gradients
@@ -180,12 +172,12 @@ void StepRunner::capture_graphs(const RunStage& stage) {
     const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
     for (int64_t step = 0; step < period_; ++step) {
         for (int64_t m = 0; m < count; ++m) {
-            const UpdatePipeline::Microbatch microbatch{
-                .step = step, .lr_factor = 1, .first = m == 0, .last = m == count - 1};
+            Microbatch microbatch = microbatch_of(stage, step);
+            microbatch.first = m == 0;
+            microbatch.last = m == count - 1;
             const GraphKey key = key_of(stage.model, microbatch, all_targets);
             if (graphs_.count(key)) continue;
-            gradients_.rest(models_[stage.model]->resting());
-            auto captured = capture_.capture([&] { enqueue_model(stage.model, microbatch, all_targets); });
+            auto captured = schedule_.capture([&] { enqueue_model(stage.model, microbatch, all_targets); });
             if (captured) graphs_[key] = std::move(captured);
         }
     }
@@ -193,8 +185,8 @@ void StepRunner::capture_graphs(const RunStage& stage) {
 
 void StepRunner::enqueue_optimizer(Slot& slot, bool stop) {
     stop_signal_.send(stop);
-    updates_.step(*slot.backward_done, *slot.reduce_done);
-    updates_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
+    schedule_.step(*slot.backward_done, *slot.reduce_done);
+    schedule_.read_statistics(slot.memory.as<float>(), *slot.reduce_done, *slot.step_done);
     reducer_.count(slot.counts, runtime_);
     if (!exchanges_values()) return;
     Communicator::count_at(slot.values.counts, value_communicators(), runtime_.compute());
@@ -210,8 +202,8 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     if (ranks_.size() > 1) runtime_.compute().record(*slot.begun);
     reducer_.meter().turn(ranks_.size() > 1);  // one rank has no communication to expose
     wake_copies(step);
-    updates_.scales().begin_step(step);
-    const UpdatePipeline::Microbatch microbatch = microbatch_of(stage_of(step), step);
+    schedule_.state().scales().begin_step(step);
+    const Microbatch microbatch = microbatch_of(stage_of(step), step);
     slot.lr_factor = microbatch.lr_factor;
     slot.targets = run_microbatches(stage_of(step), microbatch, source);
     enqueue_optimizer(slot, stop);
@@ -224,11 +216,11 @@ void StepRunner::warm_up() {
     // Other ranks have connections to set up, whose collectives want to run.
     const bool rehearsal = ranks_.size() == 1;
     if (rehearsal) runtime_.device().rehearse(true);
-    const std::vector<int64_t> turns = updates_.scales().turns();
+    const std::vector<int64_t> turns = schedule_.state().scales().turns();
     for (int64_t stage = 0; stage < config_.schedule.num_stages(); ++stage) {
         // What runs between the first turn and the last has been met in either.
         for (const int64_t turn : std::set{turns.front(), turns.back()}) {
-            updates_.scales().begin_step(turn);
+            schedule_.state().scales().begin_step(turn);
             warm_up_stage(stage);
         }
     }
@@ -237,7 +229,7 @@ void StepRunner::warm_up() {
     if (rehearsal) runtime_.device().rehearse(false);
     if (!config_.cuda.graph || exchanges_values()) return;  // MPI does not talk in a graph
     for (const int64_t turn : turns) {
-        updates_.scales().set_step(turn);
+        schedule_.state().scales().set_step(turn);
         for (const RunStage& stage : stages_.stages) capture_graphs(stage);
     }
 }
@@ -262,25 +254,25 @@ void StepRunner::warm_up_validation() {
     ZeroBatches source(config_.in_validation(), ranks_.part());
     upload(source.next(), validation_model(), {});
     validation_model().forward(false);
-    validation_model().loss(updates_.statistics().loss_sum(), false);
+    validation_model().loss(schedule_.statistics().loss_sum(), false);
 }
 
 void StepRunner::initialize(uint64_t seed) {
     model().parameters().initialize(seed);
-    updates_.reset();
-    updates_.gather_all();
+    schedule_.state().reset();
+    schedule_.gather_all();
     steps_ = 0;
     refresh_copies();
 }
 
 void StepRunner::trace(Timeline* timeline) {
     timeline_ = timeline;
-    updates_.trace(timeline);
+    schedule_.trace(timeline);
 }
 
 void StepRunner::assign(const std::vector<std::vector<float>>& values) {
     model().parameters().assign(values);
-    updates_.gather_all();
+    schedule_.gather_all();
 }
 
 std::vector<const Communicator*> StepRunner::value_communicators() const {

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "data/batch_loader.h"
-#include "kernels/runtime/graph_capture.h"
 #include "train/checkpoint/run_state.h"
 #include "train/engine/run_stages.h"
 #include "train/engine/step_work.h"
 #include "train/model/transformer.h"
+#include "train/sharding/bucket_schedule.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/stop_signal.h"
-#include "train/sharding/update_pipeline.h"
 
 namespace speedrun {
 
@@ -112,8 +111,9 @@ class StepRunner final : public RunState {
     // Synchronises. Calls progressed, if given, after each batch.
     double validate(const ValidationLoader& loader, const std::function<void()>& progressed = {});
     const ParameterTable& table() const override { return models_.front()->table(); }
-    UpdatePipeline& updates() override { return updates_; }
-    void snapshot(const StateCopy& copy) override;
+    ShardedState& state() override { return schedule_.state(); }
+    const Reducer& reducer() const { return reducer_; }
+    void snapshot(const StateCopies& copies) override;
     void await_snapshot() override;
     double idle_ms() override;
     void refresh_copies() override;
@@ -165,18 +165,17 @@ class StepRunner final : public RunState {
     // of the step; how many scales are exact in it.
     using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
 
-    UpdatePipeline::Microbatch microbatch_of(const RunStage& stage, int64_t step) const;
+    Microbatch microbatch_of(const RunStage& stage, int64_t step) const;
     // Returns the valid targets of the step, on all ranks.
-    int64_t run_microbatches(const RunStage& stage, UpdatePipeline::Microbatch microbatch,
-                             BatchSource& source);
+    int64_t run_microbatches(const RunStage& stage, Microbatch microbatch, BatchSource& source);
     const RunStage& stage_of(int64_t step) const {
         return stages_.stages[static_cast<size_t>(config_.schedule.stage_of(step))];
     }
     // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum, the
     // last announces each gradient. Gradients are those of the sum of losses / step_targets.
-    void run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
-    void enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
-    GraphKey key_of(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
+    void run_microbatch(size_t model, const Microbatch& microbatch, int64_t step_targets);
+    void enqueue_model(size_t model, const Microbatch& microbatch, int64_t step_targets);
+    GraphKey key_of(size_t model, const Microbatch& microbatch, int64_t step_targets) const;
     int64_t most_batch_bytes() const;  // of a microbatch
     void warm_up_stage(int64_t stage);
     void warm_up_validation();
@@ -196,13 +195,12 @@ class StepRunner final : public RunState {
     const std::unique_ptr<Communicator> tensor_;              // among the ranks that share matrices, or null
     GradientStore gradients_;
     Reducer reducer_;
-    GraphCapture capture_;
-    UpdatePipeline updates_;
+    BucketSchedule schedule_;
     StopSignal stop_signal_;
     std::unique_ptr<Event> uploaded_, clock_start_, idle_until_;
     // Of one microbatch: ids, and the weights of the loss.
     HostBuffer staging_;
-    std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
+    std::map<GraphKey, std::unique_ptr<CapturedMicrobatch>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;
     std::array<Slot, 2> slots_;

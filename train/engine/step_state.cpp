@@ -4,9 +4,9 @@
 
 namespace speedrun {
 
-void StepRunner::snapshot(const StateCopy& copy) {
+void StepRunner::snapshot(const StateCopies& copies) {
     refresh_copies();
-    updates_.copy_state(copy);
+    schedule_.copy_state(copies);
     Snapshot& snapshot = snapshots_[static_cast<size_t>(enqueued_) % snapshots_.size()];
     runtime_.copy().record(*snapshot.copied);
     snapshot.enqueued = last_snapshot_ = enqueued_;
@@ -29,7 +29,7 @@ void StepRunner::await_snapshot() {
 void StepRunner::publish_state(int64_t steps) {
     steps_ = steps;
     model().parameters().publish_shards();
-    updates_.gather_all();
+    schedule_.gather_all();
 }
 
 }  // namespace speedrun

@@ -2,6 +2,7 @@
 
 #include "train/comm/joint_check.h"
 #include "train/engine/step_runner.h"
+#include "train/sharding/nonfinite.h"
 
 namespace speedrun {
 
@@ -11,13 +12,13 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
     Transformer& model = validation_model();
     const BatchShape& batch_shape = model.shape().batch;
     const int64_t rows = batch_shape.tokens / batch_shape.sequence_length;
-    const Tensor loss_sum = updates_.statistics().loss_sum();
+    const Tensor loss_sum = schedule_.statistics().loss_sum();
     double total = 0;
     std::exception_ptr failure;
     Batch batch;
     mark(Phase::validation);
     if (timeline_) timeline_->mark(runtime_.gather(), Phase::validation);
-    updates_.trace(nullptr);  // what validation waits for is not what the next step waits for
+    schedule_.trace(nullptr);  // what validation waits for is not what the next step waits for
     // Batches of all ranks in turn; those behind the last row are padding, so that all ranks run as many.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks_.num_data_ranks()) {
         // Ranks whose shards are readable wait for this one in every batch: after a failure it has padding.
@@ -36,7 +37,7 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
         total += sum;
         if (progressed) progressed();
     }
-    updates_.trace(timeline_);
+    schedule_.trace(timeline_);
     check_together(ranks_.world(), [&] {
         if (failure) std::rethrow_exception(failure);
     });
@@ -48,13 +49,14 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
 
 // Masters first, in one pass and without other ranks' shards: nearly always all are finite.
 std::string StepRunner::first_bad_parameter() {
-    double bad = updates_.count_nonfinite();
+    double bad = count_nonfinite_masters(model().parameters(), runtime_);
     if (ranks_.world()) bad = ranks_.world()->max(bad);
     if (bad == 0) return "";
     const std::vector<Parameter>& all = table().all();
     double first = static_cast<double>(all.size()), count = 0;
     for (const Parameter& p : all) {
-        const double here = updates_.count_nonfinite(p);
+        schedule_.gather(state().layout().bucket_of(p));
+        const double here = count_nonfinite(p, model().parameters(), runtime_);
         if (here > 0 && p.id < first) first = p.id, count = here;
     }
     // Ranks that share matrices have counted their own parts.
