@@ -24,6 +24,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/checkpoint/state_pieces.h"
 #include "train/comm/simulated_world.h"
+#include "train/engine/runner_state.h"
 
 namespace speedrun {
 namespace {
@@ -150,15 +151,16 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
         {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
     StepRunner runner(config_of(mode), runtime, ranks);
     runner.warm_up();
-    runner.initialize(3);
+    runner.state().initialize(3);
     std::vector<std::vector<StatePiece>> pieces;  // pieces by bucket, scales last
     int64_t bytes = 0;
     const auto add = [&](std::vector<StatePiece> some) {
         for (const StatePiece& piece : some) bytes += piece.values.bytes();
         pieces.push_back(std::move(some));
     };
-    for (const Bucket& bucket : runner.state().layout().all()) add(state_pieces(runner.state(), bucket));
-    add(state_pieces(runner.state().scales()));
+    const ShardedState& state = runner.state().schedule.state();
+    for (const Bucket& bucket : state.layout().all()) add(state_pieces(state, bucket));
+    add(state_pieces(state.scales()));
     const auto source = batches_of(mode, ranks);
     std::vector<std::vector<char>> snapshots(kSteps, std::vector<char>(static_cast<size_t>(bytes)));
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -179,7 +181,7 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
             static_cast<CpuStream&>(runtime.copy()).submit("slow copy", [] {
                 std::this_thread::sleep_for(40ms);
             });
-        runner.snapshot(copies);
+        RunnerState(runner).snapshot(copies);
         if (runner.uncollected() == 2) runner.collect();
     }
     runner.collect();

@@ -167,11 +167,12 @@ TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
     train(c, 1, "run");
     Runtime runtime(runtime_options(c));
     StepRunner runner(c, runtime);
-    AwaitedState state(runner);
+    RunnerState of_runner(runner);
+    AwaitedState state(of_runner);
     EarlyFiles disk(state);
     CheckpointReader reader(checkpoint("run", 10));
     reader.index();
-    load_checkpoint(reader, runtime, runner);
+    load_checkpoint(reader, runtime, of_runner);
     fs::create_directories(path("copy"));
     Checkpointer saver(c, {}, runtime, state, path("copy"), [](auto&&...) {}, {.system = &disk});
     EXPECT_FALSE(saver.awaits_result());

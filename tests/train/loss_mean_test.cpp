@@ -108,8 +108,8 @@ class LossMeanTest : public ::testing::Test {
             const Ranks ranks = world ? resolve_ranks(config, *world) : Ranks{};
             Runtime runtime(runtime_options(config, ranks));
             StepRunner runner(config, runtime, ranks);
-            runner.initialize(1);
-            runner.assign(values_);
+            runner.state().initialize(1);
+            runner.state().assign(values_);
             body(runner, ranks.rank());
         };
         if (layout.ranks == 1) return rank(nullptr);

@@ -31,7 +31,7 @@ int32_t draw(const std::vector<float>& logits, double temperature, const std::ar
 
 class Sampler {
   public:
-    explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->validation_model()) {}
+    explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->state().validation_model()) {}
 
     // Logits of the token after `context` (its last tokens, as many as a row of validation has).
     std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {
