@@ -123,7 +123,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                     const Ranks ranks = resolve_ranks(c, world);
                     Runtime runtime(runtime_options(c, ranks));
                     StepRunner runner(c, runtime, ranks);
-                    runner.state().initialize(77);  // of another seed: nothing of it may stay
+                    runner.state().initialize(77);  // another seed: none of its values may stay
                     const auto reader = open_checkpoint(world, from, c);
                     RunnerState state(runner);
                     load_checkpoint(*reader, runtime, state);

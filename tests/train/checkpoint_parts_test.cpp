@@ -104,9 +104,10 @@ class CheckpointPartsTest : public ::testing::Test {
                 for (StatePiece& piece : state_pieces(state.state(), bucket))
                     if (rank % cut.parts == 0 || piece_is_cut(state.table(), piece))
                         pieces.push_back(std::move(piece));
-            info.files.push_back(write_rank_file(
-                real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces,
-                [&](size_t i, int64_t first, int64_t) { return pieces[i].values.as<float>() + first; }));
+            RankFileWriter writer(real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces);
+            while (const auto chunk = writer.next())
+                writer.write(pieces[chunk->piece].values.as<float>() + chunk->first);
+            info.files.push_back(writer.finish());
         }
         commit_checkpoint(real_file_system(), dir_.path(), info, 2);
     }

@@ -136,23 +136,26 @@ void Checkpointer::snapshot(int64_t steps) {
     snapshot_steps_ = steps;
 }
 
-void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()>& info) {
+bool Checkpointer::collected(int64_t steps) {
     settle(false);
-    if (snapshot_steps_ != steps) return;
+    return snapshot_steps_ == steps;
+}
+
+void Checkpointer::write_snapshot(CheckpointInfo info) {
     snapshot_steps_ = -1;
     settle(true);
-    state_.await_snapshot();  // the device has the next step to do meanwhile
-    begin(info());
+    state_.await_snapshot();  // the device runs the next step meanwhile
+    begin(std::move(info));
+    const int64_t step = info_.step;
     if (ranks_.size() > 1) {
-        writing_ = start_task([this, steps] { return write_from_snapshot(steps); });
+        writing_ = start_task([this, step] { return write_from_snapshot(step); });
         set_hurry(is_deferred(writing_));
         return;
     }
     pending_ = false;  // no rank to agree with: the thread commits the file that it has written
     commits_ = true;
-    committing_ = start_task([this, steps]() -> std::optional<double> {
-        or_remove(system_, unfinished_folder(run_, steps),
-                  [&] { info_.files = {write_from_snapshot(steps)}; });
+    committing_ = start_task([this, step]() -> std::optional<double> {
+        or_remove(system_, unfinished_folder(run_, step), [&] { info_.files = {write_from_snapshot(step)}; });
         return commit_and_time();
     });
     set_hurry(is_deferred(committing_));
@@ -196,13 +199,15 @@ void Checkpointer::finish() {
 
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     const std::chrono::nanoseconds began = time_of_this_thread();
-    std::chrono::nanoseconds fetched = began;
-    CheckpointFile file =
-        write_rank_file(system_, run_, rank_file(step), pieces_, [&](size_t i, int64_t first, int64_t) {
-            leave_cores_to_training(time_of_this_thread() - fetched);
-            fetched = time_of_this_thread();
-            return snapshot_.as<char>() + offset_[i] + first * size_of(pieces_[i].values.dtype);
-        });
+    std::chrono::nanoseconds written = began;
+    RankFileWriter writer(system_, run_, rank_file(step), pieces_);
+    while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
+        leave_cores_to_training(time_of_this_thread() - written);
+        written = time_of_this_thread();
+        const size_t i = chunk->piece;
+        writer.write(snapshot_.as<char>() + offset_[i] + chunk->first * size_of(pieces_[i].values.dtype));
+    }
+    const CheckpointFile file = writer.finish();
     core_ = time_of_this_thread() - began;
     return file;
 }
@@ -227,16 +232,18 @@ void Checkpointer::set_hurry(bool hurry) {
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
     use_gpu(runtime_.device());  // this thread
-    const auto fetch = [this](size_t i, int64_t first, int64_t count) {
-        const Tensor& values = pieces_[i].values;
-        const int64_t size = size_of(values.dtype);
-        runtime_.device().copy(staging_.as<void>(), static_cast<const char*>(values.data) + first * size,
-                               count * size, runtime_.copy());
-        runtime_.copy().synchronize();
-        return staging_.as<void>();
-    };
     const std::chrono::nanoseconds began = time_of_this_thread();
-    CheckpointFile file = write_rank_file(system_, run_, rank_file(step), pieces_, fetch);
+    RankFileWriter writer(system_, run_, rank_file(step), pieces_);
+    while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
+        const Tensor& values = pieces_[chunk->piece].values;
+        const int64_t size = size_of(values.dtype);
+        runtime_.device().copy(staging_.as<void>(),
+                               static_cast<const char*>(values.data) + chunk->first * size,
+                               chunk->count * size, runtime_.copy());
+        runtime_.copy().synchronize();
+        writer.write(staging_.as<void>());
+    }
+    const CheckpointFile file = writer.finish();
     core_ = time_of_this_thread() - began;
     return file;
 }

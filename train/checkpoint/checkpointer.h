@@ -44,14 +44,16 @@ class Checkpointer {
 
     // After this many steps, is it time for one?
     bool due(int64_t steps) const { return every_ > 0 && steps % every_ == 0; }
-    // True from snapshot() until collected() of the same steps: another snapshot would overwrite this one.
+    // True from snapshot() until write_snapshot(): another snapshot would overwrite this one.
     bool awaits_result() const { return snapshot_steps_ >= 0; }
     // All of the following: by all ranks, for the same steps. Enqueues the snapshot of the state after
     // `steps` steps, the last of which was enqueued last. Waits for the snapshot before to be written.
     void snapshot(int64_t steps);
-    // The result of the last of `steps` steps has come and is good. `info` is asked for if a snapshot was
-    // waiting for that; it needs no tensors and files.
-    void collected(int64_t steps, const std::function<CheckpointInfo()>& info);
+    // After the result of the last of `steps` steps, if it is good. Returns true if there is a snapshot of the state after them:
+    // write_snapshot() follows.
+    bool collected(int64_t steps);
+    // Begins to write the snapshot. `info` needs no tensors and files.
+    void write_snapshot(CheckpointInfo info);
     // Saves now, waiting for all of it; nothing is in flight. Does nothing if the last one is of this step.
     void save(CheckpointInfo info);
     // Waits for what is being written. Afterwards all ranks know of every problem.

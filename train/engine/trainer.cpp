@@ -303,7 +303,7 @@ void Trainer::collect() {
     train_ms_ = metrics.train_ms;
     folder_.write_step(metrics);
     progress_->step(metrics, flops_before(result.step + 1));
-    checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
+    if (checkpointer_.collected(summary_.steps)) checkpointer_.write_snapshot(checkpoint_info());
 }
 
 // The host's clock first: what delays the host between the two counts, and no step ends after its segment.
