@@ -53,9 +53,9 @@ int train(const char* device) {
     Runtime runtime(runtime_options(config));
     StepRunner runner(config, runtime);
     runner.warm_up();
-    runner.initialize(static_cast<uint64_t>(config.seed));
+    runner.state().initialize(static_cast<uint64_t>(config.seed));
     CountingBatches batches(config.batch);
-    fmt::print("{} parameters, {}\n", runner.model().table().numel(), runtime.description());
+    fmt::print("{} parameters, {}\n", runner.state().model().table().numel(), runtime.description());
     runner.start_clock();
     for (int64_t step = 0; step < config.schedule.total_steps(); ++step) {
         runner.enqueue(step, batches);

@@ -60,7 +60,7 @@ TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
             EXPECT_EQ(device_world.note.find("ranks talk through the host's memory, not NCCL"), 0u)
                 << device_world.note;
             EXPECT_TRUE(trainer.runner().has_graphs());
-            EXPECT_GT(trainer.runner().bytes_sent(), 0) << "the warm-up's";
+            EXPECT_GT(trainer.runner().state().bytes_sent(), 0) << "the warm-up's";
             ++looked;
             allocations = fake_gpu_allocations();
         });
@@ -85,8 +85,8 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
                 EXPECT_EQ(trainer.runner().has_graphs(), graph);
             };
             const auto after = [&](Trainer& trainer) {
-                const Reducer& reducer = trainer.runner().updates().reducer();
-                const int64_t steps = c.schedule.steps + 1;  // plus the warm-up's step
+                const Reducer& reducer = trainer.runner().state().reducer;
+                const int64_t steps = c.schedule.steps + 1;  // and the warm-up's
                 std::map<Collective, int64_t> planned;
                 for (const CollectiveRow& row : reducer.collectives())
                     for (const StepCollective& one : row.collectives)

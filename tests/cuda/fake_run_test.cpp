@@ -163,7 +163,7 @@ TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
     const FakeEvents start = fake_gpu_events();
     runner.warm_up();
     ASSERT_TRUE(runner.has_graphs());
-    runner.initialize(1);
+    runner.state().initialize(1);
     SyntheticBatches source(c);
     runner.start_clock();
     int64_t step = 0;
@@ -221,7 +221,7 @@ TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
     StepRunner runner(c, runtime);
     runner.warm_up();
     ASSERT_TRUE(runner.has_graphs());
-    runner.initialize(1);
+    runner.state().initialize(1);
     set_fake_gpu_listener([](const FakeWork& work) {
         if (work.kernel) ++(work.graph ? launched.in_graphs : launched.alone);
     });
@@ -251,7 +251,7 @@ TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
         const FakeEvents before = fake_gpu_events();
         runner.warm_up();
         ASSERT_TRUE(runner.has_graphs());
-        const int64_t buckets = launch == Launch::ready ? runner.updates().layout().size() : 0;
+        const int64_t buckets = launch == Launch::ready ? runner.state().schedule.state().layout().size() : 0;
         EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, buckets);
     }
 }

@@ -78,7 +78,7 @@ TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
     int64_t allocations = 0;
     curve_on_ranks(2, "nccl", c, [&](const DeviceWorld& device_world, Trainer& trainer) {
         EXPECT_EQ(device_world.note.find("ranks talk through NCCL 2."), 0u) << device_world.note;
-        EXPECT_GT(trainer.runner().bytes_sent(), 0);
+        EXPECT_GT(trainer.runner().state().bytes_sent(), 0);
         EXPECT_GT(open_communicators(), open + 4) << "separate ones for reducing and gathering, of two ranks";
         allocations = fake_gpu_allocations();
     });

@@ -238,7 +238,7 @@ void train_one_step(const Mode& mode, World* world, const Watch& watch) {
     Runtime runtime(runtime_of(mode));
     StepRunner runner(config_of(mode), runtime, ranks);
     runner.warm_up();
-    runner.initialize(3);
+    runner.state().initialize(3);
     RowSource source(mode, ranks);
     runner.enqueue(0, source);
     runner.collect();
@@ -255,21 +255,21 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
     EXPECT_EQ(runner.has_graphs(), mode.graphs);
-    runner.initialize(3);
+    runner.state().initialize(3);
     if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
     Curve curve;
     const auto read_masters = [&](std::vector<std::vector<float>>& masters) {
-        for (const Parameter& p : runner.model().table().all()) {
+        for (const Parameter& p : runner.state().model().table().all()) {
             masters.emplace_back(p.whole_numel());
-            runner.read_master(p, masters.back().data());
+            runner.state().read_master(p, masters.back().data());
         }
     };
-    for (const Parameter& p : runner.model().table().all()) curve.names.push_back(p.name);
+    for (const Parameter& p : runner.state().model().table().all()) curve.names.push_back(p.name);
     read_masters(curve.start);
     runner.start_clock();
     const int64_t held = runtime.device().memory().total();
-    const int64_t sent_before = runner.bytes_sent();
+    const int64_t sent_before = runner.state().bytes_sent();
     const auto collect = [&] {
         const StepResult result = runner.collect();
         curve.losses.push_back(result.loss);
@@ -281,10 +281,10 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
         if (runner.uncollected() == 2) collect();
     }
     collect();
-    curve.bytes_sent = runner.bytes_sent() - sent_before;
+    curve.bytes_sent = runner.state().bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
     read_masters(curve.masters);
-    const ScaleStore& scales = runner.updates().scales();
+    const ScaleStore& scales = runner.state().schedule.state().scales();
     for (size_t i = 0; i < scales.all().size(); ++i)
         curve.scales.push_back(*scales.scale(static_cast<int>(i)).as<float>());
     EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";

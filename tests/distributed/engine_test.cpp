@@ -1,7 +1,7 @@
 // The engine on several ranks against one: loss and gradient norm of ten steps and what parameters have
 // learned in them, for every way to share the work.
 // Covers: train/engine/step_r*.cpp train/model/nodes/chunk_borders.cpp train/model/nodes/key_exchange.cpp
-// Covers: train/model/nodes/row_before.cpp
+// Covers: train/model/nodes/row_before.cpp train/engine/step_slot.cpp train/engine/train_state.cpp
 #include "tests/distributed/engine.h"
 
 #include <gtest/gtest.h>

@@ -36,7 +36,7 @@ RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::s
     if (clock) device.set_clock(*clock);
     StepRunner runner(config_of(mode), runtime, ranks);
     runner.warm_up();
-    runner.initialize(3);
+    runner.state().initialize(3);
     const auto batches = batches_of(mode, ranks);
     Timeline timeline;
     runner.trace(&timeline);

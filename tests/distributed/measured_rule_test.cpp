@@ -58,8 +58,8 @@ std::vector<Gradients> raw_gradients(const Mode& mode) {
     const auto read = [&](World* world, Gradients& into) {
         train_one_step(mode, world, [&](StepRunner& runner, Runtime& runtime) {
             runtime.synchronize();
-            for (const Parameter& p : runner.table().all()) {
-                const Tensor gradient = runner.gradients().of(p);
+            for (const Parameter& p : runner.state().table().all()) {
+                const Tensor gradient = runner.state().gradients.of(p);
                 into.emplace_back(static_cast<size_t>(p.numel()));
                 runtime.device().copy(into.back().data(), gradient.data, gradient.bytes(), runtime.compute());
                 runtime.compute().synchronize();

@@ -25,6 +25,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "train/checkpoint/state_pieces.h"
 #include "train/comm/simulated_world.h"
+#include "train/engine/runner_state.h"
 
 namespace speedrun {
 namespace {
@@ -58,7 +59,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// "speedrun::GradientSync::launch"
+// "speedrun::BucketSchedule::reduce"
 std::string function_of(const void* address) {
     Dl_info info{};
     if (dladdr(address, &info) == 0 || !info.dli_sname) return "unknown";
@@ -132,12 +133,12 @@ std::vector<Trial> trials() {
     return trials;
 }
 
-// Waits that nothing here can show to be needed, by function: how many. That of finish_steps guards the
+// Waits that nothing here can show to be needed, by function: how many. That of finish_updates guards the
 // coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
 // guard the host's copy of them, which would have to take as long as the whole next step. The wait of copy for a
 // checkpoint's read of a resting matrix is hidden by the reads of the buckets that are copied after it.
-const std::map<std::string, int> kNotShown{{"speedrun::UpdatePipeline::copy", 1},
-                                           {"speedrun::UpdatePipeline::finish_steps", 1},
+const std::map<std::string, int> kNotShown{{"speedrun::BucketSchedule::copy", 1},
+                                           {"speedrun::BucketSchedule::finish_updates", 1},
                                            {"speedrun::StepStatistics::take_loss", 1},
                                            {"speedrun::StepStatistics::combine", 1}};
 
@@ -148,35 +149,37 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
         {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
     StepRunner runner(config_of(mode), runtime, ranks);
     runner.warm_up();
-    runner.initialize(3);
+    runner.state().initialize(3);
     std::vector<std::vector<StatePiece>> pieces;  // pieces by bucket, scales last
     int64_t bytes = 0;
     const auto add = [&](std::vector<StatePiece> some) {
         for (const StatePiece& piece : some) bytes += piece.values.bytes();
         pieces.push_back(std::move(some));
     };
-    const BucketLayout& layout = runner.updates().layout();
-    for (const Bucket& bucket : layout.all()) add(state_pieces(runner.updates(), bucket));
-    add(state_pieces(runner.updates().scales()));
+    const ShardedState& state = runner.state().schedule.state();
+    for (const Bucket& bucket : state.layout().all()) add(state_pieces(state, bucket));
+    add(state_pieces(state.scales()));
     const auto source = batches_of(mode, ranks);
     std::vector<std::vector<char>> snapshots(kSteps, std::vector<char>(static_cast<size_t>(bytes)));
     for (int64_t step = 0; step < kSteps; ++step) {
         char* to = snapshots[static_cast<size_t>(step)].data();
-        size_t copied = 0;
-        const auto copy = [&](size_t which, Stream& stream) {
-            // The last bucket and the scales are still being copied when the next step has come far.
-            if (++copied >= layout.all().size() && step % 3 != 0)
-                static_cast<CpuStream&>(stream).submit("slow copy",
-                                                       [] { std::this_thread::sleep_for(40ms); });
-            for (const StatePiece& piece : pieces[which]) {
-                runtime.device().copy(to, piece.values.data, piece.values.bytes(), stream);
+        StateCopies copies;
+        for (const std::vector<StatePiece>& some : pieces) {
+            std::vector<HostCopy>& all = copies.buckets.emplace_back();
+            for (const StatePiece& piece : some) {
+                all.push_back({piece.values, to});
                 to += piece.values.bytes();
             }
-        };
+        }
+        copies.scales = std::move(copies.buckets.back());
+        copies.buckets.pop_back();
         runner.enqueue(step, *source);
-        runner.snapshot({.bucket = [&](const Bucket& bucket,
-                                       Stream& stream) { copy(static_cast<size_t>(bucket.id), stream); },
-                         .scales = [&](Stream& stream) { copy(pieces.size() - 1, stream); }});
+        // Copies begin when the next step has come far.
+        if (step % 3 != 0)
+            static_cast<CpuStream&>(runtime.copy()).submit("slow copy", [] {
+                std::this_thread::sleep_for(40ms);
+            });
+        RunnerState(runner).snapshot(copies);
         if (runner.uncollected() == 2) runner.collect();
     }
     runner.collect();

@@ -3,7 +3,7 @@
 // compute stands still until that has run. One that waits for later work of backward never runs, and one
 // that is enqueued only after such work is seen by its place among compute's work. The other way round,
 // reductions stand still until backward has gone on, which must not need them.
-// Covers: train/sharding/gradient_sync.cpp train/sharding/unsharder.cpp
+// Covers: train/sharding/parameter_gatherer.cpp
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -38,10 +38,10 @@ class Standstills final : public TraceSink {
     // Null for all but reductions of gradients and gathers of what is stored sharded.
     const char* label_of(const CollectiveCall& call) const {
         if (!runner_) return nullptr;
-        const ParameterStore& parameters = runner_->model().parameters();
+        const ParameterStore& parameters = runner_->state().model().parameters();
         for (const Bucket& bucket : parameters.layout().all()) {
             if (call.kind == Collective::reduce_scatter || call.kind == Collective::all_reduce) {
-                if (call.input == runner_->gradients().whole(bucket).data) return kReduction;
+                if (call.input == runner_->state().gradients.whole(bucket).data) return kReduction;
             } else if (call.kind == Collective::all_gather && parameters.stored_sharded()) {
                 if (call.output == parameters.compute_whole(bucket).data) return kGather;
             }
@@ -56,8 +56,9 @@ class Standstills final : public TraceSink {
             await(*compute_, label, *ran_);
         } else if (label == kReduction) {
             // Where buckets share memory, backward may be one stage ahead of the reductions, else all of it.
-            if (runner_->gradients().memory().reused()) compute_goes_on();
-            if (++reductions_ % runner_->model().parameters().layout().size() == 0) return;  // the last
+            if (runner_->state().gradients.memory().reused()) compute_goes_on();
+            if (++reductions_ % runner_->state().model().parameters().layout().size() == 0)
+                return;  // the last
             if (!went_on_) went_on_ = std::make_shared<Signal>();
             await(stream, "stand still for backward", *went_on_);
         }

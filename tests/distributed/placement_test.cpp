@@ -47,7 +47,7 @@ TEST(PlacementTest, CollectivesFollowFromTheChange) {
     EXPECT_THROW(collective_between(kShard, kPartial), Error);
 }
 
-// The table of gradient_sync, cell by cell: on the shard axis, then on replicate.
+// The table of gradient collectives, cell by cell: on the shard axis, then on replicate.
 TEST(PlacementTest, TableOfStrategies) {
     struct Row {
         Strategy strategy;

@@ -8,8 +8,8 @@
 #include "tests/distributed/rank_threads.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
+#include "train/sharding/bucket_schedule.h"
 #include "train/sharding/read_master.h"
-#include "train/sharding/update_pipeline.h"
 
 namespace speedrun::testing {
 namespace refused_step_test {
@@ -21,29 +21,25 @@ class RankUnderTest {
           parameters_(table_, bucket_rules(ranks_, table_, muon_and_adamw()), runtime_),
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks_, 1, true)),
           reducer_(ranks_, parameters_, gradients_, runtime_),
-          capture_(runtime_.device(), runtime_.compute()),
-          updates_(muon_and_adamw(), {.table = table_,
-                                      .ranks = ranks_,
-                                      .stores = {parameters_, gradients_, reducer_, runtime_},
-                                      .capture = capture_}) {
+          schedule_(muon_and_adamw(), table_, ranks_, {parameters_, gradients_, reducer_, runtime_}) {
         parameters_.initialize(3);
-        updates_.reset();
+        schedule_.state().reset();
         runtime_.synchronize();
     }
 
     // bad: of this parameter, the last value is not a number on this rank.
     void step(int64_t step, const std::string& bad = "") {
-        updates_.begin_microbatch({.step = step});
+        schedule_.begin_microbatch({.step = step});
         for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
-            gradients_.accumulates(*p);
+            schedule_.begin_gradient(*p);
             runtime_.compute().synchronize();  // its memory is free
             auto* const values = static_cast<float*>(gradients_.flat(*p).data);
             for (int64_t i = 0; i < p->numel(); ++i)
                 values[i] = 0.1f + 0.01f * static_cast<float>((i * 7 + p->id) % 13);
             if (p->name == bad) values[p->numel() - 1] = std::nanf("");
-            gradients_.ready(*p);
+            schedule_.grad_ready(*p);
         }
-        updates_.step(*backward_done_, *reduce_done_);
+        schedule_.step(*backward_done_, *reduce_done_);
         runtime_.synchronize();
     }
     std::vector<float> master(const std::string& name) {
@@ -62,8 +58,7 @@ class RankUnderTest {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    GraphCapture capture_;
-    UpdatePipeline updates_;
+    BucketSchedule schedule_;
     std::unique_ptr<Event> backward_done_ = runtime_.device().create_event(),
                            reduce_done_ = runtime_.device().create_event();
 };

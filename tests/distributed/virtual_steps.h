@@ -47,10 +47,10 @@ inline std::vector<double> steps_ms(const Config& config, const Ranks& ranks, co
     if (clock) static_cast<CpuDevice&>(runtime.device()).set_clock(*clock);
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
-    runner.initialize(3);
+    runner.state().initialize(3);
     const auto batches = make_batches(ranks);
     runner.start_clock();
-    for (int64_t step = 0; step < periods * runner.period(); ++step) {
+    for (int64_t step = 0; step < periods * runner.state().period; ++step) {
         runner.enqueue(step, *batches);
         if (runner.uncollected() == 2) ms.push_back(runner.collect().step_ms);
     }

@@ -16,9 +16,9 @@ using Values = std::vector<std::vector<float>>;  // whole parameters; index: id
 
 Values values_of(StepRunner& runner) {
     Values values;
-    for (const Parameter& p : runner.table().all()) {
+    for (const Parameter& p : runner.state().table().all()) {
         values.emplace_back(static_cast<size_t>(p.whole_numel()));
-        runner.read_master(p, values.back().data());
+        runner.state().read_master(p, values.back().data());
     }
     return values;
 }
@@ -80,7 +80,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
             StepRunner runner(c, runtime, ranks);
             SyntheticBatches source(c);
             runner.warm_up();
-            runner.initialize(3);
+            runner.state().initialize(3);
             for (int64_t step = 0; step <= kSteps; ++step) {
                 before(runner, step);
                 if (step > 0) {
@@ -108,7 +108,7 @@ TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
         const std::vector<Values> run = steps_of(alone ? 1 : 2, bf16(way), [](StepRunner&, int64_t) {});
         const std::vector<Values> checks =
             steps_of(alone ? 1 : 2, f32(way), [&](StepRunner& runner, int64_t step) {
-                if (step > 0) runner.assign(run[static_cast<size_t>(step - 1)]);
+                if (step > 0) runner.state().assign(run[static_cast<size_t>(step - 1)]);
             });
         ASSERT_EQ(run.size(), checks.size());
         for (size_t step = 0; step < run.size(); ++step) {

@@ -9,9 +9,9 @@ class ForwardedState : public RunState {
   public:
     explicit ForwardedState(RunState& state) : state_(state) {}
     const ParameterTable& table() const override { return state_.table(); }
-    UpdatePipeline& updates() override { return state_.updates(); }
+    ShardedState& state() override { return state_.state(); }
     void refresh_copies() override { state_.refresh_copies(); }
-    void snapshot(const StateCopy& copy) override { state_.snapshot(copy); }
+    void snapshot(const StateCopies& copies) override { state_.snapshot(copies); }
     void await_snapshot() override { state_.await_snapshot(); }
     double idle_ms() override { return state_.idle_ms(); }
     void publish_state(int64_t steps) override { state_.publish_state(steps); }

@@ -122,11 +122,12 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                     const Ranks ranks = resolve_ranks(c, world);
                     Runtime runtime(runtime_options(c, ranks));
                     StepRunner runner(c, runtime, ranks);
-                    runner.initialize(77);  // another seed: loading must replace all of it
+                    runner.state().initialize(77);  // another seed: none of its values may stay
                     const auto reader = open_checkpoint(world, from, c);
-                    load_checkpoint(*reader, runtime, runner);
+                    RunnerState state(runner);
+                    load_checkpoint(*reader, runtime, state);
                     if (world.rank() == 0) fs::create_directories(path(name + "_copy"));
-                    Checkpointer saver(c, ranks, runtime, runner, path(name + "_copy"), [](auto&&...) {}, {});
+                    Checkpointer saver(c, ranks, runtime, state, path(name + "_copy"), [](auto&&...) {}, {});
                     world.barrier();
                     CheckpointInfo info = reader->info();
                     info.files.clear();

@@ -170,7 +170,7 @@ TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
     Config c = staged({"model.preset=gpt2", "eval.sequence_length=128"});
     c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
     Runtime runtime(runtime_options(c));
-    EXPECT_EQ(StepRunner(c, runtime).table().find("position.weight").shape[0], 128);
+    EXPECT_EQ(StepRunner(c, runtime).state().table().find("position.weight").shape[0], 128);
     run(c, "gpt2");
     EXPECT_TRUE(std::isfinite(validation_of("gpt2")));
 }

@@ -180,7 +180,7 @@ TEST_F(StepBenchTest, ChangesNoBit) {
         SyntheticBatches batches(c);
         StepRunner runner(c, runtime);
         runner.warm_up();
-        runner.initialize(1);
+        runner.state().initialize(1);
         runner.start_clock();
         std::vector<double> values;
         for (int64_t step = 0; step < 4; ++step) {

@@ -2,6 +2,7 @@
 // accumulation, and the files of a run folder.
 // build: in run_test_cases
 // Covers: train/engine/batch_sources.cpp train/runlog/environment.cpp train/runlog/progress.cpp train/runlog/run_folder.cpp
+// Covers: train/engine/finite_check.cpp train/engine/warm_up.cpp train/sharding/nonfinite.cpp
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -89,15 +90,15 @@ TEST_F(TrainerTest, DivergenceNamesStepAndParameter) {
 void spoil_unused_row(Trainer& trainer, const Config& config) {
     StepRunner& runner = trainer.runner();
     std::vector<std::vector<float>> values;
-    for (const Parameter& p : runner.table().all()) {
+    for (const Parameter& p : runner.state().table().all()) {
         values.emplace_back(static_cast<size_t>(p.whole_numel()));
-        runner.read_master(p, values.back().data());
+        runner.state().read_master(p, values.back().data());
         if (p.name == "embed.weight")
             values
                 .back()[static_cast<size_t>(config.model.padded_vocab_size() - 1) * config.model.model_dim] =
                 NAN;
     }
-    runner.assign(values);
+    runner.state().assign(values);
 }
 
 TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {

@@ -93,7 +93,7 @@ TEST_P(AttentionPartsTest, GradientsAreDifferencesOfThePlainModel) {
     ModelHarness h(model_, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     take_parameters(h);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch_, 1);
     std::mt19937_64 random(17);
     std::normal_distribution<double> normal;

@@ -93,13 +93,15 @@ class Bf16CheckpointTest : public ::testing::Test {
             std::vector<StatePiece> pieces;
             for (const CheckpointTensor& tensor : info.tensors)
                 pieces.push_back({tensor, {box}, Tensor(nullptr, tensor.dtype, {box.count()})});
-            const auto fetch = [&](size_t piece, int64_t first, int64_t) -> const void* {
-                const int64_t at = box.begin + first;
-                if (pieces[piece].tensor.dtype == DType::f32) return masters.data() + at;
-                return moments.data() + at;
-            };
-            info.files.push_back(
-                write_rank_file(real_file_system(), run_, {.step = 1, .rank = rank}, pieces, fetch));
+            RankFileWriter writer(real_file_system(), run_, {.step = 1, .rank = rank}, pieces);
+            while (const auto chunk = writer.next()) {
+                const int64_t at = box.begin + chunk->first;
+                if (pieces[chunk->piece].tensor.dtype == DType::f32)
+                    writer.write(masters.data() + at);
+                else
+                    writer.write(moments.data() + at);
+            }
+            info.files.push_back(writer.finish());
         }
         commit_checkpoint(real_file_system(), run_, info, 2);
     }

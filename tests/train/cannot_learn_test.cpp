@@ -35,7 +35,7 @@ std::vector<std::string> still_zero(const ModelConfig& model) {
     const HostBatch batch = random_batch(model, 2, 8, false, 3);
     std::vector<std::string> zero;
     for (int step = 0; step < 4; ++step) {
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         h.backward(batch, 1);
         zero.clear();
         std::vector<Values> moved;

@@ -1,5 +1,6 @@
 // Checkpoints of ranks that cut parameters along a tensor axis and shards: of the same tensors as one rank's, and read by
 // any other cut.
+// Covers: train/sharding/sharded_state.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,14 +45,11 @@ class PartState final : public RunState {
           parameters_(table_, rules_of(cut, shard), runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
           reducer_(ranks_, parameters_, gradients_, runtime_),
-          updates_(adamw(), {.table = table_,
-                             .ranks = ranks_,
-                             .stores = {parameters_, gradients_, reducer_, runtime_},
-                             .capture = capture_}) {}
+          state_(adamw(), StepOrder::forward, table_, {parameters_, gradients_, reducer_, runtime_}) {}
 
     const ParameterTable& table() const override { return table_; }
-    UpdatePipeline& updates() override { return updates_; }
-    void snapshot(const StateCopy& /*copy*/) override {}
+    ShardedState& state() override { return state_; }
+    void snapshot(const StateCopies& /*copies*/) override {}
     void await_snapshot() override {}
     double idle_ms() override { return 0; }
     void publish_state(int64_t /*steps*/) override {}
@@ -61,11 +59,11 @@ class PartState final : public RunState {
     // Calls with each number of the state, and a value that its kind, parameter and place in the whole give it.
     template <class Visit>
     void each_number(Visit&& visit) {
-        for (const Bucket& bucket : updates_.layout().all()) {
+        for (const Bucket& bucket : state_.layout().all()) {
             float kind = 0;
-            for (const StateShard& shard : updates_.state(bucket)) {
+            for (const StateShard& shard : state_.shards(bucket)) {
                 auto* const values = shard.values.as<float>();
-                for (const Piece& piece : updates_.layout().shard_pieces(bucket)) {
+                for (const Piece& piece : state_.layout().shard_pieces(bucket)) {
                     int64_t at = piece.in_bucket;
                     for (const Box& box :
                          piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count}))
@@ -86,8 +84,7 @@ class PartState final : public RunState {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    GraphCapture capture_{runtime_.device(), runtime_.compute()};
-    UpdatePipeline updates_;
+    ShardedState state_;
 };
 
 class CheckpointPartsTest : public ::testing::Test {
@@ -104,13 +101,14 @@ class CheckpointPartsTest : public ::testing::Test {
             state.each_number([](float& number, float value) { number = value; });
             EXPECT_EQ(checkpoint_tensors(state.table(), adamw()), info.tensors);
             std::vector<StatePiece> pieces;
-            for (const Bucket& bucket : state.updates().layout().all())
-                for (StatePiece& piece : state_pieces(state.updates(), bucket))
+            for (const Bucket& bucket : state.state().layout().all())
+                for (StatePiece& piece : state_pieces(state.state(), bucket))
                     if (rank % cut.parts == 0 || piece_is_cut(state.table(), piece))
                         pieces.push_back(std::move(piece));
-            info.files.push_back(write_rank_file(
-                real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces,
-                [&](size_t i, int64_t first, int64_t) { return pieces[i].values.as<float>() + first; }));
+            RankFileWriter writer(real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces);
+            while (const auto chunk = writer.next())
+                writer.write(pieces[chunk->piece].values.as<float>() + chunk->first);
+            info.files.push_back(writer.finish());
         }
         commit_checkpoint(real_file_system(), dir_.path(), info, 2);
     }

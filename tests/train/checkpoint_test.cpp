@@ -93,9 +93,10 @@ class CheckpointTest : public ::testing::Test {
                                   {TensorBox::run(begin, end - begin)},
                                   Tensor(nullptr, DType::f32, {end - begin})});
             }
-            info.files.push_back(write_rank_file(
-                system, run_, {.step = step, .rank = rank}, pieces,
-                [&](size_t piece, int64_t first, int64_t) { return numbers[piece].data() + first; }));
+            RankFileWriter writer(system, run_, {.step = step, .rank = rank}, pieces);
+            while (const auto chunk = writer.next())
+                writer.write(numbers[chunk->piece].data() + chunk->first);
+            info.files.push_back(writer.finish());
         }
         commit_checkpoint(system, run_, info, keep);
     }

@@ -40,16 +40,20 @@ struct Outcome {
 };
 
 // Every parameter becomes NaN where backward releases it.
-class Poisoner final : public PassObserver {
+class Poisoner final : public PassTracker {
   public:
-    explicit Poisoner(ModelHarness& harness) : harness_(harness) {}
-    void released(const Parameter& p) override {
+    explicit Poisoner(ModelHarness& harness)
+        : PassTracker(harness.table(), harness.gradients), harness_(harness) {}
+    bool poisons = false;
+
+  private:
+    void on_param_free(const Parameter& p) override {
+        if (!poisons) return;
         harness_.runtime.ops().fill({.x = harness_.model.parameters().compute_flat(p),
                                      .value = std::numeric_limits<float>::quiet_NaN()},
                                     harness_.runtime.compute());
     }
 
-  private:
     ModelHarness& harness_;
 };
 
@@ -57,15 +61,15 @@ class Poisoner final : public PassObserver {
 Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precision, bool poison = false) {
     ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
-    h.gradients.begin_step();
     Poisoner poisoner(h);
+    h.model.track(&poisoner);
+    poisoner.begin_step();
     Outcome outcome;
     const int64_t flops_before = h.runtime.ops().flops();
     for (const uint64_t seed : {1, 2}) {
-        if (poison && seed == 2) h.gradients.observe(&poisoner);
+        poisoner.poisons = poison && seed == 2;
         outcome.losses.push_back(h.backward(random_batch(model, kRows, kSequence, true, seed), 0.05f));
     }
-    h.gradients.observe(nullptr);
     outcome.flops = h.runtime.ops().flops() - flops_before;
     outcome.recomputed_flops = h.model.recomputed_flops();
     for (const Parameter& p : h.table().all()) outcome.gradients.push_back(h.gradient(p));

@@ -184,12 +184,11 @@ Outcome outcome_of(const Fusions& fusions) {
     for (const auto& [to, ids] : {std::pair{m.tokens, &batch.tokens}, {m.targets, &batch.targets}})
         runtime.device().copy(executor.held(to).data, ids->data(), executor.held(to).bytes(),
                               runtime.compute());
-    gradients.begin_step();
+    PassTracker tracker(m.table, gradients);
+    executor.track(&tracker);
+    tracker.begin_step();
     executor.forward(true);
-    executor.backward({.loss_sum = loss.tensor(DType::f32, {1}),
-                       .gradient_scale = 1,
-                       .gradients = &gradients,
-                       .training = true});
+    executor.backward({.loss_sum = loss.tensor(DType::f32, {1}), .gradient_scale = 1, .training = true});
     runtime.synchronize();
     const auto add = [&](const Tensor& t) {
         result.numbers.insert(result.numbers.end(), t.as<float>(), t.as<float>() + t.numel());

@@ -100,8 +100,8 @@ class HfGpt2Test : public ::testing::Test {
     }
 
     void expect_ten_steps(StepRunner& runner, Batches& batches) const {
-        runner.initialize(1);
-        runner.assign(weights());
+        runner.state().initialize(1);
+        runner.state().assign(weights());
         for (size_t step = 0; step < 10; ++step) {
             runner.enqueue(static_cast<int64_t>(step), batches);
             const StepResult result = runner.collect();
@@ -110,9 +110,9 @@ class HfGpt2Test : public ::testing::Test {
                         1e-4 * result.grad_norm)
                 << step;
         }
-        for (const Parameter& p : runner.model().table().all()) {
+        for (const Parameter& p : runner.state().model().table().all()) {
             std::vector<float> actual(static_cast<size_t>(p.numel()));
-            runner.read_master(p, actual.data());
+            runner.state().read_master(p, actual.data());
             const HfName name = hf_name(p);
             if (!expected_["after"].contains(name.name)) continue;
             const Json& values = expected_["after"][name.name];
@@ -163,8 +163,8 @@ TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
     const Config c = config();
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     StepRunner runner(c, runtime);
-    runner.assign(weights());
-    Transformer& model = runner.model();
+    runner.state().assign(weights());
+    Transformer& model = runner.state().model();
     Batches batches(expected_);
     const Batch& batch = batches.next();
     model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> from) {

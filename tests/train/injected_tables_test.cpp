@@ -123,7 +123,7 @@ TEST(InjectedTablesTest, TheWholeModelIsItsFormulas) {
         twin.p[p.name] = std::move(values);
     }
     const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch, 1);
     const Values losses = h.read(h.model.losses());
     // A loss is a few dozen roundings of 6e-8.

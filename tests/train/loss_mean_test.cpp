@@ -1,6 +1,7 @@
 // What a loss is a mean over: the targets that count, of the whole step or validation, however they are
 // spread over microbatches and ranks. The reference adds up the model's own token losses, and its gradients
 // of their bare sum, in double.
+// Covers: train/engine/microbatch_runner.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -108,8 +109,8 @@ class LossMeanTest : public ::testing::Test {
             const Ranks ranks = world ? resolve_ranks(config, *world) : Ranks{};
             Runtime runtime(runtime_options(config, ranks));
             StepRunner runner(config, runtime, ranks);
-            runner.initialize(1);
-            runner.assign(values_);
+            runner.state().initialize(1);
+            runner.state().assign(values_);
             body(runner, ranks.rank());
         };
         if (layout.ranks == 1) return rank(nullptr);

@@ -67,7 +67,7 @@ TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
 TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     const double loss =
         h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
     EXPECT_NEAR(loss, fixture_.loss, 1e-5 * fixture_.loss);
@@ -84,7 +84,7 @@ TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
 TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
     ModelHarness h = harness(DType::bf16);
     h.load(fixture_);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     const double loss =
         h.backward(batch_of(fixture_), gradient_scale()) / static_cast<double>(fixture_.valid_targets());
     EXPECT_NEAR(loss, fixture_.loss, 3e-3 * fixture_.loss);
@@ -98,7 +98,7 @@ TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
         h.load(fixture_);
         const double forward = h.forward_loss(batch_of(fixture_));
         const Values losses = h.read(h.model.losses());
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         EXPECT_EQ(h.backward(batch_of(fixture_), 1), forward) << name_of(precision);
         EXPECT_EQ(h.read(h.model.losses()), losses) << name_of(precision);
     }
@@ -109,11 +109,11 @@ TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
 TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch_of(fixture_), 1);
     std::vector<Values> first;
     for (const Parameter& p : h.table().all()) first.push_back(h.gradient(p));
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch_of(fixture_), 0.25f);
     for (const Parameter& p : h.table().all()) {
         Values scaled = h.gradient(p);

@@ -148,7 +148,7 @@ void expect_derivative(const ModelConfig& model) {
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch, 1);
 
     std::mt19937_64 random(17);
@@ -184,7 +184,7 @@ TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
     h.randomize(0.3, 11);
     HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
     for (int32_t& target : batch.targets) target = std::max(target, 0);  // every token counts somewhere
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch, 1);
     std::vector<bool> occurs(model.padded_vocab_size());
     for (int32_t token : batch.tokens) occurs[token] = true;

@@ -49,10 +49,11 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
                                 {.rules = rules, .memory = memory})),
       model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
+      tracker(model.table(), gradients, model.resting()),
       ngrams_(config.ngram_table()),
       loss_(config.loss()),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
-    gradients.rest(model.resting());
+    model.track(&tracker);
 }
 
 ModelHarness::~ModelHarness() {
@@ -117,8 +118,7 @@ double ModelHarness::forward_loss(const HostBatch& batch) {
 double ModelHarness::backward(const HostBatch& batch, float gradient_scale) {
     upload(batch);
     model.forward(true);
-    model.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, gradient_scale, gradients);
-    gradients.expect_all_ready();
+    model.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, gradient_scale);
     double sum = 0;
     for (double loss : read(model.losses())) sum += loss;
     const double on_device = read(loss_sum_.tensor(DType::f32, {1}))[0];

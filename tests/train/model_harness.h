@@ -51,6 +51,7 @@ struct ModelHarness {
   public:
     Transformer& model;
     GradientStore gradients;
+    PassTracker tracker;            // the model's, unless a test replaces it
     std::vector<int32_t> prefixes;  // by token, for a loss that counts them
 
   private:

@@ -1,5 +1,6 @@
 // Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before
 // the last contribution, in an order that lets the optimizer and communication follow backward.
+// Covers: train/sharding/pass_tracker.cpp
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -38,7 +39,7 @@ std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batc
                                  int64_t rows_at_once, int64_t sequence_length, const MemoryConfig& memory) {
     ModelHarness h(model, rows_at_once * sequence_length, sequence_length, DType::f32, {}, memory);
     h.randomize(0.2, 5);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     for (int64_t row = 0; row < rows; row += rows_at_once) {
         h.backward(batch.rows(row, rows_at_once, sequence_length), 0.05f);
     }
@@ -108,29 +109,34 @@ struct Announcement {
 
 // Waits for compute at every announcement: everything that backward has enqueued by then, and nothing later,
 // is in.
-class Listener final : public PassObserver {
+class Listener final : public PassTracker {
   public:
-    explicit Listener(ModelHarness& harness) : harness_(harness) {}
-    void ready(const Parameter& p) override { heard.push_back({&p, harness_.gradient(p)}); }
+    explicit Listener(ModelHarness& harness)
+        : PassTracker(harness.table(), harness.gradients), harness_(harness) {
+        begin_step();
+    }
 
     std::vector<Announcement> heard;
 
   private:
+    void on_grad_ready(const Parameter& p) override { heard.push_back({&p, harness_.gradient(p)}); }
+
     ModelHarness& harness_;
 };
 
 std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
     Listener listener(h);
-    h.gradients.observe(&listener);
+    h.model.track(&listener);
     h.backward(batch, 0.05f);
-    h.gradients.observe(nullptr);
+    h.model.track(&h.tracker);
     return listener.heard;
 }
 
-class StagesEntered final : public PassObserver {
+class StagesEntered final : public PassTracker {
   public:
-    explicit StagesEntered(const Stages& stages) : stages_(stages) {}
-    void entered(int unit, Pass pass) override { entered_stages.push_back(stages_.of(unit, pass)); }
+    StagesEntered(const ModelHarness& harness, const Stages& stages)
+        : PassTracker(harness.table(), harness.gradients), stages_(stages) {}
+    void enter(int unit, Pass pass) override { entered_stages.push_back(stages_.of(unit, pass)); }
 
     std::vector<int> entered_stages;
 
@@ -143,7 +149,7 @@ class AnnouncementTest : public ::testing::TestWithParam<const char*> {
     AnnouncementTest()
         : model_(model_config(choice_of<Family>(GetParam()))), harness_(model_, 4 * kSequence, kSequence) {
         harness_.randomize(0.2, 7);
-        harness_.gradients.begin_step();
+        harness_.tracker.begin_step();
     }
     HostBatch batch(uint64_t seed) const { return random_batch(model_, 4, kSequence, true, seed); }
 
@@ -185,26 +191,28 @@ TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {
     const Stages stages(harness_.table().num_units());
     std::vector<int> expected(static_cast<size_t>(stages.count()));
     std::iota(expected.begin(), expected.end(), 0);
-    StagesEntered observer(stages);
-    std::vector<int>& entered = observer.entered_stages;
-    harness_.model.observe(&observer);
+    StagesEntered tracker(harness_, stages);
+    std::vector<int>& entered = tracker.entered_stages;
+    harness_.model.track(&tracker);
     harness_.forward_loss(batch(1));
     EXPECT_EQ(entered, std::vector<int>(expected.begin(), expected.begin() + stages.count() / 2));
     entered.clear();
     harness_.backward(batch(1), 1);
     EXPECT_EQ(entered, expected);
-    harness_.model.observe(nullptr);
+    harness_.model.track(&harness_.tracker);
 }
 
 TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
     const Parameter& p = harness_.table()[0];
-    EXPECT_THROW(harness_.gradients.ready(p), Error) << "before any contribution";
-    EXPECT_FALSE(harness_.gradients.accumulates(p));
-    EXPECT_TRUE(harness_.gradients.accumulates(p));
-    harness_.gradients.ready(p);
-    EXPECT_THROW(harness_.gradients.ready(p), Error) << "twice";
+    PassTracker& tracker = harness_.tracker;
+    EXPECT_THROW(tracker.grad_ready(p), Error) << "before any contribution";
+    EXPECT_THROW(tracker.param_free(p), Error) << "before its gradient";
+    EXPECT_FALSE(tracker.begin_gradient(p).adds);
+    EXPECT_TRUE(tracker.begin_gradient(p).adds);
+    tracker.grad_ready(p);
+    EXPECT_THROW(tracker.grad_ready(p), Error) << "twice";
     try {
-        harness_.gradients.expect_all_ready();
+        tracker.end_backward();
         FAIL() << "missing gradients went unnoticed";
     } catch (const Error& error) {
         const std::string message = error.what();

@@ -233,7 +233,7 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
             h.set(p, values);
             twin.p[p.name] = std::move(values);
         }
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         h.backward(batch, 1);
         const Values losses = h.read(h.model.losses()), expected = twin.losses();
         // A loss is a few dozen roundings of 6e-8.

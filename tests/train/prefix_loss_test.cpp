@@ -73,7 +73,7 @@ TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
     for (const Parameter& parameter : h.table().all())
         p[parameter.name] = h.read(h.model.parameters().master(parameter));
     const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch, 1);
     const Values losses = h.read(h.model.losses());
     const auto total = [&] {

@@ -34,28 +34,33 @@ constexpr uint64_t kManyGraphs = kSanitized ? 200 : 1000;
 using Gradients = std::vector<std::vector<float>>;
 
 // A parameter becomes NaN where it is released.
-class Poisoner final : public PassObserver {
+class Poisoner final : public PassTracker {
   public:
-    Poisoner(ParameterStore& parameters, Runtime& runtime) : parameters_(parameters), runtime_(runtime) {}
-    void released(const Parameter& p) override {
+    Poisoner(const RandomGraph& g, const GradientStore& gradients, ParameterStore& parameters,
+             Runtime& runtime)
+        : PassTracker(g.table, gradients), parameters_(parameters), runtime_(runtime) {}
+
+  private:
+    void on_param_free(const Parameter& p) override {
         runtime_.ops().fill(
             {.x = parameters_.compute_flat(p), .value = std::numeric_limits<float>::quiet_NaN()},
             runtime_.compute());
     }
 
-  private:
     ParameterStore& parameters_;
     Runtime& runtime_;
 };
 
 // A gradient as it was announced.
-class Listener final : public PassObserver {
+class Listener final : public PassTracker {
   public:
-    Listener(Gradients& heard, const std::function<std::vector<float>(const Parameter&)>& read)
-        : heard_(heard), read_(read) {}
-    void ready(const Parameter& p) override { heard_[static_cast<size_t>(p.id)] = read_(p); }
+    Listener(const RandomGraph& g, const GradientStore& gradients, Gradients& heard,
+             const std::function<std::vector<float>(const Parameter&)>& read)
+        : PassTracker(g.table, gradients), heard_(heard), read_(read) {}
 
   private:
+    void on_grad_ready(const Parameter& p) override { heard_[static_cast<size_t>(p.id)] = read_(p); }
+
     Gradients& heard_;
     std::function<std::vector<float>(const Parameter&)> read_;
 };
@@ -91,19 +96,17 @@ Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
     };
     Outcome result;
     result.announced.resize(g.parameters.size());
-    Poisoner poisoner(parameters, runtime);
-    Listener listener(result.announced, read);
-    gradients.observe(poison ? static_cast<PassObserver*>(&poisoner) : &listener);
-    gradients.begin_step();
+    Poisoner poisoner(g, gradients, parameters, runtime);
+    Listener listener(g, gradients, result.announced, read);
+    PassTracker& tracker = poison ? static_cast<PassTracker&>(poisoner) : listener;
+    executor.track(&tracker);
+    tracker.begin_step();
     try {
         executor.forward(true);
-        executor.backward(
-            {.loss_sum = loss.tensor(DType::f32, {1}), .gradient_scale = 1, .gradients = &gradients});
-        gradients.expect_all_ready();
+        executor.backward({.loss_sum = loss.tensor(DType::f32, {1}), .gradient_scale = 1});
     } catch (const Error& error) {
         result.noticed = error.what();
     }
-    gradients.observe(nullptr);
     for (const Parameter& p : g.table.all()) result.gradients.push_back(read(p));
     return result;
 }

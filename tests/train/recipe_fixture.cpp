@@ -135,7 +135,7 @@ void RecipeTest::expect_gradients() {
             ASSERT_EQ(p.shape, fixture_.parameters.at(p.name).shape) << p.name;
             h.set(p, fixture_.parameters.at(p.name).start);
         }
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         h.backward({batch.tokens, batch.targets, batch.positions, batch.first_key},
                    stage.model.loss().gradient_scale(rows * length));
         const Values losses = h.read(h.model.losses());
@@ -165,22 +165,22 @@ RecipeTest::Run RecipeTest::run_rank(const Config& c, World* world) const {
     PrefetchedBatches batches(prefetcher);
     Runtime runtime(runtime_options(c, ranks));
     StepRunner runner(c, runtime, ranks);
-    runner.initialize(1);
+    runner.state().initialize(1);
     std::vector<std::vector<float>> start;
-    for (const Parameter& p : runner.table().all()) {
+    for (const Parameter& p : runner.state().table().all()) {
         const Values& values = fixture_.parameters.at(p.name).start;
         start.emplace_back(values.begin(), values.end());
     }
-    runner.assign(start);
+    runner.state().assign(start);
     Run run;
     const auto& stored = fixture_.parameters.begin()->second.changes;
     for (int step = 0; step < c.schedule.total_steps(); ++step) {
         runner.enqueue(step, batches);
         run.losses.push_back(runner.collect().loss);
         if (!stored.count(step + 1)) continue;
-        for (const Parameter& p : runner.table().all()) {
+        for (const Parameter& p : runner.state().table().all()) {
             std::vector<float> now(start[p.id].size());
-            runner.read_master(p, now.data());
+            runner.state().read_master(p, now.data());
             run.changes[step + 1][p.name] =
                 difference_of({now.begin(), now.end()}, {start[p.id].begin(), start[p.id].end()});
         }

@@ -76,7 +76,7 @@ TEST_P(Record89ItemTest, HasTheTwinsLossesAndGradients) {
         ASSERT_EQ(p.shape, entry.shape) << p.name;
         h.set(p, entry.start);
     }
-    h.gradients.begin_step();
+    h.tracker.begin_step();
     h.backward(batch, c.model.loss().gradient_scale(static_cast<int64_t>(tokens.size())));
     const Values losses = h.read(h.model.losses()), expected = item.at("losses");
     ASSERT_EQ(losses.size(), expected.size());

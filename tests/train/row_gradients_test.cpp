@@ -56,7 +56,7 @@ class RowGradientsTest : public ::testing::Test {
             batch.positions.push_back(t);
             batch.first_key.push_back(first);
         }
-        h.gradients.begin_step();
+        h.tracker.begin_step();
         Expected e{.loss = h.backward(batch, gradient_scale)};
         for (const Parameter& p : h.table().all()) {
             e.gradients.emplace_back(p.name, h.gradient(p));

@@ -54,7 +54,7 @@ struct Engine {
         runner = std::make_unique<StepRunner>(config, runtime);
         runner->warm_up();
         EXPECT_EQ(runner->has_graphs(), graphs);
-        runner->initialize(3);
+        runner->state().initialize(3);
     }
     StepResult step(int64_t number) {
         runner->enqueue(number, source);
@@ -67,7 +67,7 @@ struct Engine {
     }
     std::vector<float> scales() {
         runtime.synchronize();
-        const ScaleStore& store = runner->updates().scales();
+        const ScaleStore& store = runner->state().schedule.state().scales();
         std::vector<float> all;
         for (size_t i = 0; i < store.all().size(); ++i)
             all.push_back(*store.scale(static_cast<int>(i)).as<float>());
@@ -75,9 +75,9 @@ struct Engine {
     }
     std::vector<std::vector<float>> masters() {
         std::vector<std::vector<float>> all;
-        for (const Parameter& p : runner->table().all()) {
+        for (const Parameter& p : runner->state().table().all()) {
             all.emplace_back(static_cast<size_t>(p.whole_numel()));
-            runner->read_master(p, all.back().data());
+            runner->state().read_master(p, all.back().data());
         }
         return all;
     }
@@ -117,10 +117,10 @@ TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
     engine.step(0);
     const std::vector<float> scales = engine.scales();
     const auto master = [&](const char* name) {
-        return before[static_cast<size_t>(engine.runner->table().find(name).id)];
+        return before[static_cast<size_t>(engine.runner->state().table().find(name).id)];
     };
     const auto of = [&](const std::string& name) {
-        const std::vector<KeptScale>& all = engine.runner->table().scales();
+        const std::vector<KeptScale>& all = engine.runner->state().table().scales();
         for (size_t i = 0; i < all.size(); ++i)
             if (all[i].name == name) return scales[i];
         ADD_FAILURE() << "no scale of " << name;
@@ -160,7 +160,7 @@ TEST(ScaleStoreTest, AStepIsThatOfConstantsOfTheSameValue) {
         second.layer->mlp = layers[1];
         constant.model.parts.layers.at = {second};
         Engine other(constant);
-        other.runner->assign(before);
+        other.runner->state().assign(before);
         for (int64_t skipped = 0; skipped < 2 * step; ++skipped) other.source.next();
         const StepResult expected = other.step(step);
         EXPECT_EQ(result.loss, expected.loss) << "step " << step;
@@ -196,10 +196,10 @@ TEST(ScaleStoreTest, ValidationLeavesThem) {
     Engine engine(config_of(1)), undisturbed(config_of(1));
     for (Engine* e : {&engine, &undisturbed}) e->losses(2);
     const std::vector<float> scales = engine.scales();
-    engine.runner->validation_model().forward(false);
+    engine.runner->state().validation_model().forward(false);
     engine.runtime.synchronize();
     for (size_t i = 0; i < scales.size(); ++i)
-        EXPECT_EQ(*engine.runner->updates().scales().amax(static_cast<int>(i)).as<float>(), 0);
+        EXPECT_EQ(*engine.runner->state().schedule.state().scales().amax(static_cast<int>(i)).as<float>(), 0);
     EXPECT_EQ(engine.scales(), scales);
     EXPECT_EQ(engine.step(2).loss, undisturbed.step(2).loss);
 }

@@ -1,6 +1,6 @@
 // A head that is tied to the embedding up to the end of a stage and then apart: against a tied model, and against the formulas
 // of model and AdamW in float64; on several ranks under every strategy.
-// Covers: train/engine/resting_parameters.cpp
+// Covers: train/engine/untied_copies.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -82,14 +82,14 @@ Curve train(const Config& config, World* world = nullptr, bool look = true) {
     Runtime runtime(runtime_options(config, ranks));
     StepRunner runner(config, runtime, ranks);
     runner.warm_up();
-    runner.initialize(4);
+    runner.state().initialize(4);
     Source source(config, ranks);
     Curve run;
     const auto note = [&] {
         run.masters.emplace_back();
-        for (const Parameter& p : runner.table().all()) {
+        for (const Parameter& p : runner.state().table().all()) {
             std::vector<float> values(static_cast<size_t>(p.whole_numel()));
-            runner.read_master(p, values.data());
+            runner.state().read_master(p, values.data());
             run.masters.back()[p.name] = {values.begin(), values.end()};
         }
     };

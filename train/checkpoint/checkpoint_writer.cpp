@@ -47,50 +47,66 @@ void expect_finite(const StatePiece& piece, const void* numbers, int64_t count) 
         check(static_cast<const float*>(numbers));
 }
 
+std::string made_folder(FileSystem& system, const std::string& run, int64_t step) {
+    std::string folder = unfinished_folder(run, step);
+    check_file(system.make_folder(folder_of(run)), folder_of(run), "making the folder");
+    check_file(system.make_folder(folder), folder, "making the folder");
+    return folder;
+}
+
 }  // namespace
 
 std::string unfinished_folder(const std::string& run, int64_t step) {
     return folder_of(run) + "/." + checkpoint_name(step) + ".part";
 }
 
-CheckpointFile write_rank_file(FileSystem& system, const std::string& run, RankFile which,
-                               const std::vector<StatePiece>& pieces, const FetchNumbers& fetch) {
-    const std::string folder = unfinished_folder(run, which.step);
-    check_file(system.make_folder(folder_of(run)), folder_of(run), "making the folder");
-    check_file(system.make_folder(folder), folder, "making the folder");
+RankFileWriter::RankFileWriter(FileSystem& system, const std::string& run, RankFile which,
+                               const std::vector<StatePiece>& pieces)
+    : system_(system),
+      pieces_(pieces),
+      folder_(made_folder(system, run, which.step)),
+      most_(which.most_fetched),
+      result_{rank_file_name(which.rank), 0, {}, {}},
+      file_(system, folder_ + "/" + result_.name) {
     std::vector<TensorEntry> entries;
-    for (const StatePiece& piece : pieces) {
-        const auto& [name, shape, dtype] = piece.tensor;
-        for (const TensorBox& box : piece.boxes)
-            entries.push_back({piece_name(name, shape, box), dtype, piece_shape(shape, box)});
-    }
-    const std::string header = safetensors_header(entries);
-
-    CheckpointFile result;
-    result.name = rank_file_name(which.rank);
-    DurableFile file(system, folder + "/" + result.name);
-    file.write(header.data(), header.size());
-    std::string sums;
-    add_sum(sums, file.xxh128(), kHeaderSum);
-    auto entry = entries.begin();
     for (size_t i = 0; i < pieces.size(); ++i) {
-        int64_t first = 0;
+        const auto& [name, shape, dtype] = pieces[i].tensor;
+        int64_t begin = 0;
         for (const TensorBox& box : pieces[i].boxes) {
-            for (const int64_t end = first + box.count(); first < end;) {
-                const int64_t count = std::min(which.most_fetched, end - first);
-                const void* const numbers = fetch(i, first, count);
-                expect_finite(pieces[i], numbers, count);
-                file.write(numbers, static_cast<size_t>(count * size_of(pieces[i].tensor.dtype)));
-                first += count;
-            }
-            add_sum(sums, file.xxh128(), entry++->name);
+            entries.push_back({piece_name(name, shape, box), dtype, piece_shape(shape, box)});
+            parts_.push_back({i, begin, begin + box.count(), entries.back().name});
+            begin += box.count();
         }
     }
-    result.bytes = file.bytes();
-    result.xxh128 = file.finish();
-    result.sums_xxh128 = write_durable(system, folder + "/" + sums_file_name(result.name), sums);
-    check_file(system.sync_folder(folder), folder, "syncing to disk");
-    return result;
+    const std::string header = safetensors_header(entries);
+    file_.write(header.data(), header.size());
+    add_sum(sums_, file_.xxh128(), kHeaderSum);
+}
+
+std::optional<RankFileWriter::Chunk> RankFileWriter::next() const {
+    if (part_ == parts_.size()) return std::nullopt;
+    const Part& part = parts_[part_];
+    return Chunk{part.piece, first_, std::min(most_, part.end - first_)};
+}
+
+void RankFileWriter::write(const void* numbers) {
+    const Part& part = parts_[part_];
+    const StatePiece& piece = pieces_[part.piece];
+    const int64_t count = std::min(most_, part.end - first_);
+    expect_finite(piece, numbers, count);
+    file_.write(numbers, static_cast<size_t>(count * size_of(piece.tensor.dtype)));
+    first_ += count;
+    if (first_ < part.end) return;
+    add_sum(sums_, file_.xxh128(), part.name);
+    if (++part_ < parts_.size()) first_ = parts_[part_].begin;
+}
+
+CheckpointFile RankFileWriter::finish() {
+    result_.bytes = file_.bytes();
+    result_.xxh128 = file_.finish();
+    result_.sums_xxh128 = write_durable(system_, folder_ + "/" + sums_file_name(result_.name), sums_);
+    check_file(system_.sync_folder(folder_), folder_, "syncing to disk");
+    return result_;
 }
 
 void commit_checkpoint(FileSystem& system, const std::string& run, const CheckpointInfo& info, int64_t keep) {

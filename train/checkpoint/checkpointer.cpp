@@ -56,7 +56,6 @@ void or_remove(FileSystem& system, const std::string& folder, const std::functio
 
 void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState& state) {
     runtime.synchronize();
-    const UpdatePipeline& updates = state.updates();
     std::vector<char> numbers;
     const auto load = [&](const std::vector<StatePiece>& pieces) {
         for (const StatePiece& piece : pieces) {
@@ -70,8 +69,9 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
             runtime.compute().synchronize();
         }
     };
-    for (const Bucket& bucket : updates.layout().all()) load(state_pieces(updates, bucket));
-    load(state_pieces(updates.scales()));
+    ShardedState& sharded = state.state();
+    for (const Bucket& bucket : sharded.layout().all()) load(state_pieces(sharded, bucket));
+    load(state_pieces(sharded.scales()));
     state.publish_state(reader.info().step);
 }
 
@@ -87,22 +87,25 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       system_(options.system ? *options.system : real_file_system()),
       most_fetched_(options.most_fetched),
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
-    const UpdatePipeline& updates = state.updates();
+    const ShardedState& sharded = state.state();
     int64_t bytes = 0;
-    const auto add = [&](std::vector<StatePiece> pieces, std::vector<size_t>& indices) {
-        for (StatePiece& piece : pieces) {
-            indices.push_back(pieces_.size());
+    const auto add = [&](const std::vector<StatePiece>& pieces) {
+        for (const StatePiece& piece : pieces) {
             offset_.push_back(bytes);
             bytes += piece.values.bytes();
-            pieces_.push_back(std::move(piece));
+            pieces_.push_back(piece);
         }
     };
-    for (const Bucket& bucket : updates.layout().all()) {
-        of_bucket_.emplace_back();
-        if (writes_bucket(ranks, bucket)) add(state_pieces(updates, bucket), of_bucket_.back());
+    std::vector<size_t> ends;  // end of each bucket's pieces
+    for (const Bucket& bucket : sharded.layout().all()) {
+        if (writes_bucket(ranks, bucket)) add(state_pieces(sharded, bucket));
+        ends.push_back(pieces_.size());
     }
-    if (ranks.first()) add(state_pieces(updates.scales()), of_scales_);
-    if (every_ > 0) snapshot_ = HostBuffer(runtime.device(), bytes);
+    if (ranks.first()) add(state_pieces(sharded.scales()));
+    if (every_ > 0) {
+        snapshot_ = HostBuffer(runtime.device(), bytes);
+        plan_copies(ends);
+    }
     staging_ = HostBuffer(runtime.device(), most_fetched_ * size_of(DType::f32));
     const auto clean = [this] {
         if (ranks_.first()) remove_unfinished(system_, run_);
@@ -113,40 +116,46 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
         clean();
 }
 
+void Checkpointer::plan_copies(const std::vector<size_t>& ends) {
+    const auto copies = [this](size_t first, size_t end) {
+        std::vector<HostCopy> all;
+        for (size_t i = first; i < end; ++i)
+            all.push_back({pieces_[i].values, snapshot_.as<char>() + offset_[i]});
+        return all;
+    };
+    size_t first = 0;
+    for (const size_t end : ends) copies_.buckets.push_back(copies(std::exchange(first, end), end));
+    copies_.scales = copies(first, pieces_.size());
+}
+
 void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
     settle(true);  // the snapshot's memory is free again
     wait_ms_ += std::min(ms_since(begin), state_.idle_ms());
-    const auto copy = [this](const std::vector<size_t>& pieces, Stream& stream) {
-        for (const size_t i : pieces) {
-            const Tensor& values = pieces_[i].values;
-            runtime_.device().copy(snapshot_.as<char>() + offset_[i], values.data, values.bytes(), stream);
-        }
-    };
-    state_.snapshot(
-        {.bucket = [&](const Bucket& bucket,
-                       Stream& stream) { copy(of_bucket_[static_cast<size_t>(bucket.id)], stream); },
-         .scales = [&](Stream& stream) { copy(of_scales_, stream); }});
+    state_.snapshot(copies_);
     snapshot_steps_ = steps;
 }
 
-void Checkpointer::collected(int64_t steps, const std::function<CheckpointInfo()>& info) {
+bool Checkpointer::collected(int64_t steps) {
     settle(false);
-    if (snapshot_steps_ != steps) return;
+    return snapshot_steps_ == steps;
+}
+
+void Checkpointer::write_snapshot(CheckpointInfo info) {
     snapshot_steps_ = -1;
     settle(true);
-    state_.await_snapshot();  // the device has the next step to do meanwhile
-    begin(info());
+    state_.await_snapshot();  // the device runs the next step meanwhile
+    begin(std::move(info));
+    const int64_t step = info_.step;
     if (ranks_.size() > 1) {
-        writing_ = start_task([this, steps] { return write_from_snapshot(steps); });
+        writing_ = start_task([this, step] { return write_from_snapshot(step); });
         set_hurry(is_deferred(writing_));
         return;
     }
     pending_ = false;  // no rank to agree with: the thread commits the file that it has written
     commits_ = true;
-    committing_ = start_task([this, steps]() -> std::optional<double> {
-        or_remove(system_, unfinished_folder(run_, steps),
-                  [&] { info_.files = {write_from_snapshot(steps)}; });
+    committing_ = start_task([this, step]() -> std::optional<double> {
+        or_remove(system_, unfinished_folder(run_, step), [&] { info_.files = {write_from_snapshot(step)}; });
         return commit_and_time();
     });
     set_hurry(is_deferred(committing_));
@@ -190,13 +199,15 @@ void Checkpointer::finish() {
 
 CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     const std::chrono::nanoseconds began = time_of_this_thread();
-    std::chrono::nanoseconds fetched = began;
-    CheckpointFile file =
-        write_rank_file(system_, run_, rank_file(step), pieces_, [&](size_t i, int64_t first, int64_t) {
-            leave_cores_to_training(time_of_this_thread() - fetched);
-            fetched = time_of_this_thread();
-            return snapshot_.as<char>() + offset_[i] + first * size_of(pieces_[i].values.dtype);
-        });
+    std::chrono::nanoseconds written = began;
+    RankFileWriter writer(system_, run_, rank_file(step), pieces_);
+    while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
+        leave_cores_to_training(time_of_this_thread() - written);
+        written = time_of_this_thread();
+        const size_t i = chunk->piece;
+        writer.write(snapshot_.as<char>() + offset_[i] + chunk->first * size_of(pieces_[i].values.dtype));
+    }
+    const CheckpointFile file = writer.finish();
     core_ = time_of_this_thread() - began;
     return file;
 }
@@ -221,16 +232,18 @@ void Checkpointer::set_hurry(bool hurry) {
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
     use_gpu(runtime_.device());  // this thread
-    const auto fetch = [this](size_t i, int64_t first, int64_t count) {
-        const Tensor& values = pieces_[i].values;
-        const int64_t size = size_of(values.dtype);
-        runtime_.device().copy(staging_.as<void>(), static_cast<const char*>(values.data) + first * size,
-                               count * size, runtime_.copy());
-        runtime_.copy().synchronize();
-        return staging_.as<void>();
-    };
     const std::chrono::nanoseconds began = time_of_this_thread();
-    CheckpointFile file = write_rank_file(system_, run_, rank_file(step), pieces_, fetch);
+    RankFileWriter writer(system_, run_, rank_file(step), pieces_);
+    while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
+        const Tensor& values = pieces_[chunk->piece].values;
+        const int64_t size = size_of(values.dtype);
+        runtime_.device().copy(staging_.as<void>(),
+                               static_cast<const char*>(values.data) + chunk->first * size,
+                               chunk->count * size, runtime_.copy());
+        runtime_.copy().synchronize();
+        writer.write(staging_.as<void>());
+    }
+    const CheckpointFile file = writer.finish();
     core_ = time_of_this_thread() - began;
     return file;
 }

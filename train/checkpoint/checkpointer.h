@@ -44,14 +44,16 @@ class Checkpointer {
 
     // After this many steps, is it time for one?
     bool due(int64_t steps) const { return every_ > 0 && steps % every_ == 0; }
-    // True from snapshot() until collected() of the same steps: another snapshot would overwrite this one.
+    // True from snapshot() until write_snapshot(): another snapshot would overwrite this one.
     bool awaits_result() const { return snapshot_steps_ >= 0; }
     // All of the following: by all ranks, for the same steps. Enqueues the snapshot of the state after
     // `steps` steps, the last of which was enqueued last. Waits for the snapshot before to be written.
     void snapshot(int64_t steps);
-    // The result of the last of `steps` steps has come and is good. `info` is asked for if a snapshot was
-    // waiting for that; it needs no tensors and files.
-    void collected(int64_t steps, const std::function<CheckpointInfo()>& info);
+    // After the result of the last of `steps` steps, if it is good. Returns true if there is a snapshot of the state after them:
+    // write_snapshot() follows.
+    bool collected(int64_t steps);
+    // Begins to write the snapshot. `info` needs no tensors and files.
+    void write_snapshot(CheckpointInfo info);
     // Saves now, waiting for all of it; nothing is in flight. Does nothing if the last one is of this step.
     void save(CheckpointInfo info);
     // Waits for what is being written. Afterwards all ranks know of every problem.
@@ -70,6 +72,8 @@ class Checkpointer {
     RankFile rank_file(int64_t step) const {
         return {.step = step, .rank = ranks_.rank(), .most_fetched = most_fetched_};
     }
+    // ends: indices of pieces_, the end of each bucket's pieces.
+    void plan_copies(const std::vector<size_t>& ends);
     void begin(CheckpointInfo info);
     double commit_and_time() const;  // ms since begin(); removes the unfinished folder if it throws
     void leave_cores_to_training(std::chrono::nanoseconds worked);
@@ -89,12 +93,11 @@ class Checkpointer {
     FileSystem& system_;
     const int64_t most_fetched_;
     const std::vector<CheckpointTensor> tensors_;
-    std::vector<StatePiece> pieces_;              // that this rank writes
-    std::vector<std::vector<size_t>> of_bucket_;  // indices of pieces_
-    std::vector<size_t> of_scales_;
-    std::vector<int64_t> offset_;  // of each piece in the snapshot, in bytes
-    HostBuffer snapshot_;          // of all pieces; only with checkpoint.every
-    HostBuffer staging_;           // most_fetched_ numbers
+    std::vector<StatePiece> pieces_;  // written by this rank: by bucket, then scales
+    std::vector<int64_t> offset_;     // bytes, of each piece in the snapshot
+    HostBuffer snapshot_;             // all pieces; empty without checkpoint.every
+    StateCopies copies_;              // into the snapshot
+    HostBuffer staging_;              // most_fetched_ numbers
     int64_t snapshot_steps_ = -1, saved_ = -1;
     bool pending_ = false;  // ranks are writing, or have not told each other that they are done
     bool commits_ = false;  // the first rank may be committing: ranks have not yet agreed that it is done

@@ -94,16 +94,16 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     return tensors;
 }
 
-std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket) {
+std::vector<StatePiece> state_pieces(const ShardedState& state, const Bucket& bucket) {
     std::vector<StatePiece> pieces;
-    for (const StateShard& shard : updates.state(bucket)) {
+    for (const StateShard& shard : state.shards(bucket)) {
         if (shard.parameter) {
             pieces.push_back({tensor_of(shard.kind, *shard.parameter, shard.shape),
                               {TensorBox::run(shard.begin, shard.values.numel())},
                               shard.values});
             continue;
         }
-        for (const Piece& piece : updates.layout().shard_pieces(bucket)) {
+        for (const Piece& piece : state.layout().shard_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
             const int64_t at = scaled(piece.in_bucket, shard.kind, p);
             const std::vector<TensorBox> boxes = boxes_in_whole(shard.kind, piece);

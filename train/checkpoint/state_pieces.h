@@ -7,7 +7,7 @@
 
 #include "train/checkpoint/checkpoint_info.h"
 #include "train/checkpoint/tensor_box.h"
-#include "train/sharding/update_pipeline.h"
+#include "train/sharding/sharded_state.h"
 
 namespace speedrun {
 
@@ -25,7 +25,7 @@ struct StatePiece {
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, const OptimizersConfig& config);
 
 // This rank's pieces of a bucket.
-std::vector<StatePiece> state_pieces(const UpdatePipeline& updates, const Bucket& bucket);
+std::vector<StatePiece> state_pieces(const ShardedState& state, const Bucket& bucket);
 
 // The scales, which all ranks have alike and the first one writes.
 std::vector<StatePiece> state_pieces(const ScaleStore& scales);

@@ -18,7 +18,9 @@
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
+#include "train/engine/finite_check.h"
 #include "train/engine/memory_plan.h"
+#include "train/engine/runner_state.h"
 
 namespace speedrun {
 
@@ -49,20 +51,21 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
     result.runtime = std::make_unique<Runtime>(runtime_options(config));
     result.runner = std::make_unique<StepRunner>(config, *result.runtime);
-    Transformer& model = result.runner->model();
+    Transformer& model = result.runner->state().model();
     if (checkpoint) {
         checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
-        load_checkpoint(*checkpoint, *result.runtime, *result.runner);
+        RunnerState state(*result.runner);
+        load_checkpoint(*checkpoint, *result.runtime, state);
         result.data = checkpoint->info().data;
     } else if (untrained) {
-        result.runner->initialize(static_cast<uint64_t>(config.seed));
+        result.runner->state().initialize(static_cast<uint64_t>(config.seed));
     } else {
         load_weights(run + "/checkpoints/final", model.table(), model.parameters());
         std::ostringstream data;
         data << std::ifstream(run + "/data.json").rdbuf();
         result.data = data.str();
     }
-    if (const std::string bad = result.runner->first_bad_parameter(); !bad.empty())
+    if (const std::string bad = first_bad_parameter(result.runner->state()); !bad.empty())
         throw Error(ExitCode::diverged,
                     fmt::format("{}: the run has diverged: first bad parameter: {}", run, bad));
     return result;
@@ -70,7 +73,7 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
 
 void forward_batch(const FinishedRun& run, Batch& batch) {
     hash_ngrams(batch, run.config.model.ngram_table());
-    Transformer& model = run.runner->validation_model();
+    Transformer& model = run.runner->state().validation_model();
     Stream& stream = run.runtime->compute();
     model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
         run.runtime->device().copy(to.data, values.data(), to.bytes(), stream);

@@ -58,8 +58,10 @@ int run_import(const ImportOptions& options) {
 
 int run_export(const ExportOptions& options) {
     const FinishedRun run = open_finished_run(options.run, {"device=cpu"}, true);
-    const ReadMaster read = [&](const Parameter& p, float* host) { run.runner->read_master(p, host); };
-    write_hf_gpt2(options.folder, run.config.model, run.runner->model().table(), read,
+    const ReadMaster read = [&](const Parameter& p, float* host) {
+        run.runner->state().read_master(p, host);
+    };
+    write_hf_gpt2(options.folder, run.config.model, run.runner->state().model().table(), read,
                   {.dtype = choice_of<DType>(options.dtype), .separator = separator_of(run.config)});
     std::printf("%s: GPT2LMHeadModel, %s\n", options.folder.c_str(), options.dtype.c_str());
     return 0;

@@ -26,7 +26,7 @@ class ChoiceScorer {
   public:
     explicit ChoiceScorer(const FinishedRun& run)
         : run_(run),
-          model_(run.runner->validation_model()),
+          model_(run.runner->state().validation_model()),
           loss_sum_(run.runtime->device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {}
 
     int64_t length() const { return model_.shape().batch.sequence_length; }

@@ -31,7 +31,7 @@ int32_t draw(const std::vector<float>& logits, double temperature, const std::ar
 
 class Sampler {
   public:
-    explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->validation_model()) {}
+    explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->state().validation_model()) {}
 
     // Returns logits of the token after `context`, of which at most the last sequence_length tokens are used.
     std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {

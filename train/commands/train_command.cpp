@@ -277,7 +277,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     std::string problem;
     try {
         Trainer trainer(config, *runtime, ranks, folder, trainer_options);
-        const ParameterTable& table = trainer.runner().model().table();
+        const ParameterTable& table = trainer.runner().state().table();
         for (const std::string& note : runtime->notes()) say(note);
         if (!device_world.note.empty()) say(device_world.note);
         for (const std::string& message : point.messages) say("warning: " + message);
@@ -294,10 +294,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         if (const int signal = stop_signal; signal != 0)
             say(fmt::format("stopped by {} after step {}", signal_text(signal), summary.steps));
         runtime->synchronize();
-        StepRunner& runner = trainer.runner();
+        TrainState& state = trainer.runner().state();
         save_weights(
-            folder.path() + "/checkpoints/final", runner.model().table(),
-            [&](const Parameter& p, float* host) { runner.read_master(p, host); }, &world);
+            folder.path() + "/checkpoints/final", state.table(),
+            [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
         say(time_table(summary));
         folder.log(result_line(summary));
         if (speaks && options.print_result) std::printf("%s\n", result_line(summary).c_str());

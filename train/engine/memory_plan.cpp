@@ -31,15 +31,31 @@ int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runn
     constexpr int64_t kBatches = 6;         // prefetched ones, and one in transfer to the device
     int64_t bytes = kProgram + kBatches * table.total(MemoryCategory::data);
     int64_t largest = 0;
-    for (const Parameter& p : runner.table().all()) largest = std::max(largest, p.whole_numel());
+    for (const Parameter& p : runner.state().table().all()) largest = std::max(largest, p.whole_numel());
     bytes += largest * size_of(DType::f32);  // final weights, one tensor at a time
     if (config.checkpoint.every == 0) return bytes;
-    const UpdatePipeline& updates = runner.updates();
-    for (const Bucket& bucket : updates.layout().all()) {
+    const ShardedState& state = runner.state().schedule.state();
+    for (const Bucket& bucket : state.layout().all()) {
         if (!writes_bucket(ranks, bucket)) continue;
-        for (const StateShard& shard : updates.state(bucket)) bytes += shard.values.bytes();
+        for (const StateShard& shard : state.shards(bucket)) bytes += shard.values.bytes();
     }
     return bytes;
+}
+
+// Collectives of values between ranks that share rows or matrices, in a microbatch of a stage.
+CollectiveRow value_collectives(const TrainState& state, int64_t stage) {
+    const size_t model = state.stages.stages[static_cast<size_t>(stage)].model;
+    return state.models[model]->value_collectives(state.ranks.mesh(), state.runtime.real());
+}
+
+// The step of a program with the most bytes of values and gradients, of all models.
+BusiestStep busiest_step(const TrainState& state) {
+    BusiestStep most;
+    for (const auto& model : state.models) {
+        BusiestStep busiest = model->busiest_step();
+        if (busiest.bytes > most.bytes) most = std::move(busiest);
+    }
+    return most;
 }
 
 }  // namespace
@@ -72,12 +88,12 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     std::vector<CollectiveRow> values;
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
         work.push_back(runner.work_per_step(stage));
-        values.push_back(runner.value_collectives(stage));
+        values.push_back(value_collectives(runner.state(), stage));
     }
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
             .host_bytes = bytes_on_host(config, ranks, runner, runtime.device().memory()),
-            .busiest_step = runner.busiest_step(),
+            .busiest_step = busiest_step(runner.state()),
             .work = std::move(work),
             .values = std::move(values),
             .device = runtime.device().kind(),

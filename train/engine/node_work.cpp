@@ -64,8 +64,8 @@ std::vector<NodeWork> node_work(const Config& config, const Ranks& ranks) {
     SyntheticBatches batches(config, ranks.part());
     runner.warm_up();
     runner.use_graphs(false);
-    Tally tally(meter, runner.model().graph());
-    runner.model().watch([&](const Step* step) { tally.begins(step); });
+    Tally tally(meter, runner.state().model().graph());
+    runner.state().model().watch([&](const Step* step) { tally.begins(step); });
     meter.start();
     runner.enqueue(0, batches);
     runner.collect();

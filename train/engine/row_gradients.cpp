@@ -79,7 +79,10 @@ class RowPass {
                                     {.documents = config.data.document_mask, .memory = config.memory})),
           model_(*models_.front()),
           gradients_(model_.table(), model_.parameters().layout(), runtime_),
-          loss_sum_(runtime_.device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {}
+          tracker_(model_.table(), gradients_, model_.resting()),
+          loss_sum_(runtime_.device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {
+        model_.track(&tracker_);
+    }
 
     void load(const std::string& weights) { load_weights_file(weights, model_.table(), model_.parameters()); }
 
@@ -88,11 +91,9 @@ class RowPass {
         RowGradients result;
         result.targets = batch.valid_targets;
         result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
-        gradients_.begin_step();
-        gradients_.rest(model_.resting());
+        tracker_.begin_step();
         model_.forward(true);
-        model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale, gradients_);
-        gradients_.expect_all_ready();
+        model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale);
         const std::vector<float> losses = read(model_.losses());
         for (const float loss : losses) result.loss_sum += static_cast<double>(loss);
         add(result, "loss.mean", {1}, {static_cast<float>(result.loss_mean())});
@@ -141,6 +142,7 @@ class RowPass {
     const std::vector<std::unique_ptr<Transformer>> models_;
     Transformer& model_;
     GradientStore gradients_;
+    PassTracker tracker_;
     Buffer loss_sum_;
 };
 

@@ -20,9 +20,9 @@ double measured_step_ms(const Config& config, Runtime& runtime, double seconds) 
     SyntheticBatches source(config);
     StepRunner runner(config, runtime);
     runner.warm_up();
-    runner.initialize(static_cast<uint64_t>(config.seed));
+    runner.state().initialize(static_cast<uint64_t>(config.seed));
     StepLoop loop(runner, source);
-    const int64_t period = runner.period();
+    const int64_t period = runner.state().period;
     std::vector<double> first = loop.run(1 + period), means;
     add_periods(first, period, means);
     const double left_ms = seconds * 1e3 - std::accumulate(first.begin(), first.end(), 0.0);

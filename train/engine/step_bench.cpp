@@ -80,14 +80,14 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
     };
     runner.warm_up();
     result.work = runner.work_per_step();
-    runner.initialize(static_cast<uint64_t>(config.seed));
+    runner.state().initialize(static_cast<uint64_t>(config.seed));
     StepLoop loop(runner, batches.source());
     if (options.warmup > 0) loop.run(options.warmup);
     result.memory_bytes = runtime.device().memory().total();
     result.resident_bytes = peak_rss_bytes() - resident_before;
     measure();
 
-    const int64_t period = runner.period();
+    const int64_t period = runner.state().period;
     const auto whole_periods = [&](int64_t steps) { return (steps + period - 1) / period * period; };
     std::vector<double> plain;
     const int64_t half = whole_periods((options.steps + 1) / 2);

@@ -42,7 +42,7 @@ std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType 
     StepRunner runner(config, runtime, ranks.without_world());
     SyntheticBatches batches(config, ranks.part());
     runner.warm_up();
-    period = runner.period();
+    period = runner.state().period;
     meter.start();
     for (int64_t step = 0; step < period; ++step) {
         runner.enqueue(step, batches);

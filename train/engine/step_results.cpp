@@ -1,14 +1,16 @@
-// Results of a step that StepRunner collects, and the report of one that has diverged.
+// Results of a step, and the report of one that has diverged.
 #include <algorithm>
 #include <cmath>
 
+#include "train/engine/finite_check.h"
 #include "train/engine/step_runner.h"
+#include "train/sharding/stop_signal.h"
 
 namespace speedrun {
 
 StepResult StepRunner::collect() {
     if (uncollected() == 0) throw_internal("there is no step to collect");
-    Slot& slot = slots_[collected_ % slots_.size()];
+    StepSlot& slot = slots_[collected_ % slots_.size()];
     slot.step_done->synchronize();
     CollectiveCounts counts{};
     for (const Reducer::Count* count :
@@ -16,7 +18,7 @@ StepResult StepRunner::collect() {
         count->done->synchronize();
         counts = counts + count->counts;
     }
-    if (uncollected() == 1) runtime_.synchronize();  // also surfaces errors of the streams
+    if (uncollected() == 1) state_.runtime.synchronize();  // also surfaces errors of the streams
     ++collected_;
 
     StepResult result;
@@ -29,10 +31,8 @@ StepResult StepRunner::collect() {
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
     add_parts(slot, result);
-    // This step's optimizers have waited for the snapshot taken after the step before.
-    const Snapshot& before = snapshots_[static_cast<size_t>(collected_ - 1) % snapshots_.size()];
-    if (before.enqueued == collected_ - 1)
-        result.copy_stall_ms = std::max(0.0, before.copied->elapsed_ms_since(*slot.backward_done));
+    // The updates of this step waited for the snapshot after the step before.
+    result.copy_stall_ms = state_.snapshots.ms_after(*slot.backward_done, slot.step);
     last_clock_ms_ = result.clock_ms;
     result.communication = counts - last_counts_;
     last_counts_ = counts;
@@ -40,16 +40,16 @@ StepResult StepRunner::collect() {
 }
 
 // After backward, compute is idle until the next step begins, if it is enqueued, or until this step ends.
-void StepRunner::add_parts(const Slot& slot, StepResult& result) {
+void StepRunner::add_parts(const StepSlot& slot, StepResult& result) {
     const auto time_of = [&](const Event& event) {
         return result.clock_ms + event.elapsed_ms_since(*slot.step_done);
     };
     Interval idle{time_of(*slot.backward_done), result.clock_ms};
-    const Slot& next = slots_[collected_ % slots_.size()];
-    if (ranks_.size() > 1 && uncollected() > 0 && next.begun->complete())
+    const StepSlot& next = slots_[collected_ % slots_.size()];
+    if (state_.ranks.size() > 1 && uncollected() > 0 && next.begun->complete())
         idle.end = std::min(idle.end, time_of(*next.begun));
-    const ExposureMeter::Parts parts =
-        reducer_.meter().measure(*slot.step_done, result.clock_ms, {{last_clock_ms_, result.clock_ms}, idle});
+    const ExposureMeter::Parts parts = state_.reducer.meter().measure(
+        *slot.step_done, result.clock_ms, {{last_clock_ms_, result.clock_ms}, idle});
     result.comm_exposed_ms = parts.exposed;
     result.optimizer_ms = parts.other_waits;
     result.comm_ms = parts.collectives;
@@ -57,16 +57,17 @@ void StepRunner::add_parts(const Slot& slot, StepResult& result) {
 
 // Backward runs from the last parameter to the first: the last one in the table with a bad gradient was the first to fail. A
 // parameter that is not finite is the cause rather than a symptom, and is reported instead.
-void StepRunner::report_divergence(const Slot& slot) {
-    runtime_.synchronize();
+void StepRunner::report_divergence(const StepSlot& slot) {
+    state_.runtime.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";
-    const BucketLayout& layout = updates_.layout();
+    const BucketLayout& layout = state_.gradients.layout();
     for (const int id : layout.backward_order()) {
         if (std::isfinite(slot.numbers().norm_term(id))) continue;
         culprit = "first bad gradient: " + layout[id].name();
         break;
     }
-    if (const std::string bad = first_bad_parameter(); !bad.empty()) culprit = "first bad parameter: " + bad;
+    if (const std::string bad = first_bad_parameter(state_); !bad.empty())
+        culprit = "first bad parameter: " + bad;
     throw Error(
         ExitCode::diverged,
         fmt::format(

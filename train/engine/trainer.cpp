@@ -10,6 +10,7 @@
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
+#include "train/engine/finite_check.h"
 #include "train/hf/hf_gpt2.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
@@ -50,7 +51,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       val_loader_(val_data_, validation_options(config, ranks.part())),
       runner_(config, runtime, ranks),
       ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
-      checkpointer_(config, ranks, runtime, runner_, folder.path(),
+      run_state_(runner_),
+      checkpointer_(config, ranks, runtime, run_state_, folder.path(),
                     [this](const std::string& text, bool problem) { report(text, problem); },
                     {.system = options.file_system, .most_fetched = options.most_fetched}) {
     folder.log(loader_.describe());
@@ -62,9 +64,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                                       .quiet = options.quiet || !ranks.first(),
                                       .num_ranks = ranks.size(),
                                       .ceiling_flops_per_s = ceiling_flops_per_s_});
-    runner_.initialize(static_cast<uint64_t>(config.seed));
+    runner_.state().initialize(static_cast<uint64_t>(config.seed));
     if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
-        runner_.assign(read_hf_weights(from, runner_.model().table(), config.model));
+        runner_.state().assign(read_hf_weights(from, runner_.state().table(), config.model));
     first_step_ = resume(options.resume);
     int64_t microbatches = 0;  // largest number in a step of this rank
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -83,7 +85,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
 
 int64_t Trainer::resume(const CheckpointReader* from) {
     const int64_t step = from ? from->info().step : 0;
-    if (from) load_checkpoint(*from, runtime_, runner_);
+    if (from) load_checkpoint(*from, runtime_, run_state_);
     // Only now that nothing can be refused any more: what the run wrote after that step.
     const RunFolder::Kept kept = folder_.keep_steps_before(step);
     for (const double ms : kept.step_ms)
@@ -176,12 +178,12 @@ RunSummary Trainer::run() {
     warn_of_unsaved_steps();
     try {
         train();
-        runner_.expect_finite_parameters(summary_.steps);  // no later step would show it
+        expect_finite_parameters(runner_.state(), summary_.steps);  // no later step would show it
         summary_.status = stopped() ? "stopped" : "done";
         save_last();
         expect_readable();
         validate(summary_.steps);
-        if (unreadable_ && runner_.between_periods(summary_.steps)) checkpointer_.save(checkpoint_info());
+        if (unreadable_ && between_periods(summary_.steps)) checkpointer_.save(checkpoint_info());
         expect_readable();
     } catch (const Error& error) {
         const bool diverged = error.code() == ExitCode::diverged;
@@ -203,7 +205,7 @@ void Trainer::train() {
     PrefetchedBatches batches(*prefetcher_);
     start_clock();
     for (int64_t step = first_step_;
-         step < config_.schedule.total_steps() && !(stopped() && runner_.between_periods(step)); ++step) {
+         step < config_.schedule.total_steps() && !(stopped() && between_periods(step)); ++step) {
         pause_before(step);
         trace(step);
         const bool readable = have_batches(step);
@@ -221,7 +223,7 @@ void Trainer::pause_before(int64_t step) {
     if (!validates && !saves) return;
     stop_clock();
     if (saves) {
-        runner_.expect_finite_parameters(summary_.steps);
+        expect_finite_parameters(runner_.state(), summary_.steps);
         checkpointer_.save(checkpoint_info());
     }
     if (validates) validate(step);
@@ -238,7 +240,7 @@ void Trainer::snapshot_after(int64_t steps) {
 
 void Trainer::save_last() {
     if (!stopped() && !config_.checkpoint.last) return;
-    if (runner_.between_periods(summary_.steps)) return checkpointer_.save(checkpoint_info());
+    if (between_periods(summary_.steps)) return checkpointer_.save(checkpoint_info());
     if (config_.checkpoint.last) return;  // saved by pause_before(), or warned of
     report(fmt::format("no checkpoint of step {}: gradients wait for the next step of an optimizer group",
                        summary_.steps),
@@ -246,7 +248,7 @@ void Trainer::save_last() {
 }
 
 void Trainer::warn_of_unsaved_steps() {
-    const int64_t total = config_.schedule.total_steps(), period = runner_.period();
+    const int64_t total = config_.schedule.total_steps(), period = period_;
     if (total % period == 0 || !config_.checkpoint.last) return;
     report(fmt::format(
                "schedule.steps {} is not a multiple of {}, the period of the optimizer groups (every): the "
@@ -301,7 +303,7 @@ void Trainer::collect() {
     train_ms_ = metrics.train_ms;
     folder_.write_step(metrics);
     progress_->step(metrics, flops_before(result.step + 1));
-    checkpointer_.collected(summary_.steps, [this] { return checkpoint_info(); });
+    if (checkpointer_.collected(summary_.steps)) checkpointer_.write_snapshot(checkpoint_info());
 }
 
 // The host's clock first: what delays the host between the two counts, and no step ends after its segment.
@@ -338,7 +340,7 @@ void Trainer::validate(int64_t step) {
                             made.train_ms * 1e-3));
     progress_->validation(made);
     if (std::isfinite(made.loss)) return;
-    runner_.expect_finite_parameters(step);
+    expect_finite_parameters(runner_.state(), step);
     throw Error(
         ExitCode::diverged,
         fmt::format("diverged: the validation loss after {} steps is {}, of finite parameters. Lower the "
@@ -356,7 +358,7 @@ void Trainer::finish(RunSummary& s) {
     const EpochCounts epoch = loader_.counts(0);
     s.epoch_tokens_seen = epoch.tokens_seen;
     s.epoch_tokens_dropped = epoch.tokens_dropped;
-    s.parameters = runner_.model().table().whole_numel();
+    s.parameters = runner_.state().table().whole_numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;
     s.step_ms = {.p50 = step_times_.percentile(0.5),

@@ -13,7 +13,7 @@
 #include "data/prefetcher.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/comm/clock_offset.h"
-#include "train/engine/step_runner.h"
+#include "train/engine/runner_state.h"
 #include "train/runlog/progress.h"
 #include "train/runlog/run_folder.h"
 #include "train/runlog/train_clock.h"
@@ -67,8 +67,10 @@ class Trainer {
     // Steps after which the last checkpoint is taken: all of them, or the steps up to the last whole period.
     int64_t last_saved() const {
         const int64_t total = config_.schedule.total_steps();
-        return total - total % runner_.period();
+        return total - total % period_;
     }
+    // True if no gradient is pending after `steps` steps. Checkpoints do not hold pending gradients.
+    bool between_periods(int64_t steps) const { return steps % period_ == 0; }
     double flops_before(int64_t step) const;  // of all ranks, in the steps before this one
     CheckpointInfo checkpoint_info() const;   // after the last collected step
     void report(const std::string& text, bool problem);
@@ -84,7 +86,7 @@ class Trainer {
     // later would leave other ranks waiting in the middle of a step.
     bool have_batches(int64_t step);
     // Steps after `step` that run at most if it is the one that asks to stop.
-    int64_t steps_ahead() const { return runner_.period() + 1; }
+    int64_t steps_ahead() const { return period_ + 1; }
     void expect_readable();  // throws JointError(data) on all ranks if one has an unreadable shard
     // Alone we end at once. Many ranks have to end at the same step: one whose result says so, see collect().
     bool stopped() const { return ranks_stop_ || (ranks_.size() == 1 && signalled()); }
@@ -102,8 +104,9 @@ class Trainer {
     BatchLoader loader_;
     ValidationLoader val_loader_;
     StepRunner runner_;
-    double ceiling_flops_per_s_ = 0;      // these two of all ranks
-    std::vector<double> flops_per_step_;  // by stage
+    const int64_t period_ = runner_.state().period;  // common period of the optimizer groups
+    double ceiling_flops_per_s_ = 0;                 // these two of all ranks
+    std::vector<double> flops_per_step_;             // index: stage
     TrainClock clock_;
     StepTimes step_times_;
     int64_t first_step_ = 0;
@@ -113,6 +116,7 @@ class Trainer {
     Timeline timeline_;
     std::unique_ptr<Prefetcher> prefetcher_;
     double waited_ms_ = 0;  // of prefetcher_, at the step before
+    RunnerState run_state_;
     Checkpointer checkpointer_;
     RunSummary summary_;
     double train_ms_ = 0;           // at the end of the last collected step

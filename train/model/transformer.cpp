@@ -85,13 +85,11 @@ void Transformer::loss(Tensor loss_sum, bool accumulate) {
     executor_.loss({.loss_sum = loss_sum, .accumulate_loss = accumulate});
 }
 
-void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale,
-                                    GradientStore& gradients) {
+void Transformer::loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale) {
     if (!derived_.shape.trains) throw_internal("backward of a model that was made without");
     executor_.backward({.loss_sum = loss_sum,
                         .accumulate_loss = accumulate,
                         .gradient_scale = gradient_scale,
-                        .gradients = &gradients,
                         .training = true});
 }
 

@@ -11,7 +11,7 @@
 #include "train/model/graph/executor.h"
 #include "train/model/graph/value_collectives.h"
 #include "train/model/model_graph.h"
-#include "train/sharding/gradient_store.h"
+#include "train/sharding/pass_tracker.h"
 
 namespace speedrun {
 
@@ -63,8 +63,8 @@ class Transformer {
 
     // Of all that a microbatch writes: ids, and the weights of the loss.
     int64_t batch_bytes() const;
-    // Who is told that a pass enters a unit, from here on; null: nobody.
-    void observe(PassObserver* observer) { executor_.observe(observer); }
+    // Receives the events of all later passes, see Executor::track.
+    void track(PassTracker* tracker) { executor_.track(tracker); }
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
     // The ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
     void connect(const Peers& peers) { executor_.connect(peers); }
@@ -77,9 +77,8 @@ class Transformer {
     void forward(bool training) { executor_.forward(training); }
     // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
     void loss(Tensor loss_sum, bool accumulate);
-    // Computes the loss and goes backward: gradients of gradient_scale · Σ losses; announces each parameter
-    // as it is complete.
-    void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale, GradientStore& gradients);
+    // Enqueues the loss and backward: gradients of gradient_scale · Σ losses. The tracker receives each gradient's completion.
+    void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale);
     // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
     Tensor logits_of(int64_t row);
     // f32 [K], to be written with each microbatch: of each token's targets; absent for the next token alone.

@@ -12,6 +12,9 @@
 
 namespace speedrun {
 
+using ParameterId = int;  // index in the ParameterTable
+constexpr ParameterId kNoParameter = -1;
+
 // How a parameter's values start. Random ones come from the counter-based generator, keyed by the parameter's
 // id.
 struct InitRule {

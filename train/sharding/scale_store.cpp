@@ -56,12 +56,12 @@ void ScaleStore::reset(Stream& stream) {
     runtime_.ops().fill({.x = at(count(), count()), .value = 0.0f}, stream);
 }
 
-void ScaleStore::copy_state(const std::function<void(Stream&)>& copy) {
-    if (scales_.empty()) return;
-    Stream& stream = runtime_.copy();
-    stream.wait(*renewed_);
-    copy(stream);
-    stream.record(*copied_);
+void ScaleStore::begin_copy(Stream& stream) const {
+    if (!scales_.empty()) stream.wait(*renewed_);
+}
+
+void ScaleStore::end_copy(Stream& stream) {
+    if (!scales_.empty()) stream.record(*copied_);
 }
 
 }  // namespace speedrun

@@ -4,7 +4,6 @@
 // how many of either there are.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,8 +36,9 @@ class ScaleStore {
     void renew();
     // Enqueues the state of step 0 on the stream: scales of 1.
     void reset(Stream& stream);
-    // Calls `copy`, which enqueues reads of the scales, on the copy stream behind the last step; the next renewal waits.
-    void copy_state(const std::function<void(Stream&)>& copy);
+    // Copies of the scales that are enqueued on the stream between the two calls read those after the last step.
+    void begin_copy(Stream& stream) const;
+    void end_copy(Stream& stream);
     const std::vector<KeptScale>& all() const { return scales_; }
 
   private:

@@ -118,7 +118,7 @@ RecordedSteps record_steps(const Config& config, RuntimeOptions options, const R
     SyntheticBatches batches(config, ranks.part());
     RecordedSteps steps;
     steps.ranks = size;
-    steps.period = runner.period();
+    steps.period = runner.state().period;
     steps.memory_bytes = device.memory().total();
     steps.timeline = std::make_unique<Timeline>();
     runner.trace(steps.timeline.get());

@@ -8,7 +8,7 @@
 
 #include "kernels/ops/ops.h"
 #include "train/model/graph/node.h"
-#include "train/sharding/gradient_store.h"
+#include "train/sharding/pass_tracker.h"
 #include "train/sharding/scale_store.h"
 
 namespace speedrun {
@@ -41,11 +41,6 @@ struct ValueGradient {
     Tensor other = {};  // what other readers gave, where it gives `plus`; absent: nothing
 };
 
-struct ParameterGradient {
-    Tensor tensor;
-    bool adds = false;
-};
-
 // The tensors of a node in one pass of a program.
 struct Binding {
     struct Use {
@@ -66,8 +61,7 @@ struct PassArguments {
     Tensor loss_sum = {};  // f32 [1]
     bool accumulate_loss = false;
     float gradient_scale = 0;
-    GradientStore* gradients = nullptr;  // of parameters; none in forward
-    bool training = false;               // else losses or samples alone are wanted
+    bool training = false;  // else losses or samples alone are wanted
 };
 
 class Call {
@@ -81,6 +75,7 @@ class Call {
         const ExchangeLane& lane;
         const std::vector<int32_t>& documents;
         const ScaleStore* scales;
+        PassTracker* tracker;  // null in forward
     };
     Call(const Binding& binding, const Setting& setting)
         : ops(setting.ops),
@@ -90,7 +85,8 @@ class Call {
           documents(setting.documents),
           scales(setting.scales),
           lane_(setting.lane),
-          binding_(binding) {}
+          binding_(binding),
+          tracker_(setting.tracker) {}
 
     Ops& ops;
     Stream& stream;
@@ -134,10 +130,10 @@ class Call {
     // A parameter of this call, to contribute to its gradient; null where the port is absent.
     struct Target {
         const Binding::Use* use;
-        GradientStore* gradients;
+        PassTracker* tracker;
     };
     Target of(Node::Par port) const {
-        return {port.index < 0 ? nullptr : &binding_.uses[static_cast<size_t>(port.index)], pass.gradients};
+        return {port.index < 0 ? nullptr : &binding_.uses[static_cast<size_t>(port.index)], tracker_};
     }
 
   private:
@@ -146,6 +142,7 @@ class Call {
     }
     const ExchangeLane& lane_;
     const Binding& binding_;
+    PassTracker* const tracker_;
 };
 
 // Calls enqueue(gradients), which enqueues a node's whole contribution to the gradients of these parameters.
@@ -155,15 +152,12 @@ void contribute_all(std::span<const Call::Target> targets, const Enqueue& enqueu
     std::vector<ParameterGradient> gradients;
     for (const Call::Target& target : targets) {
         gradients.emplace_back();
-        if (!target.use) continue;
-        const Parameter& p = *target.use->parameter;
-        gradients.back().adds = target.gradients->accumulates(p);
-        gradients.back().tensor = target.gradients->of(p);
+        if (target.use) gradients.back() = target.tracker->begin_gradient(*target.use->parameter);
     }
     enqueue(std::span<const ParameterGradient>(gradients));
     for (const Call::Target& target : targets)
         if (target.use && target.use->completes)
-            target.gradients->ready(*target.use->parameter, target.use->read_later);
+            target.tracker->grad_ready(*target.use->parameter, target.use->read_later);
 }
 
 // For a number of parameters that the node knows: calls enqueue(ParameterGradient...).

@@ -107,9 +107,10 @@ Executor::BoundStep Executor::bound(const Step& step) const {
     return to;
 }
 
-void Executor::run(const BoundStep& step, const PassArguments& arguments) {
+void Executor::run(const BoundStep& step, Pass pass, const PassArguments& arguments) {
     const auto call_of = [&](const Binding& binding) {
-        return Call(binding, {ops_, stream_, arguments, peers_, lane_, documents_, scales_});
+        return Call(binding, {ops_, stream_, arguments, peers_, lane_, documents_, scales_,
+                              pass == Pass::backward ? tracker_ : nullptr});
     };
     const auto calls_of = [&] {
         std::vector<Call> calls;
@@ -118,8 +119,7 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
     };
     switch (step.kind) {
         case Step::Kind::enter:
-            if (observer_)
-                observer_->entered(step.unit, arguments.gradients ? Pass::backward : Pass::forward);
+            if (tracker_) tracker_->enter(step.unit, pass);
             break;
         case Step::Kind::forward: {
             const int64_t flops_before = ops_.flops();
@@ -147,23 +147,25 @@ void Executor::run(const BoundStep& step, const PassArguments& arguments) {
             ops_.add({.y = step.target, .x = step.term, .z = step.other}, stream_);
             break;
     }
-    for (const Parameter* p : step.released) arguments.gradients->released(*p);
+    for (const Parameter* p : step.released) tracker_->param_free(*p);
 }
 
-void Executor::run(std::span<const BoundStep> steps, const PassArguments& arguments) {
+void Executor::run(std::span<const BoundStep> steps, Pass pass, const PassArguments& arguments) {
     for (const BoundStep& step : steps) {
         if (watch_) watch_(step.step);
-        run(step, arguments);
+        run(step, pass, arguments);
     }
     if (watch_) watch_(nullptr);
 }
 
 void Executor::forward(bool training) {
-    run(forward_, {.training = training});
+    run(forward_, Pass::forward, {.training = training});
 }
 
 void Executor::backward(const PassArguments& arguments) {
-    run(backward_, arguments);
+    if (!tracker_) throw_internal("backward without a tracker of its gradients");
+    run(backward_, Pass::backward, arguments);
+    tracker_->end_backward();
 }
 
 }  // namespace speedrun

@@ -25,8 +25,8 @@ class Executor {
     Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
              const ParameterStore& parameters, Runtime& runtime, const Buffer& memory);
 
-    // Who is told that a pass enters a unit, from here on; null: nobody.
-    void observe(PassObserver* observer) { observer_ = observer; }
+    // Receives the events of all later passes; null: forward passes alone are possible, without events.
+    void track(PassTracker* tracker) { tracker_ = tracker; }
     void watch(StepWatch watch) { watch_ = std::move(watch); }
     // Who is talked to, on the exchange stream, by nodes that need what other ranks have of the same rows or matrices; they
     // must outlive what is enqueued. Null: nobody, and what they would send is not there.
@@ -38,13 +38,13 @@ class Executor {
     // All nodes but the last.
     void forward(bool training);
     // After it: the last.
-    void loss(const PassArguments& arguments) { run({&loss_, 1}, arguments); }
-    // After forward: the last node and all gradients. Announces each parameter as it is complete, and when
-    // its value is read no more.
+    void loss(const PassArguments& arguments) { run({&loss_, 1}, Pass::forward, arguments); }
+    // After forward: the last node and all gradients. Requires a tracker, which receives each gradient's completion.
     void backward(const PassArguments& arguments);
     // A call of the last node as loss() makes it.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(), {ops_, stream_, arguments, peers_, lane_, documents_, scales_}};
+        return {loss_.bindings.front(),
+                {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
     }
 
     // A value that lives as long as this (Holder).
@@ -71,8 +71,8 @@ class Executor {
     void copy_constant(const Value& value, const Tensor& to);
     Tensor tensor_at(const Place& place) const;
     BoundStep bound(const Step& step) const;
-    void run(std::span<const BoundStep> steps, const PassArguments& arguments);
-    void run(const BoundStep& step, const PassArguments& arguments);
+    void run(std::span<const BoundStep> steps, Pass pass, const PassArguments& arguments);
+    void run(const BoundStep& step, Pass pass, const PassArguments& arguments);
 
     const NodeGraph& graph_;
     const Program& program_;
@@ -87,7 +87,7 @@ class Executor {
     const std::vector<int64_t> offsets_;  // in it, by storage
     std::vector<BoundStep> forward_, backward_;
     BoundStep loss_;
-    PassObserver* observer_ = nullptr;
+    PassTracker* tracker_ = nullptr;
     StepWatch watch_;
     Peers peers_;
     std::vector<int32_t> documents_;

@@ -11,13 +11,12 @@
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
 #include "train/model/graph/element.h"
+#include "train/parameters/parameter_table.h"
 
 namespace speedrun {
 
 using ValueId = int;
 constexpr ValueId kNoValue = -1;
-using ParameterId = int;  // in the model's ParameterTable
-constexpr ParameterId kNoParameter = -1;
 
 class Call;
 class NodeGraph;

@@ -207,7 +207,7 @@ class Derivation {
             }
         }
         for (auto& [parameter, last] : all) {
-            if (!last.contribution) continue;  // noticed by GradientStore::expect_all_ready
+            if (!last.contribution) continue;  // noticed by PassTracker::end_backward
             last.contribution->completes = true;
             if (last.reads < last.contributes) continue;
             last.contribution->read_later = true;

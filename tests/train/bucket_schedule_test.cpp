@@ -1,6 +1,6 @@
 // What a step of all optimizers reports and changes, on one rank.
 // Covers: train/sharding/elementwise_update.cpp train/sharding/group_update.cpp train/sharding/state_memory.cpp
-#include "train/sharding/update_pipeline.h"
+#include "train/sharding/bucket_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -13,11 +13,11 @@
 #include "train/optim/groups.h"
 
 namespace speedrun::testing {
-namespace update_pipeline_test {
+namespace bucket_schedule_test {
 
-class UpdatePipelineTest : public ::testing::Test {
+class BucketScheduleTest : public ::testing::Test {
   protected:
-    UpdatePipelineTest()
+    BucketScheduleTest()
         : config_(muon_and_adamw()),
           model_(tiny_model()),
           harness_(model_, 16, 8, DType::f32, bucket_rules(ranks_, parameters_of(model_, 8), config_)) {
@@ -27,37 +27,33 @@ class UpdatePipelineTest : public ::testing::Test {
     struct Run {
         Run(const OptimizersConfig& config, const Ranks& ranks, ModelHarness& h)
             : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
-              capture(h.runtime.device(), h.runtime.compute()),
-              updates(config, {.table = h.table(),
-                               .ranks = ranks,
-                               .stores = {h.model.parameters(), h.gradients, reducer, h.runtime},
-                               .capture = capture}),
-              host(h.runtime.device(), updates.statistics().host_bytes()) {
-            updates.reset();
+              schedule(config, h.table(), ranks, {h.model.parameters(), h.gradients, reducer, h.runtime}),
+              host(h.runtime.device(), schedule.statistics().host_bytes()) {
+            schedule.state().reset();
             h.runtime.synchronize();
         }
         StepNumbers numbers() const { return StepNumbers(host.as<float>()); }
 
         Reducer reducer;
-        GraphCapture capture;
-        UpdatePipeline updates;
+        BucketSchedule schedule;
         HostBuffer host;
     };
     std::unique_ptr<Run> make() { return std::make_unique<Run>(config_, ranks_, harness_); }
 
     // Backward and the step; the gradients stay readable.
     void step(Run& run, int64_t step) {
-        run.updates.begin_microbatch({.step = step});
+        harness_.model.track(&run.schedule);
+        run.schedule.begin_microbatch({.step = step});
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         finish(run);
     }
     void finish(Run& run) {
-        run.updates.step(*backward_done_, *reduce_done_);
-        run.updates.read_statistics(run.host.as<float>(), *reduce_done_, *step_done_);
+        run.schedule.step(*backward_done_, *reduce_done_);
+        run.schedule.read_statistics(run.host.as<float>(), *reduce_done_, *step_done_);
         harness_.runtime.synchronize();
     }
     static double norm_term(const Run& run, const Parameter& p) {
-        return run.numbers().norm_term(run.updates.layout().bucket_of(p).id);
+        return run.numbers().norm_term(run.schedule.state().layout().bucket_of(p).id);
     }
     Values master(const Parameter& p) { return harness_.read(harness_.model.parameters().master(p)); }
     std::vector<Values> masters() {
@@ -75,7 +71,7 @@ class UpdatePipelineTest : public ::testing::Test {
     std::unique_ptr<Event> step_done_ = harness_.runtime.device().create_event();
 };
 
-TEST_F(UpdatePipelineTest, NormIsOverAllParametersAndEveryParameterMoves) {
+TEST_F(BucketScheduleTest, NormIsOverAllParametersAndEveryParameterMoves) {
     const auto made = make();
     Run& run = *made;
     const std::vector<Values> before = masters();
@@ -92,7 +88,7 @@ TEST_F(UpdatePipelineTest, NormIsOverAllParametersAndEveryParameterMoves) {
 }
 
 // Norm as torch.nn.utils.clip_grad_norm_ defines it: the p-norm of all gradients as one vector.
-TEST_F(UpdatePipelineTest, EveryNormIsThatOfAllGradientsAsOneVector) {
+TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
     const std::vector<Values> before = masters();
     for (const char* norm : {"1", "2", "3", "inf"}) {
         for (const double share : {0.0, 0.3, 2.0}) {  // of the norm, that the limit is; 0: no limit
@@ -132,7 +128,7 @@ TEST_F(UpdatePipelineTest, EveryNormIsThatOfAllGradientsAsOneVector) {
 }
 
 // The norm that is reported is the one before clipping.
-TEST_F(UpdatePipelineTest, ClippingScalesDownToTheLimit) {
+TEST_F(BucketScheduleTest, ClippingScalesDownToTheLimit) {
     config_.clip = 0.25;
     const auto made = make();
     Run& run = *made;
@@ -143,7 +139,7 @@ TEST_F(UpdatePipelineTest, ClippingScalesDownToTheLimit) {
 }
 
 // One bad gradient anywhere, and no parameter changes: the last good ones can be saved.
-class EveryNormTest : public UpdatePipelineTest, public ::testing::WithParamInterface<const char*> {};
+class EveryNormTest : public BucketScheduleTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Norms, EveryNormTest, ::testing::Values("1", "2", "3", "inf"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -158,10 +154,11 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
     HostBatch batch = random_batch(model_, 2, 8, true, 1);
     batch.tokens[0] = 0;  // reads the bad row
     const std::vector<Values> before = masters();
-    run.updates.begin_microbatch({});
+    harness_.model.track(&run.schedule);
+    run.schedule.begin_microbatch({});
     harness_.upload(batch);
     harness_.model.forward(true);
-    harness_.model.loss_and_backward(run.updates.statistics().loss_sum(), false, 1, harness_.gradients);
+    harness_.model.loss_and_backward(run.schedule.statistics().loss_sum(), false, 1);
     finish(run);
     EXPECT_FALSE(std::isfinite(run.numbers().grad_norm()));
     const std::vector<Values> after = masters();
@@ -172,11 +169,11 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
 }
 
 // A step before the last microbatch would leave gradients out.
-TEST_F(UpdatePipelineTest, StepWithMicrobatchesToComeIsAnError) {
+TEST_F(BucketScheduleTest, StepWithMicrobatchesToComeIsAnError) {
     const auto made = make();
-    made->updates.begin_microbatch({.step = 3, .first = true, .last = false});
+    made->schedule.begin_microbatch({.step = 3, .first = true, .last = false});
     try {
-        made->updates.step(*backward_done_, *reduce_done_);
+        made->schedule.step(*backward_done_, *reduce_done_);
         FAIL() << "the step was taken";
     } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find("step 3"), std::string::npos) << error.what();
@@ -184,7 +181,7 @@ TEST_F(UpdatePipelineTest, StepWithMicrobatchesToComeIsAnError) {
 }
 
 // A group of `every: 2` steps on the sum of two steps' gradients, the first of which is not in the norm.
-TEST_F(UpdatePipelineTest, GroupsThatStepEverySecondStep) {
+TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
     config_.groups.back().every = 2;
     const auto made = make();
     Run& run = *made;
@@ -214,7 +211,7 @@ TEST_F(UpdatePipelineTest, GroupsThatStepEverySecondStep) {
 }
 
 // From the same state again: reset() forgets moments and momentum.
-TEST_F(UpdatePipelineTest, ResetStartsAfresh) {
+TEST_F(BucketScheduleTest, ResetStartsAfresh) {
     const auto made = make();
     Run& run = *made;
     const std::vector<Values> start = masters();
@@ -222,11 +219,11 @@ TEST_F(UpdatePipelineTest, ResetStartsAfresh) {
     const std::vector<Values> once = masters();
     step(run, 1);
     for (const Parameter& p : harness_.table().all()) harness_.set(p, start[p.id]);
-    run.updates.reset();
+    run.schedule.state().reset();
     harness_.runtime.synchronize();
     step(run, 0);
     EXPECT_EQ(masters(), once);
 }
 
-}  // namespace update_pipeline_test
+}  // namespace bucket_schedule_test
 }  // namespace speedrun::testing

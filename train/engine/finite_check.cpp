@@ -1,0 +1,39 @@
+#include "train/engine/finite_check.h"
+
+#include "train/sharding/nonfinite.h"
+
+namespace speedrun {
+
+// Masters first, in one pass and without other ranks' shards: usually all are finite.
+std::string first_bad_parameter(TrainState& state) {
+    double bad = count_nonfinite_masters(state.model().parameters(), state.runtime);
+    if (state.ranks.world()) bad = state.ranks.world()->max(bad);
+    if (bad == 0) return "";
+    const std::vector<Parameter>& all = state.table().all();
+    double first = static_cast<double>(all.size()), count = 0;
+    for (const Parameter& p : all) {
+        state.schedule.gather(state.gradients.layout().bucket_of(p));
+        const double here = count_nonfinite(p, state.model().parameters(), state.runtime);
+        if (here > 0 && p.id < first) first = p.id, count = here;
+    }
+    // Tensor ranks have counted their own parts.
+    const double own = first;
+    if (state.ranks.world()) first = state.ranks.world()->min(first);
+    if (state.ranks.world()) count = state.ranks.world()->max(own == first ? count : 0);
+    const auto id = static_cast<size_t>(first);
+    if (id >= all.size()) return "a parameter that has no name";
+    return fmt::format("{} ({:.0f} of {} values are not finite)", all[id].name, count, all[id].numel());
+}
+
+void expect_finite_parameters(TrainState& state, int64_t steps) {
+    const std::string bad = first_bad_parameter(state);
+    if (bad.empty()) return;
+    throw Error(
+        ExitCode::diverged,
+        fmt::format(
+            "diverged in step {}: first bad parameter: {}. Lower the learning rate of its group or set "
+            "optimizers.clip.",
+            steps - 1, bad));
+}
+
+}  // namespace speedrun

@@ -1,0 +1,127 @@
+#include "train/engine/microbatch_runner.h"
+
+#include <algorithm>
+
+#include "train/optim/lr_schedule.h"
+
+namespace speedrun {
+
+MicrobatchRunner::MicrobatchRunner(TrainState& state)
+    : state_(state),
+      uploaded_(state.runtime.device().create_event()),
+      staging_(state.runtime.device(), most_batch_bytes()) {}
+
+int64_t MicrobatchRunner::most_batch_bytes() const {
+    int64_t most = 0;
+    for (const auto& model : state_.models) most = std::max(most, model->batch_bytes());
+    return most;
+}
+
+void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point, bool trains) {
+    Runtime& runtime = state_.runtime;
+    uploaded_->synchronize();  // the staging memory is free again
+    auto* staged = staging_.as<int32_t>();
+    const auto put = [&](const Tensor& to, std::span<const int32_t> values) {
+        std::copy(values.begin(), values.end(), staged);
+        runtime.device().copy(to.data, staged, to.bytes(), runtime.compute());
+        staged += to.numel();
+    };
+    Transformer::SeeRows see;
+    if (trains)
+        see = [this](const Parameter& p, std::span<const int32_t> ids) { state_.reducer.see_rows(p, ids); };
+    model.put_batch(batch, put, see);
+    if (const Tensor weights = model.loss_weights(); weights.present()) {
+        auto* numbers = reinterpret_cast<float*>(staged);
+        const std::vector<float> values = state_.config.model.loss().in_stage(point.stage).numbers_at(point);
+        if (static_cast<int64_t>(values.size()) != weights.numel())
+            throw_internal("{} weights of a loss of {} targets", values.size(), weights.numel());
+        std::copy(values.begin(), values.end(), numbers);
+        runtime.device().copy(weights.data, numbers, weights.bytes(), runtime.compute());
+    }
+    runtime.compute().record(*uploaded_);
+}
+
+Microbatch MicrobatchRunner::first_of(const RunStage& stage, int64_t step) const {
+    const ScheduleConfig& schedule = state_.config.schedule;
+    StagePoint point = schedule.point_of(step);
+    point.stage = stage.number;  // warm-up runs every stage at one step
+    return {.step = step,
+            .lr_factor = learning_rate_factor(schedule, step),
+            .point = point,
+            .unused = state_.models[stage.model]->resting(),
+            .first = true,
+            .last = stage.microbatches == 1};
+}
+
+int64_t MicrobatchRunner::run_step(const RunStage& stage, const Microbatch& first, BatchSource& source) {
+    const int64_t step = first.step, count = stage.microbatches;
+    int64_t step_targets = 0, here = 0;
+    Microbatch microbatch = first;
+    for (int64_t m = 0; m < count; ++m) {
+        const Batch& batch = source.next();
+        if (m == 0) step_targets = batch.step_targets;
+        here += batch.valid_targets;
+        if (step_targets < 1) throw_data("step {}: none of its targets counts, so there is no loss", step);
+        if (batch.step_targets != step_targets)
+            throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
+                           batch.step_targets, m, step_targets);
+        upload(batch, *state_.models[stage.model], microbatch.point, true);
+        microbatch.first = m == 0;
+        microbatch.last = m == count - 1;
+        run(stage.model, microbatch, step_targets);
+    }
+    if (here > step_targets || (state_.ranks.mesh().world_size() == 1 && here < step_targets))
+        throw_internal("step {}: {} targets count on this rank, in all {} are announced", step, here,
+                       step_targets);
+    return step_targets;
+}
+
+MicrobatchRunner::GraphKey MicrobatchRunner::key_of(size_t model, const Microbatch& microbatch,
+                                                    int64_t step_targets) const {
+    return {model,           microbatch.first,
+            microbatch.last, microbatch.step % state_.period,
+            step_targets,    state_.schedule.state().scales().num_exact()};
+}
+
+void MicrobatchRunner::run(size_t model, const Microbatch& microbatch, int64_t step_targets) {
+    const auto graph = use_graphs_ ? graphs_.find(key_of(model, microbatch, step_targets)) : graphs_.end();
+    if (graph == graphs_.end()) return enqueue(model, microbatch, step_targets);
+    state_.schedule.begin_microbatch(microbatch);
+    state_.schedule.launch(*graph->second);
+}
+
+void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets) {
+    const float gradient_scale = state_.config.model.loss().gradient_scale(step_targets);
+    state_.schedule.begin_microbatch(microbatch);
+    mark(Phase::forward);
+    state_.models[model]->forward(true);
+    mark(Phase::backward);
+    state_.models[model]->loss_and_backward(state_.schedule.statistics().loss_sum(), !microbatch.first,
+                                            gradient_scale);
+    state_.schedule.end_microbatch();
+}
+
+// A step has run call by call: every shape has run, every event is recorded, and all gradients have contributions, as before a
+// microbatch that is not the first.
+void MicrobatchRunner::capture(const RunStage& stage) {
+    const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
+    for (int64_t step = 0; step < state_.period; ++step) {
+        Microbatch microbatch = first_of(stage, step);
+        for (int64_t m = 0; m < count; ++m) {
+            microbatch.first = m == 0;
+            microbatch.last = m == count - 1;
+            const GraphKey key = key_of(stage.model, microbatch, all_targets);
+            if (graphs_.count(key)) continue;
+            auto captured = state_.schedule.capture([&] { enqueue(stage.model, microbatch, all_targets); });
+            if (captured) graphs_[key] = std::move(captured);
+        }
+    }
+}
+
+void MicrobatchRunner::mark(Phase phase) {
+    if (!timeline_) return;
+    timeline_->mark(state_.runtime.compute(), phase);
+    if (state_.exchanges_values()) timeline_->mark(state_.runtime.exchange(), phase);
+}
+
+}  // namespace speedrun

@@ -1,0 +1,67 @@
+// MicrobatchRunner: enqueues the microbatches of a step: the upload of a batch, then forward and backward, call by call or as graphs
+// that were captured before.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "data/batch.h"
+#include "train/engine/train_state.h"
+
+namespace speedrun {
+
+// Batches of a step, one microbatch per call; the reference is valid until the next call. Each batch has the n-grams that the model
+// embeds (hash_ngrams() in data/ngrams.h). Each has Batch::step_targets, the same on all ranks: the runner throws a data error
+// if that is 0, and an internal error if microbatches of a step have different ones.
+class BatchSource {
+  public:
+    virtual ~BatchSource() = default;
+    virtual const Batch& next() = 0;
+};
+
+class MicrobatchRunner {
+  public:
+    // The state must outlive it.
+    explicit MicrobatchRunner(TrainState& state);
+
+    // Enqueues the copy of a batch to the device. point: of the schedule, for the weights of the loss. trains: the reducer gets the
+    // rows of tables that the batch looks up.
+    void upload(const Batch& batch, Transformer& model, const StagePoint& point, bool trains);
+    // Returns the first microbatch of a step.
+    Microbatch first_of(const RunStage& stage, int64_t step) const;
+    // Enqueues all microbatches of a step, from `first`. Returns the valid targets of the step, on all ranks.
+    int64_t run_step(const RunStage& stage, const Microbatch& first, BatchSource& source);
+
+    // Captures graphs of the stage's microbatches, in each step of a period, for batches in which all targets count; others run
+    // call by call. Requires that a step of the stage has run.
+    void capture(const RunStage& stage);
+    // Later microbatches run as graphs where there are any, or call by call. Both enqueue the same work.
+    void use_graphs(bool use) { use_graphs_ = use; }
+    bool has_graphs() const { return !graphs_.empty(); }
+
+    // Marks the phase in the timeline, on the model's streams.
+    void mark(Phase phase);
+    void trace(Timeline* timeline) { timeline_ = timeline; }
+
+  private:
+    // Microbatches with the same key enqueue the same work: model; first and last of the step; the step in a period; valid targets
+    // of the step; number of exact scales.
+    using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
+    GraphKey key_of(size_t model, const Microbatch& microbatch, int64_t step_targets) const;
+
+    // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum. Gradients are those of
+    // the sum of losses / step_targets.
+    void run(size_t model, const Microbatch& microbatch, int64_t step_targets);
+    void enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets);
+    int64_t most_batch_bytes() const;
+
+    TrainState& state_;
+    std::unique_ptr<Event> uploaded_;
+    HostBuffer staging_;  // ids of one microbatch, and weights of the loss
+    std::map<GraphKey, std::unique_ptr<CapturedMicrobatch>> graphs_;
+    bool use_graphs_ = true;
+    Timeline* timeline_ = nullptr;
+};
+
+}  // namespace speedrun

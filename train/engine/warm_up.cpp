@@ -1,0 +1,59 @@
+#include "train/engine/warm_up.h"
+
+#include <set>
+
+#include "train/engine/zero_batches.h"
+
+namespace speedrun {
+
+std::vector<StepWork> WarmUp::run() {
+    // Several ranks set up connections, for which collectives have to run.
+    const bool rehearsal = state_.ranks.size() == 1;
+    if (rehearsal) state_.runtime.device().rehearse(true);
+    ScaleStore& scales = state_.schedule.state().scales();
+    const std::vector<int64_t> turns = scales.turns();
+    std::vector<StepWork> work;
+    for (const RunStage& stage : state_.stages.stages) {
+        work.emplace_back();
+        // Steps between the first turn and the last have no other shapes.
+        for (const int64_t turn : std::set{turns.front(), turns.back()}) {
+            scales.begin_step(turn);
+            work.back() = run_step(stage);
+        }
+    }
+    run_validation();
+    state_.runtime.synchronize();
+    if (rehearsal) state_.runtime.device().rehearse(false);
+    if (!state_.config.cuda.graph || state_.exchanges_values()) return work;  // MPI cannot run in a graph
+    for (const int64_t turn : turns) {
+        scales.set_step(turn);
+        for (const RunStage& stage : state_.stages.stages) microbatches_.capture(stage);
+    }
+    return work;
+}
+
+StepWork WarmUp::run_step(const RunStage& stage) {
+    const Transformer& model = *state_.models[stage.model];
+    ZeroBatches source(state_.config.in_stage(stage.number), state_.ranks.part());
+    const int64_t before = state_.runtime.ops().flops(), recomputed_before = model.recomputed_flops();
+    // Every group updates its parameters at the last step of a period.
+    microbatches_.run_step(stage, microbatches_.first_of(stage, state_.period - 1), source);
+    StepWork work;
+    work.recomputed_flops = model.recomputed_flops() - recomputed_before;
+    work.flops = state_.runtime.ops().flops() - before - work.recomputed_flops;
+    slot_.enqueue_update(state_, false);
+    return work;
+}
+
+// Only if no stage has run these shapes: rows or windows differ, or the matmuls of validation are not those of FP8 training.
+void WarmUp::run_validation() {
+    const bool trains_alike = !state_.config.model.spelled_out().uses_fp8();
+    for (const RunStage& stage : state_.stages.stages)
+        if (trains_alike && stage.model == state_.stages.validation.model) return;
+    ZeroBatches source(state_.config.in_validation(), state_.ranks.part());
+    microbatches_.upload(source.next(), state_.validation_model(), {}, false);
+    state_.validation_model().forward(false);
+    state_.validation_model().loss(state_.schedule.statistics().loss_sum(), false);
+}
+
+}  // namespace speedrun

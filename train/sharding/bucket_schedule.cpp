@@ -1,0 +1,354 @@
+#include "train/sharding/bucket_schedule.h"
+
+#include <cmath>
+
+#include "train/config/update_period.h"
+
+namespace speedrun {
+
+namespace {
+
+using Kind = BucketWork::Kind;
+
+// One rank has every gradient after backward and refuses the whole step if one of them is not finite. Several ranks would
+// have to wait for the last reduction: they refuse bucket by bucket.
+bool updates_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
+    return ranks.sharing().optimizer_step != OptimizerStep::in_backward &&
+           (config.clip > 0 || ranks.size() == 1);
+}
+
+}  // namespace
+
+BucketSchedule::BucketSchedule(const OptimizersConfig& config, const ParameterTable& table,
+                               const Ranks& ranks, const UpdateStores& stores)
+    : PassTracker(table, stores.gradients),
+      config_(config),
+      ranks_(ranks),
+      parameters_(stores.parameters),
+      gradients_(stores.gradients),
+      reducer_(stores.reducer),
+      runtime_(stores.runtime),
+      layout_(parameters_.layout()),
+      in_backward_(ranks_.sharing().optimizer_step == OptimizerStep::in_backward),
+      at_ready_(ranks_.sharing().launch == Launch::ready),
+      by_norm_of_all_(updates_by_norm_of_all(config, ranks_)),
+      capture_(runtime_.device(), runtime_.compute()),
+      gatherer_(table, parameters_, reducer_, runtime_, updated_),
+      statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
+      state_(config, ranks_.sharing().step_order, table, stores),
+      order_(ranks_.sharing().step_order == StepOrder::reverse ? layout_.backward_order()
+                                                               : layout_.forward_order()),
+      buckets_of_unit_(static_cast<size_t>(table.num_units())) {
+    Device& device = runtime_.device();
+    for (const Bucket& bucket : layout_.all()) {
+        missing_grads_.push_back(static_cast<int>(bucket.pieces.size()));
+        read_values_.push_back(missing_grads_.back());
+        for (Events* events :
+             {&ready_, &memory_free_, &values_free_, &reduced_, &updated_, &gathered_, &copied_})
+            events->push_back(device.create_event());
+        for (const Piece& piece : bucket.pieces) {
+            std::vector<int>& buckets = buckets_of_unit_[piece.parameter->unit()];
+            if (buckets.empty() || buckets.back() != bucket.id) buckets.push_back(bucket.id);
+        }
+    }
+    microbatch_done_ = device.create_event();
+}
+
+bool BucketSchedule::is_due(const Bucket& bucket) const {
+    return updates_at(group_of(bucket), microbatch_.step) && !is_unused(bucket);
+}
+
+bool BucketSchedule::is_reduced(const Bucket& bucket) const {
+    return is_final(bucket) || (gradients_.memory().accumulators && bucket.num_shards > 1);
+}
+
+void BucketSchedule::begin_microbatch(const Microbatch& microbatch) {
+    microbatch_ = microbatch;
+    std::vector<bool> fresh;
+    for (const OptimizerGroupConfig& group : config_.groups)
+        fresh.push_back(microbatch.first && begins_period(group, microbatch.step));
+    begin_pass(fresh, microbatch.unused);
+}
+
+void BucketSchedule::launch(const CapturedMicrobatch& captured) {
+    if (microbatch_.first && !gatherer_.active()) await_unit(0);  // waits within a graph are not timed
+    for (const CapturedMicrobatch::Part& part : captured.parts) {
+        part.graph->launch(runtime_.compute());
+        for (const BucketWork& work : part.others) run(work);
+    }
+    mark_contributions();
+}
+
+void BucketSchedule::enqueue(BucketWork work) {
+    if (!capture_.record(work)) run(work);
+}
+
+void BucketSchedule::await(BucketWork work) {
+    if (!capture_.record_wait(work)) run(work);
+}
+
+void BucketSchedule::run(BucketWork work) {
+    switch (work.kind) {
+        case Kind::reduce:
+            return reduce(layout_[work.index]);
+        case Kind::reduce_pending:
+            return reduce_pending(*microbatch_done_);
+        case Kind::hold:
+            return pending_.push_back(&layout_[work.index]);
+        case Kind::update:
+            return update(layout_[work.index]);
+        case Kind::fetch_missing:
+            return gatherer_.fetch_missing(work.index);
+        case Kind::fetch_ahead:
+            return gatherer_.fetch_ahead(work.index);
+        case Kind::await_memory:
+            return await_memory(layout_[work.index]);
+        case Kind::await_unit:
+            return await_unit(work.index);
+        case Kind::await_parameters:
+            return gatherer_.await(work.index);
+    }
+}
+
+void BucketSchedule::enter(int unit, Pass pass) {
+    if (gatherer_.active()) {
+        const int stage = gatherer_.reach(unit, pass);
+        enqueue({Kind::fetch_missing, stage});
+        if (gatherer_.reads(stage)) await({Kind::await_parameters, stage});
+        gatherer_.mark_use(stage, pass);
+        return enqueue({Kind::fetch_ahead, stage});
+    }
+    if (pass == Pass::backward) return;
+    await({Kind::await_unit, unit});
+    if (!timeline_) return;
+    for (const int id : buckets_of_unit_[unit]) timeline_->use(runtime_.compute(), Phase::forward, id);
+}
+
+void BucketSchedule::await_unit(int unit) {
+    reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+        for (const int id : buckets_of_unit_[unit])
+            runtime_.compute().wait(layout_[id].num_shards > 1 ? *gathered_[id] : *updated_[id]);
+    });
+}
+
+void BucketSchedule::on_bucket_begin(const Bucket& bucket) {
+    if (!gradients_.overlapping(bucket).empty()) await({Kind::await_memory, bucket.id});
+    fill_gaps(bucket);
+}
+
+// Other buckets in this memory, or its gradient of the microbatch before, may still be read by the reduce stream.
+void BucketSchedule::await_memory(const Bucket& bucket) {
+    reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+        for (const int id : gradients_.overlapping(bucket)) runtime_.compute().wait(*memory_free_[id]);
+    });
+}
+
+// Gaps between parameters are reduced and updated with them.
+void BucketSchedule::fill_gaps(const Bucket& bucket) {
+    const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
+    for (size_t i = 1; i < bucket.pieces.size(); ++i) {
+        const int64_t begin = bucket.pieces[i - 1].in_bucket + bucket.pieces[i - 1].count;
+        const int64_t count = bucket.pieces[i].in_bucket - begin;
+        if (count > 0)
+            runtime_.ops().fill({.x = Tensor(whole + begin, DType::f32, {count}), .value = 0.0f},
+                                runtime_.compute());
+    }
+}
+
+void BucketSchedule::on_grad_ready(const Parameter& p) {
+    const Bucket& bucket = layout_.bucket_of(p);
+    if (!is_reduced(bucket) || --missing_grads_[bucket.id] > 0) return;
+    missing_grads_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    if (at_ready_) runtime_.compute().record(*ready_[bucket.id]);
+    if (timeline_) timeline_->ready(runtime_.compute(), bucket.id);
+    enqueue({at_ready_ ? Kind::reduce : Kind::hold, bucket.id});
+}
+
+void BucketSchedule::on_param_free(const Parameter& p) {
+    const Bucket& bucket = layout_.bucket_of(p);
+    if (!is_final(bucket) || --read_values_[bucket.id] > 0) return;
+    read_values_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    if (!by_norm_of_all_) runtime_.compute().record(*values_free_[bucket.id]);
+    if (in_backward_) enqueue({Kind::update, bucket.id});
+}
+
+void BucketSchedule::end_microbatch() {
+    if (microbatch_.last || at_ready_ || !gradients_.memory().accumulators) return;
+    runtime_.compute().record(*microbatch_done_);
+    enqueue({Kind::reduce_pending});
+}
+
+void BucketSchedule::reduce_pending(const Event& backward_done) {
+    runtime_.reduce().wait(backward_done);
+    for (const Bucket* bucket : pending_) reduce(*bucket);
+    pending_.clear();
+}
+
+void BucketSchedule::reduce(const Bucket& bucket) {
+    Stream& stream = runtime_.reduce();
+    if (timeline_) timeline_->mark(stream, Phase::reduce, bucket.id);
+    if (at_ready_) stream.wait(*ready_[bucket.id]);
+    const bool first = microbatch_.first && begins_period(group_of(bucket), microbatch_.step);
+    reducer_.reduce(bucket, first, is_final(bucket), stream);
+    if (gradients_.memory().accumulators) stream.record(*memory_free_[bucket.id]);
+    if (!is_final(bucket)) return;
+    statistics_.take_norm(bucket);
+    stream.record(*reduced_[bucket.id]);
+}
+
+void BucketSchedule::update(const Bucket& bucket) {
+    Stream& optimizer = runtime_.optimizer();
+    GroupUpdate& group = *state_.updates()[static_cast<size_t>(bucket.group)];
+    StepContext context = context_of(bucket, statistics_.coefficient());
+    if (timeline_) timeline_->mark(optimizer, Phase::step, bucket.id);
+    if (!by_norm_of_all_) {
+        optimizer.wait(*reduced_[bucket.id]);
+        optimizer.wait(*values_free_[bucket.id]);
+    }
+    optimizer.wait(*copied_[bucket.id]);
+    time_optimizer([&] {
+        if (!by_norm_of_all_) context.grad_scale = statistics_.own_scale(bucket, optimizer);
+        group.begin(bucket, context);
+    });
+    if (!gradients_.memory().accumulators) optimizer.record(*memory_free_[bucket.id]);
+    if (group.at_once()) publish(bucket);
+}
+
+// Gathers the bucket's new values on all ranks.
+void BucketSchedule::publish(const Bucket& bucket) {
+    Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
+    optimizer.record(*updated_[bucket.id]);
+    if (bucket.num_shards == 1 || gatherer_.active()) return;
+    if (timeline_) timeline_->mark(gather, Phase::gather, bucket.id);
+    gather.wait(*updated_[bucket.id]);
+    reducer_.gather(bucket, gather);
+    gather.record(*gathered_[bucket.id]);
+}
+
+// The second half of updates in two halves, after the norm of all gradients: ranks that share a matrix all refuse its update, or
+// none does. The order is that in which forward reads the buckets, in every step order: all are ready at the same time, and the
+// next step begins with the first.
+void BucketSchedule::finish_updates(const Event& reduce_done) {
+    Stream& optimizer = runtime_.optimizer();
+    for (size_t number = 0; number < state_.updates().size(); ++number) {
+        GroupUpdate& group = *state_.updates()[number];
+        std::vector<int> due;
+        for (const int id : layout_.forward_order())
+            if (layout_[id].group == static_cast<int>(number) && is_due(layout_[id])) due.push_back(id);
+        if (group.at_once() || due.empty()) continue;
+        if (!by_norm_of_all_) optimizer.wait(reduce_done);
+        const StepContext context = context_of(layout_[due.front()], statistics_.coefficient());
+        if (timeline_) timeline_->mark(optimizer, Phase::step);
+        time_optimizer([&] { group.compute_updates(context); });
+        for (const int id : due) {
+            if (timeline_) timeline_->mark(optimizer, Phase::step, id);
+            time_optimizer([&] { group.finish(layout_[id], context); });
+            publish(layout_[id]);
+        }
+    }
+}
+
+StepContext BucketSchedule::context_of(const Bucket& bucket, const Tensor& grad_scale) const {
+    return {.step = updates_before(group_of(bucket), microbatch_.step),
+            .lr_factor = microbatch_.lr_factor,
+            .point = microbatch_.point,
+            .grad_scale = grad_scale,
+            .ops = runtime_.ops(),
+            .stream = runtime_.optimizer()};
+}
+
+void BucketSchedule::step(Event& backward_done, Event& reduce_done) {
+    if (!microbatch_.last)
+        throw_internal("step {}: gradients of its microbatches are not all reduced", microbatch_.step);
+    Stream &compute = runtime_.compute(), &reduce = runtime_.reduce();
+    if (timeline_) timeline_->mark(compute, Phase::statistics);
+    statistics_.take_loss();
+    compute.record(backward_done);
+    reduce_pending(backward_done);
+
+    if (timeline_) timeline_->mark(reduce, Phase::statistics);
+    std::vector<bool> due;
+    for (const Bucket& bucket : layout_.all()) due.push_back(is_due(bucket));
+    statistics_.combine(due);
+    reduce.record(reduce_done);
+    state_.scales().renew();
+
+    if (by_norm_of_all_) runtime_.optimizer().wait(reduce_done);
+    for (const int id : order_)
+        if (!in_backward_ && is_due(layout_[id])) update(layout_[id]);
+    finish_updates(reduce_done);
+    gatherer_.forget();
+}
+
+void BucketSchedule::read_statistics(float* host, const Event& reduce_done, Event& done) {
+    Stream& optimizer = runtime_.optimizer();
+    if (timeline_) timeline_->mark(optimizer, Phase::statistics);
+    optimizer.wait(reduce_done);
+    time_optimizer([&] { statistics_.read(host, optimizer); });
+    optimizer.record(done);
+}
+
+void BucketSchedule::trace(Timeline* timeline) {
+    timeline_ = timeline;
+    gatherer_.trace(timeline);
+    if (!timeline) return;
+    std::vector<TracedBucket> buckets;
+    for (const Bucket& bucket : layout_.all()) buckets.push_back({bucket.name(), {}});
+    if (ranks_.size() > 1) {
+        for (const CollectiveRow& row : reducer_.collectives()) {
+            if (row.bucket < 0) continue;
+            for (const StepCollective& collective : row.collectives)
+                buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
+                    name_of(collective.kind), std::llround(collective.sent_bytes));
+        }
+    }
+    timeline->describe(std::move(buckets));
+}
+
+void BucketSchedule::copy_state(const StateCopies& copies) {
+    Stream& stream = runtime_.copy();
+    const auto enqueue_all = [&](const std::vector<HostCopy>& all) {
+        for (const HostCopy& copy : all)
+            runtime_.device().copy(copy.to, copy.from.data, copy.from.bytes(), stream);
+    };
+    for (const int id : order_) {
+        stream.wait(*updated_[id]);
+        enqueue_all(copies.buckets[static_cast<size_t>(id)]);
+        stream.record(*copied_[id]);
+    }
+    state_.scales().begin_copy(stream);
+    enqueue_all(copies.scales);
+    state_.scales().end_copy(stream);
+}
+
+void BucketSchedule::copy(const Parameter& from, const Parameter& to) {
+    const Bucket &source = layout_.bucket_of(from), &target = layout_.bucket_of(to);
+    if (source.count != target.count || source.group != target.group || source.pieces.size() != 1)
+        throw_internal("{} cannot become {}", target.name(), source.name());
+    Stream& stream = runtime_.optimizer();
+    const auto copy_values = [&](const Tensor& into, const Tensor& values) {
+        runtime_.device().copy(into.data, values.data, values.bytes(), stream);
+    };
+    stream.wait(*copied_[target.id]);
+    const std::vector<StateShard> values = state_.shards(source), into = state_.shards(target);
+    for (size_t i = 0; i < values.size(); ++i) copy_values(into[i].values, values[i].values);
+    if (parameters_.copied(source))
+        copy_values(parameters_.compute_padded_shard(target), parameters_.compute_padded_shard(source));
+    publish(target);
+}
+
+void BucketSchedule::gather_all() {
+    runtime_.synchronize();
+    gatherer_.forget();
+    if (gatherer_.active()) return;  // gathered by the passes that read them
+    for (const Bucket& bucket : layout_.all()) reducer_.gather(bucket, runtime_.gather());
+    runtime_.synchronize();
+}
+
+void BucketSchedule::gather(const Bucket& bucket) {
+    if (!gatherer_.active()) return;
+    reducer_.gather(bucket, runtime_.gather());
+    gatherer_.forget();
+}
+
+}  // namespace speedrun
