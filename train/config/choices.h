@@ -9,7 +9,7 @@
 #include "data/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
-#include "train/config/choice.h"
+#include "train/fields/choice.h"
 
 namespace speedrun {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/config/choices.h"
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 #include "train/config/model_parts.h"
 
 namespace speedrun {

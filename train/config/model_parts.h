@@ -14,7 +14,7 @@
 #include "kernels/ops/combine.h"
 #include "kernels/ops/loss.h"
 #include "train/config/choices.h"
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 #include "train/config/fp8.h"
 
 namespace speedrun {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/ops/ops.h"
-#include "train/config/scheduled.h"
+#include "train/fields/scheduled.h"
 
 namespace speedrun {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "train/config/choice.h"
-#include "train/config/scheduled.h"
+#include "train/fields/choice.h"
+#include "train/fields/scheduled.h"
 
 namespace speedrun {
 
