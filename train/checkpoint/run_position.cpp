@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/device/error.h"
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 namespace speedrun {
 

@@ -12,8 +12,12 @@ set(speedrun_config_sources
   ${CMAKE_CURRENT_LIST_DIR}/model_parts.cpp
   ${CMAKE_CURRENT_LIST_DIR}/model_parts_check.cpp
   ${CMAKE_CURRENT_LIST_DIR}/network_numbers.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/optimizer_config.cpp
   ${CMAKE_CURRENT_LIST_DIR}/spell_out.cpp
   ${CMAKE_CURRENT_LIST_DIR}/stages.cpp
   ${CMAKE_CURRENT_LIST_DIR}/suggestion.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/whole_attention.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/whole_attention.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../fields/field_texts.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../optim/adamw.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../optim/lion.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../optim/muon.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/../optim/optimizers.cpp)

@@ -7,7 +7,7 @@
 
 #include "train/engine/zero_batches.h"
 #include "train/model/build_model.h"
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 #include "train/sharding/resolve_ranks.h"
 
 namespace speedrun {
