@@ -1,6 +1,5 @@
-// Passes every operation on to another Ops and notes what it was asked for: which operation, the shape of a
-// product, its FLOPs, and the least bytes that it has to move, each operand read once and each result written
-// once. With a device also when it ran, from events around it.
+// Forwards every operation to another Ops and records each call: the operation, the shape of a product, its FLOPs and the
+// least bytes moved. With a device also its time, from events around the call.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +11,16 @@
 
 namespace speedrun {
 
-// What one call of an operation is, and what it costs at least.
+// One call of an operation and its least cost.
 struct OpCost {
     const char* op = "";        // the method of Ops
     op::ProductShape product;   // zeros where it is none
-    int64_t flops = 0;          // of products and attention, as Ops::flops() counts them
+    int64_t flops = 0;          // as Ops::flops() counts
     int64_t bytes = 0;          // read and written
-    int64_t bytes_written = 0;  // of those
+    int64_t bytes_written = 0;  // included in bytes
 
     bool is_product() const { return product.sizes[0] > 0; }
-    // "matmul 8192x768x256 nt", "gram 4x768x768", "add": what calls are added up under. The letters: a, b
-    // normal or transposed.
+    // Key of sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". Letters: a and b normal or transposed.
     std::string name() const;
 };
 
@@ -36,8 +34,8 @@ class MeteredOps final : public Ops {
     // Both must outlive this. device: times each call too (a pair of events costs microseconds).
     explicit MeteredOps(Ops& ops, Device* device = nullptr) : ops_(ops), device_(device) {}
 
-    // Notes calls from here on, forgetting those before; their events are used again, so all of them have to
-    // be done. Until start(), operations are only passed on.
+    // Clears the records and starts to record. Recorded calls must be complete, because their events are used again. Before
+    // start() operations are only forwarded.
     void start();
     void stop() { on_ = false; }
     const std::vector<Call>& calls() const { return calls_; }

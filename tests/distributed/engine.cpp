@@ -102,18 +102,18 @@ Config config_of(const Mode& mode) {
     // and two: nothing could be told from them.
     if (family == "gpt2") rest.lr = matrices.lr = 0.001;
     if (matrices.type == OptimizerKind::muon) matrices.lr = 0.02;
-    matrices.heads_per_matrix = mode.heads_per_matrix;
-    matrices.normuon = mode.heads_per_matrix > 0;
+    matrices.muon.heads_per_matrix = mode.heads_per_matrix;
+    matrices.muon.normuon = mode.heads_per_matrix > 0;
     rest.every = mode.every;
     // Keys' biases have a gradient of 0 but for rounding, which AdamW would blow up to whole steps.
-    matrices.epsilon = rest.epsilon = 1e-5;
+    for (OptimizerGroupConfig* group : {&matrices, &rest}) group->adamw.epsilon = group->muon.epsilon = 1e-5;
     if (mode.stages) {
         config.schedule.stages = {kSanitized ? 1 : 3, kSanitized ? 2 : 6, kSteps};
         config.schedule.lr_factor = Scheduled<double>({{1, 1}, {1, 0.5}, {0.8, 0.8}});
         config.model.window = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
         if (family == "parts")
             config.model.parts.loss.weights[1] = Scheduled<double>({{0.5, 0.25}, {0.25, 0}, {0, 0}});
-        matrices.momentum = Scheduled<double>({{0.9, 0.9}, {0.9, 0.95}, {0.95, 0.95}});
+        matrices.muon.momentum = Scheduled<double>({{0.9, 0.9}, {0.9, 0.95}, {0.95, 0.95}});
     }
     config.optimizers.groups = {matrices, rest};
     return config;

@@ -47,9 +47,9 @@ OptimizersConfig optimizers_of(const Case& c) {
     OptimizerGroupConfig group = optimizer_group(OptimizerKind::muon, {"*"});
     group.lr = 0.05;
     group.weight_decay = 0.1;
-    group.normuon = c.normuon;
-    group.heads_per_matrix = c.heads;
-    group.cautious = true;
+    group.muon.normuon = c.normuon;
+    group.muon.heads_per_matrix = c.heads;
+    group.muon.cautious = true;
     OptimizersConfig config;
     config.groups = {group};
     return config;

@@ -66,7 +66,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
         const ParameterTable table = parameters_of(c.model, c.longest_sequence());
         std::vector<bool> kept;
         for (const int group : assign_groups(table, c.optimizers))
-            kept.push_back(c.optimizers.groups[static_cast<size_t>(group)].weights_dtype == DType::bf16);
+            kept.push_back(c.optimizers.groups[static_cast<size_t>(group)].weights_dtype() == DType::bf16);
         return kept;
     }
 

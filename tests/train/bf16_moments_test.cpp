@@ -18,7 +18,7 @@ namespace bf16_moments_test {
 OptimizerGroupConfig adamw(DType moments) {
     OptimizerGroupConfig group;
     group.params = {"*"};
-    group.moments_dtype = moments;
+    group.adamw.moments_dtype = moments;
     return group;
 }
 

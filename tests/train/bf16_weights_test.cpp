@@ -137,7 +137,7 @@ TEST(Bf16WeightsTest, AreComputedWithInBf16) {
 
 TEST(Bf16WeightsTest, CheckpointsHoldThemAsTheyAre) {
     OptimizersConfig optimizers = muon_and_adamw();
-    optimizers.groups[1].weights_dtype = DType::bf16;
+    optimizers.groups[1].adamw.weights_dtype = DType::bf16;
     for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(tiny_model(), 8), optimizers)) {
         const bool is_bf16 = tensor.name == "master/embed.weight" || tensor.name == "master/head.weight";
         EXPECT_EQ(tensor.dtype, is_bf16 ? DType::bf16 : DType::f32) << tensor.name;

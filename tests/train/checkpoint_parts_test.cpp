@@ -1,6 +1,6 @@
 // Checkpoints of ranks that cut parameters along a tensor axis and shards: of the same tensors as one rank's, and read by
 // any other cut.
-// Covers: train/sharding/sharded_state.cpp
+// Covers: train/sharding/sharded_state.cpp train/optim/state.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -210,7 +210,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     OptimizersConfig config = adamw();
     config.groups.insert(config.groups.begin(), OptimizerGroupConfig());
     config.groups[0].type = OptimizerKind::muon;
-    config.groups[0].normuon = true;
+    config.groups[0].muon.normuon = true;
     config.groups[0].params = {"*.weight"};
     const std::vector<CheckpointTensor> whole = checkpoint_tensors(cut_table({}), config);
     const CheckpointTensor of_qkv{"normuon_v/qkv.weight", {3, 6}}, of_down{"normuon_v/down.weight", {1, 12}};
@@ -218,7 +218,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     EXPECT_EQ(std::count(whole.begin(), whole.end(), of_down), 1);
     for (const int parts : {2, 3})
         EXPECT_EQ(checkpoint_tensors(cut_table({.size = parts, .index = 1}), config), whole);
-    config.groups[0].normuon_lines = NormuonLines::rows;
+    config.groups[0].muon.normuon_lines = NormuonLines::rows;
     const std::vector<CheckpointTensor> by_row = checkpoint_tensors(cut_table({}), config);
     EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 5}}), 1);
 }
@@ -231,9 +231,13 @@ TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
     OptimizersConfig config;
     config.groups.resize(1);
     OptimizerGroupConfig& group = config.groups[0];
-    group = {.type = OptimizerKind::muon, .params = {"*"}, .normuon = true, .heads_per_matrix = 3};
+    group = {};
+    group.type = OptimizerKind::muon;
+    group.params = {"*"};
+    group.muon.normuon = true;
+    group.muon.heads_per_matrix = 3;
     const auto state = [&](NormuonLines lines) {
-        group.normuon_lines = lines;
+        group.muon.normuon_lines = lines;
         return checkpoint_tensors(table, config).back();
     };
     // Two of 6 x 6 of q, two of k, and 12 x 6 of v.

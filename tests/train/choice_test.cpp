@@ -1,5 +1,5 @@
 // Options that are one word out of a list.
-#include "train/config/choice.h"
+#include "train/fields/choice.h"
 
 #include <gtest/gtest.h>
 

@@ -57,7 +57,7 @@ TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
 
 TEST(AssignGroupsTest, VectorsHaveMastersOfF32) {
     OptimizerGroupConfig group = optimizer_group(OptimizerKind::adamw, {"*"});
-    group.weights_dtype = DType::bf16;
+    group.adamw.weights_dtype = DType::bf16;
     EXPECT_EQ(assignment_error(tiny_model(), {group}), "no error") << "it has matrices alone";
     const std::string message = assignment_error(tiny_model(Family::gpt2), {group});
     EXPECT_NE(message.find("optimizers.groups[0]: weights_dtype is bf16, but its params match the vector "),
@@ -83,10 +83,10 @@ TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
     const ModelConfig model =
         model_of(Family::modern, {.layers = 1, .width = 48, .heads = 6, .vocabulary = 50});
     for (const int64_t heads : {0, 1, 2, 3, 6}) {
-        matrices.heads_per_matrix = heads;
+        matrices.muon.heads_per_matrix = heads;
         EXPECT_EQ(assignment_error(model, {matrices, rest}), "no error") << heads;
     }
-    matrices.heads_per_matrix = 4;
+    matrices.muon.heads_per_matrix = 4;
     EXPECT_NE(assignment_error(model, {matrices, rest})
                   .find("optimizers.groups[0].heads_per_matrix 4 does not divide the 6 heads of "
                         "blocks.0.attn.qkv.weight"),

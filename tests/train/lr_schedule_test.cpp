@@ -1,5 +1,5 @@
 // Learning rate and momentum over the steps of a run, at the corners.
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -90,25 +90,27 @@ TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
 
 TEST(MuonMomentumTest, LinearThenConstant) {
     OptimizerGroupConfig group;
-    group.momentum_start = 0.85;
-    group.momentum = 0.95;
-    group.momentum_warmup_steps = 300;
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, 0), 0.85);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, 150), 0.90);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, 300), 0.95);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, 10000), 0.95);
-    group.momentum_warmup_steps = 0;
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, 0), 0.95);
+    group.muon.momentum_start = 0.85;
+    group.muon.momentum = 0.95;
+    group.muon.momentum_warmup_steps = 300;
+    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 0), 0.85);
+    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 150), 0.90);
+    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 300), 0.95);
+    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 10000), 0.95);
+    group.muon.momentum_warmup_steps = 0;
+    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 0), 0.95);
 }
 
 // The last 50 of 2245 steps: from 0.95 at step 2195 towards 0.85, which step 2245 would have if there were one.
 TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     const ScheduleConfig schedule{.steps = 2245, .stages = {}};
     OptimizerGroupConfig group;
-    group.momentum_start = 0.85;
-    group.momentum = 0.95;
-    group.momentum_cooldown_steps = 50;
-    const auto at = [&](int64_t step) { return muon_momentum_at(group, step, schedule.point_of(step)); };
+    group.muon.momentum_start = 0.85;
+    group.muon.momentum = 0.95;
+    group.muon.momentum_cooldown_steps = 50;
+    const auto at = [&](int64_t step) {
+        return muon_momentum_at(group, group.muon, step, schedule.point_of(step));
+    };
     EXPECT_DOUBLE_EQ(at(0), 0.85);
     EXPECT_DOUBLE_EQ(at(150), 0.90);
     for (const int64_t step : {300, 2000, 2195}) EXPECT_EQ(at(step), 0.95) << step;
@@ -117,40 +119,42 @@ TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     EXPECT_DOUBLE_EQ(at(2244), 0.95 - 0.1 * 49 / 50);
     EXPECT_DOUBLE_EQ(at(2245), 0.85);
     EXPECT_DOUBLE_EQ(at(3000), 0.85);
-    group.momentum_cooldown_steps = 0;
+    group.muon.momentum_cooldown_steps = 0;
     EXPECT_EQ(at(2244), 0.95);
 
-    group.momentum_cooldown_steps = 50;  // final steps are steps of the run
+    group.muon.momentum_cooldown_steps = 50;  // final steps are steps of the run
     const ScheduleConfig longer{.steps = 2205, .final_steps = 40, .stages = {}};
     for (const int64_t step : {0, 2195, 2196, 2244})
-        EXPECT_EQ(muon_momentum_at(group, step, longer.point_of(step)), at(step)) << step;
+        EXPECT_EQ(muon_momentum_at(group, group.muon, step, longer.point_of(step)), at(step)) << step;
 }
 
 // A run shorter than warm-up and cooldown together never gets to the full momentum, and has no step in it.
 TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
     const ScheduleConfig schedule{.steps = 10, .stages = {}};
     OptimizerGroupConfig group;
-    group.momentum_start = 0;
-    group.momentum = 1;
-    group.momentum_warmup_steps = 10;
-    group.momentum_cooldown_steps = 10;
+    group.muon.momentum_start = 0;
+    group.muon.momentum = 1;
+    group.muon.momentum_warmup_steps = 10;
+    group.muon.momentum_cooldown_steps = 10;
     const double expected[] = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.4, 0.3, 0.2, 0.1};
     for (int64_t step = 0; step < 10; ++step)
-        EXPECT_DOUBLE_EQ(muon_momentum_at(group, step, schedule.point_of(step)), expected[step]) << step;
+        EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, step, schedule.point_of(step)), expected[step])
+            << step;
 }
 
 // An optimizer that steps every third step of 30 counts its own ten: the last two are those of steps 26 and 29 of the run.
 TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
     OptimizerGroupConfig group;
-    group.momentum_start = 0;
-    group.momentum = 1;
-    group.momentum_warmup_steps = 0;
-    group.momentum_cooldown_steps = 2;
+    group.muon.momentum_start = 0;
+    group.muon.momentum = 1;
+    group.muon.momentum_warmup_steps = 0;
+    group.muon.momentum_cooldown_steps = 2;
     group.every = 3;
     for (const int64_t steps : {30, 31, 32}) {
         const ScheduleConfig schedule{.steps = steps, .stages = {}};
         const auto at = [&](int64_t own) {
-            return muon_momentum_at(group, own, schedule.point_of(own * group.every + group.every - 1));
+            return muon_momentum_at(group, group.muon, own,
+                                    schedule.point_of(own * group.every + group.every - 1));
         };
         EXPECT_EQ(at(7), 1) << steps;
         EXPECT_EQ(at(8), 1) << steps << ": the first of the two";

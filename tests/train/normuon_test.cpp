@@ -9,7 +9,6 @@
 
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"
-#include "train/optim/lr_schedule.h"
 
 namespace speedrun::testing {
 namespace normuon_test {
@@ -17,8 +16,8 @@ namespace normuon_test {
 class NormuonTest : public ::testing::Test {
   protected:
     NormuonTest() {
-        fixture_.group.normuon = true;
-        fixture_.group.beta2 = 0.8;
+        fixture_.group.muon.normuon = true;
+        fixture_.group.muon.beta2 = 0.8;
     }
     OptimizerHarness harness() const { return muon_harness(fixture_, DType::f32); }
     // The way of one parameter, step by step, whose matrices have so many rows each.
@@ -31,12 +30,12 @@ class NormuonTest : public ::testing::Test {
         master.values = entry.start;
         std::vector<Matrix> second_moments;
         for (const int64_t rows : rows_of)
-            second_moments.emplace_back(1, num_lines(group.normuon_lines, rows, cols));
+            second_moments.emplace_back(1, num_lines(group.muon.normuon_lines, rows, cols));
         std::vector<Values> after;
         for (int step = 0; step < 10; ++step) {
             grad.values = entry.gradients.at(step);
-            const float mu = static_cast<float>(muon_momentum_at(group, step));
-            const Matrix direction = reference::muon_momentum(momentum, grad, 1.0, mu, group.nesterov);
+            const float mu = static_cast<float>(muon_momentum_at(group, group.muon, step));
+            const Matrix direction = reference::muon_momentum(momentum, grad, 1.0, mu, group.muon.nesterov);
             int64_t begin = 0;
             for (size_t i = 0; i < rows_of.size(); ++i) {
                 Matrix one(rows_of[i], cols), weights(rows_of[i], cols);
@@ -44,14 +43,14 @@ class NormuonTest : public ::testing::Test {
                     one[j] = direction[begin + j];
                     weights[j] = master[begin + j];
                 }
-                one = reference::polar_express(one, group.polar_epsilon);
-                reference::normuon_scale(one, second_moments[i], static_cast<float>(group.beta2),
-                                         group.normuon_lines, static_cast<float>(group.epsilon));
+                one = reference::polar_express(one, group.muon.polar_epsilon);
+                reference::normuon_scale(one, second_moments[i], static_cast<float>(group.muon.beta2),
+                                         group.muon.normuon_lines, static_cast<float>(group.muon.epsilon));
                 const double scale =
                     std::sqrt(std::max(1.0, static_cast<double>(rows_of[i]) / static_cast<double>(cols)));
                 const double lr = group.lr * fixture_.lr_factors[step];
                 reference::muon_apply(weights, one, static_cast<float>(lr * scale),
-                                      static_cast<float>(group.weight_decay / scale), group.cautious);
+                                      static_cast<float>(group.weight_decay / scale), group.muon.cautious);
                 for (int64_t j = 0; j < one.size(); ++j) master[begin + j] = weights[j];
                 begin += one.size();
             }
@@ -62,7 +61,7 @@ class NormuonTest : public ::testing::Test {
 
     // Rows of each matrix: of a stack, the first ones of which are cut by heads where the group says so.
     std::vector<int64_t> rows_of(const Parameter& p) const {
-        const int64_t rows = p.shape[0] / p.matrices, heads = fixture_.group.heads_per_matrix;
+        const int64_t rows = p.shape[0] / p.matrices, heads = fixture_.group.muon.heads_per_matrix;
         if (heads == 0 || p.matrices == 1) return std::vector<int64_t>(static_cast<size_t>(p.matrices), rows);
         std::vector<int64_t> cut(static_cast<size_t>(2 * kHeads / heads), rows * heads / kHeads);  // q, k
         cut.push_back(rows);
@@ -98,7 +97,7 @@ class NormuonTest : public ::testing::Test {
 
 TEST_F(NormuonTest, TenStepsAgreeInF32) {
     const Ends ends = ends_of_reference_steps();
-    fixture_.group.normuon = false;
+    fixture_.group.muon.normuon = false;
     OptimizerHarness plain = harness();
     for (const auto& [name, entry] : fixture_.parameters) {
         for (int step = 0; step < 10; ++step)
@@ -121,20 +120,20 @@ TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
         EXPECT_GT(largest, 1e-3) << "the key changes nothing";
         fixture_.group = given;
     };
-    fixture_.group.normuon_lines = NormuonLines::columns;
+    fixture_.group.muon.normuon_lines = NormuonLines::columns;
     expect_other_ends("normuon_lines");
-    fixture_.group.epsilon = 0.1;
+    fixture_.group.muon.epsilon = 0.1;
     expect_other_ends("epsilon");
-    fixture_.group.polar_epsilon = 100;
+    fixture_.group.muon.polar_epsilon = 100;
     expect_other_ends("polar_epsilon");
 }
 
 // Pairs of heads of q and of k, values whole. By rows they have as many second moments, by the longer side more.
 TEST_F(NormuonTest, TenStepsAgreeWhereHeadsArePairs) {
     const Ends usual = ends_of_reference_steps();
-    fixture_.group.heads_per_matrix = 2;
+    fixture_.group.muon.heads_per_matrix = 2;
     for (const NormuonLines lines : {NormuonLines::more, NormuonLines::rows}) {
-        fixture_.group.normuon_lines = lines;
+        fixture_.group.muon.normuon_lines = lines;
         for (const auto& [name, end] : ends_of_reference_steps()) {
             if (name.find("qkv") == std::string::npos) continue;
             EXPECT_GT(way_between(end, usual.at(name), fixture_.parameters.at(name)), 1e-2) << name;
@@ -164,9 +163,9 @@ TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {
 
 TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
     OptimizerHarness by_the_longer = harness();
-    fixture_.group.normuon_lines = NormuonLines::columns;
+    fixture_.group.muon.normuon_lines = NormuonLines::columns;
     OptimizerHarness by_column = harness();
-    fixture_.group.normuon = false;
+    fixture_.group.muon.normuon = false;
     OptimizerHarness without = harness();
     int64_t longer = 0, columns = 0;
     for (const auto& [name, entry] : fixture_.parameters) {

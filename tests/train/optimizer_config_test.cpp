@@ -1,4 +1,5 @@
 // What the groups of section `optimizers` take and refuse.
+// Covers: train/fields/field_texts.cpp
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
@@ -38,35 +39,48 @@ TEST(OptimizerConfigTest, WeightDecayIsByTheLearningRateUnlessSaid) {
 }
 
 TEST(OptimizerConfigTest, CautiousDecayIsOfAdamwAndMuon) {
-    EXPECT_FALSE(group_of({}).cautious);
-    EXPECT_TRUE(group_of({"cautious=true"}).cautious);
-    EXPECT_TRUE(group_of({"type=muon", "cautious=true"}).cautious);
-    expect_refused({"type=lion", "cautious=true"}, "optimizers.groups[0].cautious is true, but lion");
-    EXPECT_TRUE(group_of({"cautious=true"}).decays_unmoved);
-    EXPECT_FALSE(group_of({"cautious=true", "decays_unmoved=false"}).decays_unmoved);
+    EXPECT_FALSE(group_of({}).adamw.cautious);
+    EXPECT_TRUE(group_of({"cautious=true"}).adamw.cautious);
+    EXPECT_TRUE(group_of({"type=muon", "cautious=true"}).muon.cautious);
+    expect_refused({"type=lion", "cautious=true"}, "optimizers.groups[0].cautious is true, but type is lion");
+    EXPECT_TRUE(group_of({"cautious=true"}).adamw.decays_unmoved);
+    EXPECT_FALSE(group_of({"cautious=true", "decays_unmoved=false"}).adamw.decays_unmoved);
     expect_refused({"decays_unmoved=false"}, "decays_unmoved is false, but cautious is false");
     expect_refused({"type=muon", "cautious=true", "decays_unmoved=false"},
                    "decays_unmoved is false, but type is muon");
 }
 
 TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
-    EXPECT_EQ(group_of({}).normuon_lines, NormuonLines::more);
-    EXPECT_EQ(group_of({"type=muon", "normuon=true", "normuon_lines=columns"}).normuon_lines,
+    EXPECT_EQ(group_of({}).muon.normuon_lines, NormuonLines::more);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "normuon_lines=columns"}).muon.normuon_lines,
               NormuonLines::columns);
     expect_refused(
         {"normuon_lines=columns"},
-        "optimizers.groups[0].normuon_lines is columns, but type is adamw and normuon false: leave it "
-        "at auto, or set type=muon and normuon=true");
+        "optimizers.groups[0].normuon_lines is columns, but type is adamw: set it to auto, or type=muon");
     expect_refused({"type=muon", "normuon_lines=rows"},
-                   "normuon_lines is rows, but type is muon and normuon false");
+                   "normuon_lines is rows, but normuon is false: leave it at auto, or set normuon=true");
     expect_refused({"normuon_lines=cols"}, "expected auto | rows | columns, got \"cols\"");
 }
 
+// --set type=WORD keeps the other keys. Keys of the first versions may stand beside any type.
+TEST(OptimizerConfigTest, KeysOfOtherTypesAreRefusedUnlessTheyAlwaysWereAccepted) {
+    const OptimizerGroupConfig group =
+        group_of({"momentum=0.5", "normuon=true", "nesterov=false", "beta2=0.5"});
+    EXPECT_EQ(group.muon.momentum.in(0).from, 0.5);
+    EXPECT_EQ(group.adamw.beta2, 0.5);
+    EXPECT_EQ(group.lion.beta2, 0.5);
+    EXPECT_EQ(group.muon.beta2, 0.5);
+    expect_refused(
+        {"heads_per_matrix=2"},
+        "optimizers.groups[0].heads_per_matrix is 2, but type is adamw: set it to 0, or type=muon");
+    group_of({"type=muon", "moments_dtype=f32", "heads_per_matrix=2"});
+}
+
 TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
-    EXPECT_EQ(group_of({}).moments_dtype, DType::f32);
-    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta1=0.65", "beta2=0.95"}).moments_dtype, DType::bf16);
-    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta2=0.99"}).moments_dtype, DType::bf16);
-    EXPECT_EQ(group_of({"beta2=0.999"}).moments_dtype, DType::f32);
+    EXPECT_EQ(group_of({}).adamw.moments_dtype, DType::f32);
+    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta1=0.65", "beta2=0.95"}).adamw.moments_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"moments_dtype=bf16", "beta2=0.99"}).adamw.moments_dtype, DType::bf16);
+    EXPECT_EQ(group_of({"beta2=0.999"}).adamw.moments_dtype, DType::f32);
     expect_refused(
         {"type=muon", "moments_dtype=bf16"},
         "optimizers.groups[0].moments_dtype is bf16, but type is muon: set it to f32, or type=adamw");
@@ -79,10 +93,10 @@ TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
 }
 
 TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
-    EXPECT_EQ(group_of({}).weights_dtype, DType::f32);
-    EXPECT_EQ(group_of({"weights_dtype=bf16"}).weights_dtype, DType::bf16);
-    EXPECT_EQ(group_of({"weights_dtype=bf16", "moments_dtype=bf16"}).weights_dtype, DType::bf16);
-    EXPECT_EQ(group_of({"type=muon", "normuon=true", "weights_dtype=bf16"}).weights_dtype, DType::bf16);
+    EXPECT_EQ(group_of({}).weights_dtype(), DType::f32);
+    EXPECT_EQ(group_of({"weights_dtype=bf16"}).weights_dtype(), DType::bf16);
+    EXPECT_EQ(group_of({"weights_dtype=bf16", "moments_dtype=bf16"}).weights_dtype(), DType::bf16);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "weights_dtype=bf16"}).weights_dtype(), DType::bf16);
     expect_refused({"type=lion", "weights_dtype=bf16"},
                    "optimizers.groups[0].weights_dtype is bf16, but type is lion");
     expect_refused({"weights_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
@@ -99,8 +113,9 @@ TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
     const auto with = [](const std::string& cooldown) {
         return Settings{"type=muon", "momentum_cooldown_steps=" + cooldown};
     };
-    EXPECT_EQ(group_of({}).momentum_cooldown_steps, 0);
-    EXPECT_EQ(config_of(with("10"), {"schedule.steps=10"}).optimizers.groups[0].momentum_cooldown_steps, 10);
+    EXPECT_EQ(group_of({}).muon.momentum_cooldown_steps, 0);
+    EXPECT_EQ(config_of(with("10"), {"schedule.steps=10"}).optimizers.groups[0].muon.momentum_cooldown_steps,
+              10);
     expect_refused(
         with("11"),
         "optimizers.groups[0].momentum_cooldown_steps 11 exceeds the 10 steps that the group takes in 10 "
@@ -108,16 +123,15 @@ TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
         {"schedule.steps=10"});
     expect_refused(with("4"), "exceeds the 3 steps that the group takes in 10 steps of the run (every 3)",
                    {"schedule.steps=10", "optimizers.groups.0.every=3"});
-    expect_refused(
-        {"momentum_cooldown_steps=5"},
-        "momentum_cooldown_steps is 5, but type is adamw, whose beta1 is no momentum that cools down");
+    expect_refused({"momentum_cooldown_steps=5"},
+                   "momentum_cooldown_steps is 5, but type is adamw: set it to 0, or type=muon");
     expect_refused(with("-1"), "momentum_cooldown_steps: -1 is outside");
 }
 
 TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
-    EXPECT_EQ(group_of({}).epsilon, 1e-8);
-    EXPECT_EQ(group_of({}).polar_epsilon, 1e-6);
-    EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).epsilon, 1e-10);
+    EXPECT_EQ(group_of({}).adamw.epsilon, 1e-8);
+    EXPECT_EQ(group_of({}).muon.polar_epsilon, 1e-6);
+    EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).muon.epsilon, 1e-10);
     for (const char* type : {"type=adamw", "type=lion", "type=muon"}) {
         for (const char* epsilon : {"epsilon=0", "epsilon=1e-300", "epsilon=1e-45", "epsilon=-1e-8"})
             expect_refused({type, epsilon}, "is outside [1e-30, 1]");
@@ -128,8 +142,8 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
 
 // With 1 AdamW divides 0 by 0, and a momentum never moves; an f32 this close to 1 is 1.
 TEST(OptimizerConfigTest, DecaysAreBelowOne) {
-    EXPECT_EQ(group_of({"beta1=0", "beta2=0.9999"}).beta2, 0.9999);
-    EXPECT_EQ(group_of({"type=muon", "momentum=0.99"}).momentum.in(0).from, 0.99);
+    EXPECT_EQ(group_of({"beta1=0", "beta2=0.9999"}).adamw.beta2, 0.9999);
+    EXPECT_EQ(group_of({"type=muon", "momentum=0.99"}).muon.momentum.in(0).from, 0.99);
     for (const std::string key : {"beta1", "beta2", "momentum", "momentum_start"}) {
         for (const std::string value : {"1", "0.99999999", "1.5", "-0.1"})
             expect_refused({key + "=" + value}, key + ": " + value + " is outside [0, 0.999999]");

@@ -18,8 +18,11 @@ namespace optimizer_fixture_test {
 
 std::vector<std::string> elementwise_optimizers() {
     std::vector<std::string> words;
-    for (const Word<OptimizerKind>& word : kWords<OptimizerKind>)
-        if (!needs_whole_matrices({.type = word.value, .params = {}})) words.emplace_back(word.text);
+    for (const Word<OptimizerKind>& word : kWords<OptimizerKind>) {
+        OptimizerGroupConfig group;
+        group.type = word.value;
+        if (!needs_whole_matrices(group)) words.emplace_back(word.text);
+    }
     return words;
 }
 

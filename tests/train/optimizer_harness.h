@@ -68,7 +68,7 @@ class OptimizerHarness {
   private:
     static BucketRules rules_of(const OptimizerGroupConfig& group) {
         BucketRules rules;
-        rules.heads_per_matrix = {group.heads_per_matrix};
+        rules.heads_per_matrix = {group.heads_per_matrix()};
         return rules;
     }
     const Bucket& bucket(const std::string& name) const {  // alone, each parameter is one

@@ -45,7 +45,7 @@ TEST(PlanParameters, EveryParameterHasAMeaning) {
 TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
     Config config = parts("bf16");
     for (OptimizerGroupConfig& group : config.optimizers.groups)
-        if (group.type == OptimizerKind::muon) group.weights_dtype = DType::bf16;
+        if (group.type == OptimizerKind::muon) group.muon.weights_dtype = DType::bf16;
     int64_t kept_in_bf16 = 0;
     for (const Json& row : Json::parse(parameters_json(config))) {
         EXPECT_EQ(row["kept_in"], row["optimizer"] == "muon" ? "bf16" : "f32") << row;

@@ -6,7 +6,7 @@
 
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 namespace speedrun {
 namespace stages_test {
@@ -346,7 +346,8 @@ TEST(StagesTest, MomentumGoesByStage) {
                                      "optimizers.groups.0.momentum_warmup_steps=0"});
     const double momentum[] = {0.8, 0.8, 0.9, 0.8, 0.7, 0.7};
     for (int64_t step = 0; step < 6; ++step)
-        EXPECT_DOUBLE_EQ(muon_momentum_at(config.optimizers.groups[0], step, config.schedule.point_of(step)),
+        EXPECT_DOUBLE_EQ(muon_momentum_at(config.optimizers.groups[0], config.optimizers.groups[0].muon, step,
+                                          config.schedule.point_of(step)),
                          momentum[step])
             << step;
 }

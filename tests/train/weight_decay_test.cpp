@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "tests/train/optimizer_harness.h"
-#include "train/optim/lr_schedule.h"
 
 namespace speedrun::testing {
 namespace weight_decay_test {
@@ -57,7 +56,7 @@ TEST_P(WeightDecayTest, IsByItsSquareAndTheFactorOfTheShapeOnce) {
 // A weight that stands still is no reason to be careful.
 TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
     if (GetParam() == OptimizerKind::lion) GTEST_SKIP() << "lion has none";
-    fixture_.group.cautious = true;
+    fixture_.group.adamw.cautious = fixture_.group.muon.cautious = true;
     expect_shrinks(1, [](double) { return 0.3 * 1.2; });
     fixture_.group.weight_decay_by = DecayBy::lr_squared;
     expect_shrinks(1, [](double scale) { return 0.3 * (0.3 * scale) * 1.2; });
@@ -65,7 +64,7 @@ TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
 
 // A rate of 0.03 and a decay of 1.2, as NorMuon is used on 124M models: 3.6%, or 0.11% a step.
 TEST(WeightDecayAmountTest, AtACommonRate) {
-    OptimizerGroupConfig group{.type = OptimizerKind::muon, .params = {}, .lr = 0.03, .weight_decay = 1.2};
+    StepSettings group{.lr = 0.03, .weight_decay = 1.2};
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.036);
     group.weight_decay_by = DecayBy::lr_squared;
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.00108);

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/device/error.h"
-#include "train/config/update_period.h"
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
+#include "train/optim/update_period.h"
 
 namespace speedrun {
 

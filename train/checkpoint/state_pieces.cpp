@@ -1,7 +1,7 @@
 #include "train/checkpoint/state_pieces.h"
 
 #include "train/optim/groups.h"
-#include "train/optim/optimizers.h"
+#include "train/optim/state.h"
 #include "train/sharding/step_collectives.h"
 
 namespace speedrun {
@@ -54,31 +54,6 @@ std::vector<TensorBox> boxes_in_whole(const StateKind& kind, const Piece& piece)
     return boxes;
 }
 
-// What its group's optimizer remembers of a parameter.
-std::vector<CheckpointTensor> state_tensors(const OptimizerGroupConfig& group, const Parameter& p) {
-    std::vector<std::vector<StateKind>> of_matrices;
-    if (p.is_matrix()) {
-        const std::vector<int64_t> whole = p.whole_shape();
-        for (const auto& [first, rows, matrices] : p.row_blocks(group.heads_per_matrix))
-            of_matrices.insert(of_matrices.end(), static_cast<size_t>(matrices),
-                               state_kinds(group, rows * whole[0] / p.shape[0] / matrices, whole[1]));
-    } else {
-        of_matrices.push_back(state_kinds(group, 0, 0));
-    }
-    std::vector<CheckpointTensor> tensors;
-    for (size_t k = 0; k < of_matrices.front().size(); ++k) {
-        const StateKind& kind = of_matrices.front()[k];
-        if (kind.per_element()) {
-            tensors.push_back(tensor_of(kind, p));
-            continue;
-        }
-        std::vector<int64_t> numbers;
-        for (const auto& kinds : of_matrices) numbers.push_back(kinds[k].values);
-        tensors.push_back(tensor_of(kind, p, shape_of_state(numbers)));
-    }
-    return tensors;
-}
-
 }  // namespace
 
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
@@ -87,8 +62,9 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table,
     std::vector<CheckpointTensor> tensors;
     for (const Parameter& p : table.all()) {
         const OptimizerGroupConfig& group = config.groups[static_cast<size_t>(group_of[p.id])];
-        tensors.push_back(tensor_of({.name = "master", .dtype = group.weights_dtype}, p));
-        for (CheckpointTensor& tensor : state_tensors(group, p)) tensors.push_back(std::move(tensor));
+        tensors.push_back(tensor_of({.name = "master", .dtype = group.weights_dtype()}, p));
+        for (StateTensor& state : state_tensors(group, p))
+            tensors.push_back(tensor_of(state.kind, p, std::move(state.shape)));
     }
     for (const KeptScale& scale : table.scales()) tensors.push_back(tensor_of(scale));
     return tensors;

@@ -70,7 +70,7 @@ std::string stage_text(const Config& config, int64_t stage) {
     for (const auto& [name, keys] : config.model.parts.windows) listed("window " + name, keys);
     listed("tokens of a document", config.data.max_document_tokens);
     for (size_t i = 0; i < config.optimizers.groups.size(); ++i) {
-        const Scheduled<double>& momentum = config.optimizers.groups[i].momentum;
+        const Scheduled<double>& momentum = config.optimizers.groups[i].muon.momentum;
         if (!momentum.is_number())
             text += fmt::format(", momentum of group {} {}", i, entry(momentum.in(stage)));
     }

@@ -52,7 +52,7 @@ std::vector<Row> rows_of(const Config& config) {
         const OptimizerGroupConfig& steps_it = config.optimizers.groups[static_cast<size_t>(group)];
         rows.push_back({.name = p.name,
                         .dtype = std::string(name_of(p.full_precision ? DType::f32 : real)),
-                        .kept_in = word_of(steps_it.weights_dtype),
+                        .kept_in = word_of(steps_it.weights_dtype()),
                         .init = init_text(p.init),
                         .optimizer = word_of(steps_it.type),
                         .meaning = p.meaning,

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 
 namespace speedrun {
 

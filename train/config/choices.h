@@ -9,7 +9,7 @@
 #include "data/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
-#include "train/config/choice.h"
+#include "train/fields/choice.h"
 
 namespace speedrun {
 
@@ -88,25 +88,7 @@ template <>
 inline constexpr Word<Checkpointing> kWords<Checkpointing>[] = {
     {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
 
-// ---- optimizers and schedule
-
-enum class OptimizerKind : uint8_t { adamw, muon, lion };
-template <>
-inline constexpr Word<OptimizerKind> kWords<OptimizerKind>[] = {
-    {"adamw", OptimizerKind::adamw}, {"muon", OptimizerKind::muon}, {"lion", OptimizerKind::lion}};
-
-// What a step multiplies weight_decay by: the learning rate, or its square.
-enum class DecayBy : uint8_t { lr, lr_squared };
-template <>
-inline constexpr Word<DecayBy> kWords<DecayBy>[] = {{"lr", DecayBy::lr}, {"lr_squared", DecayBy::lr_squared}};
-
-template <>
-inline constexpr Word<NormuonLines> kWords<NormuonLines>[] = {
-    {"auto", NormuonLines::more}, {"rows", NormuonLines::rows}, {"columns", NormuonLines::columns}};
-
-template <>
-inline constexpr Word<VectorNorm> kWords<VectorNorm>[] = {
-    {"1", VectorNorm::one}, {"2", VectorNorm::two}, {"3", VectorNorm::three}, {"inf", VectorNorm::infinity}};
+// ---- schedule
 
 enum class Decay : uint8_t { linear, cosine, constant };
 template <>
@@ -163,8 +145,6 @@ template <>
 inline constexpr Word<std::optional<DeviceKind>> kWords<std::optional<DeviceKind>>[] = {
     {"auto", std::nullopt}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}};
 
-template <>  // of gradients that travel, and of exported weights
-inline constexpr Word<DType> kWords<DType>[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
 template <>  // of computing
 inline constexpr Word<std::optional<DType>> kWords<std::optional<DType>>[] = {
     {"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}};

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "train/config/choices.h"
-#include "train/config/field_visitor.h"
 #include "train/config/model_parts.h"
+#include "train/fields/field_visitor.h"
+#include "train/optim/optimizers.h"
 
 namespace speedrun {
 
@@ -86,48 +87,6 @@ struct MemoryConfig {
     // chunk, which costs more than the logits' memory: the batch, as far as 32-bit offsets of a library
     // reach.
     int64_t logits_on(DeviceKind device) const;
-};
-
-struct OptimizerGroupConfig {
-    OptimizerKind type = OptimizerKind::adamw;
-    std::vector<std::string> params;
-    double lr = 0.001;
-    double weight_decay = 0;
-    DecayBy weight_decay_by = DecayBy::lr;
-    double beta1 = 0.9, beta2 = 0.95;                 // adamw, lion; beta2: normuon too
-    double epsilon = 1e-8;                            // adamw, normuon
-    Scheduled<double> momentum = 0.95;                // muon
-    double momentum_start = 0.85;                     // muon
-    int64_t momentum_warmup_steps = 300;              // muon
-    int64_t momentum_cooldown_steps = 0;              // muon
-    DType moments_dtype = DType::f32;                 // adamw
-    DType weights_dtype = DType::f32;                 // adamw, muon
-    bool nesterov = true;                             // muon
-    bool cautious = false;                            // adamw, muon
-    bool decays_unmoved = true;                       // cautious adamw
-    double polar_epsilon = 1e-6;                      // muon
-    bool normuon = false;                             // muon
-    NormuonLines normuon_lines = NormuonLines::more;  // normuon
-    int64_t heads_per_matrix = 0;                     // muon
-    int64_t every = 1;
-    void fields(FieldVisitor& v);
-    // Throws a usage error, with keys (behind `name`, the group's own) and values, for what does not fit together or
-    // into a run of so many steps.
-    void validate(const std::string& name, int64_t steps) const;
-
-  private:
-    void check_moments(const std::string& name) const;
-    void check_weights(const std::string& name) const;
-};
-
-struct OptimizersConfig {
-    double clip = 0;
-    VectorNorm clip_norm = VectorNorm::two;
-    std::vector<OptimizerGroupConfig> groups;
-    void fields(FieldVisitor& v);
-    void validate(int64_t steps) const;  // throws a usage error
-    // Throws a usage error for groups that cannot keep their weights in a run that computes in this type.
-    void check_precision(DType real) const;
 };
 
 struct ScheduleConfig {

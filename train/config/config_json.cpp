@@ -137,7 +137,12 @@ class Describer final : public FieldVisitor {
 
   private:
     void line(const char* name, const std::string& value, const char* doc) {
-        text += fmt::format("  {:<42} {:<14} {}\n", prefix_ + name, value, doc);
+        const std::string start = fmt::format("  {:<42} ", prefix_ + name);
+        if (const size_t at = text.find(start); at != std::string::npos) {  // an option of several optimizers
+            text.insert(text.find('\n', at), fmt::format("; {}", doc));
+            return;
+        }
+        text += fmt::format("{}{:<14} {}\n", start, value, doc);
     }
     const std::string prefix_;
 };

@@ -108,6 +108,9 @@ class SchemaWriter final : public FieldVisitor {
             const Json& other = gpt2_[name];
             description += "; preset gpt2: " + (other.is_number() ? plain(other) : other).dump();
         }
+        // Another optimizer may have declared the key.
+        if (properties.contains(name))
+            description = properties[name]["description"].get<std::string>() + "; " + description;
         properties[name] = {{"description", description}};
         properties[name].update(type);
         properties[name]["default"] = value;

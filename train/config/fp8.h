@@ -5,7 +5,7 @@
 
 #include "kernels/device/dtype.h"
 #include "train/config/choices.h"
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 
 namespace speedrun {
 

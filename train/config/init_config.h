@@ -2,7 +2,7 @@
 #pragma once
 
 #include "train/config/choices.h"
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 
 namespace speedrun {
 

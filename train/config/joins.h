@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/field_visitor.h"
+#include "train/fields/field_visitor.h"
 
 namespace speedrun {
 

@@ -122,7 +122,7 @@ Config Config::in_stage(int64_t stage) const {
     for (Scheduled<int64_t>* size : {&config.data.max_document_tokens, &config.batch.sequence_length,
                                      &config.batch.microbatch_tokens, &config.batch.tokens_per_step})
         set_stage(*size, stage);
-    for (OptimizerGroupConfig& group : config.optimizers.groups) set_stage(group.momentum, stage);
+    for (OptimizerGroupConfig& group : config.optimizers.groups) set_stage(group.muon.momentum, stage);
     set_stage(config.schedule.lr_factor, stage);
     config.schedule.stages.clear();
     return config;
@@ -189,7 +189,7 @@ void Config::validate_scheduled() const {
     check("batch.tokens_per_step", batch.tokens_per_step);
     check("schedule.lr_factor", schedule.lr_factor);
     for (size_t i = 0; i < optimizers.groups.size(); ++i)
-        check(fmt::format("optimizers.groups[{}].momentum", i), optimizers.groups[i].momentum);
+        check(fmt::format("optimizers.groups[{}].momentum", i), optimizers.groups[i].muon.momentum);
     double tokens = 0;
     for (int64_t stage = 0; stage < schedule.num_stages(); ++stage)
         tokens += static_cast<double>(schedule.end_step(stage) - schedule.first_step(stage)) *

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 namespace speedrun {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
-#include "train/config/update_period.h"
 #include "train/engine/train_state.h"
+#include "train/optim/update_period.h"
 
 namespace speedrun {
 

@@ -2,8 +2,6 @@
 
 #include <fnmatch.h>
 
-#include "train/optim/optimizers.h"
-
 namespace speedrun {
 
 namespace {
@@ -12,7 +10,7 @@ namespace {
 void check_heads(const ParameterTable& table, const OptimizersConfig& config,
                  const std::vector<int>& group_of) {
     for (size_t g = 0; g < config.groups.size(); ++g) {
-        const int64_t heads = config.groups[g].heads_per_matrix;
+        const int64_t heads = config.groups[g].heads_per_matrix();
         if (heads == 0) continue;
         bool any = false;
         for (const Parameter& p : table.all()) {
@@ -52,7 +50,7 @@ std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConf
             throw_usage("optimizers.groups[{}]: {} trains matrices only, but its params match the vector {}",
                         group_of[p.id], word_of(group.type), p.name);
         }
-        if (group.weights_dtype == DType::bf16 && p.full_precision) {
+        if (group.weights_dtype() == DType::bf16 && p.full_precision) {
             throw_usage(
                 "optimizers.groups[{}]: weights_dtype is bf16, but its params match the vector {}, which is "
                 "computed with in f32: give vectors a group of their own before it",

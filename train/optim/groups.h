@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "train/config/config.h"
+#include "train/optim/optimizers.h"
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun {

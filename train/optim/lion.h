@@ -2,32 +2,26 @@
 // equations in kernels/ops/optimizer.h).
 #pragma once
 
-#include "train/config/config.h"
-#include "train/optim/lr_schedule.h"
 #include "train/optim/optimizer.h"
 
 namespace speedrun {
 
+struct LionConfig {
+    double beta1 = 0.9, beta2 = 0.95;
+    void fields(FieldVisitor& v);
+    void check(const CheckedGroup&) const {}
+};
+
 class Lion final : public ElementwiseOptimizer {
   public:
-    explicit Lion(const OptimizerGroupConfig& group) : group_(group) {}
+    using Config = LionConfig;
+    Lion(const StepSettings& group, const Config& config) : group_(group), config_(config) {}
     std::vector<StateKind> state_kinds() const override { return {{"lion_momentum"}}; }
-    void step(const OptimizerShard& shard, const StepContext& context) const override {
-        const double lr = group_.lr * context.lr_factor;
-        context.ops.lion_step({.parameter = shard.compute,
-                               .master = shard.master,
-                               .momentum = shard.state[0],
-                               .grad = shard.gradient,
-                               .grad_scale = context.grad_scale,
-                               .learning_rate = static_cast<float>(lr),
-                               .beta1 = static_cast<float>(group_.beta1),
-                               .beta2 = static_cast<float>(group_.beta2),
-                               .weight_decay = static_cast<float>(weight_decay_at(group_, lr))},
-                              context.stream);
-    }
+    void step(const OptimizerShard& shard, const StepContext& context) const override;
 
   private:
-    const OptimizerGroupConfig group_;
+    const StepSettings group_;
+    const Config config_;
 };
 
 }  // namespace speedrun

@@ -1,46 +1,75 @@
-// What an optimizer is: functions that enqueue a step of the pieces they are given. It has hyperparameters and
-// no memory: the state that it declares is allocated, handed in and checkpointed by its caller
-// (train/sharding/group_update.h), which also decides what pieces a rank has.
+// The interface of an optimizer: functions that enqueue a step of the pieces that they receive. An optimizer declares its
+// config and its state. Its caller (train/sharding/group_update.h) allocates the state, checkpoints it and selects the
+// pieces of a rank.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/ops/ops.h"
-#include "train/config/scheduled.h"
+#include "train/fields/choice.h"
+#include "train/fields/field_visitor.h"
+#include "train/fields/scheduled.h"
 
 namespace speedrun {
 
+// Factor of weight_decay in a step: the learning rate, or its square.
+enum class DecayBy : uint8_t { lr, lr_squared };
+template <>
+inline constexpr Word<DecayBy> kWords<DecayBy>[] = {{"lr", DecayBy::lr}, {"lr_squared", DecayBy::lr_squared}};
+
+// Settings of a group that every optimizer has.
+struct StepSettings {
+    double lr = 0.001;
+    double weight_decay = 0;
+    DecayBy weight_decay_by = DecayBy::lr;
+    int64_t every = 1;
+};
+
+// Weight decay of a step at this learning rate. Weights shrink by lr times the result.
+inline double weight_decay_at(const StepSettings& group, double lr) {
+    return group.weight_decay_by == DecayBy::lr ? group.weight_decay : lr * group.weight_decay;
+}
+
+// Ranges that optimizers share. A decay of 1 would freeze a running mean and make its bias correction divide by 0, and
+// an f32 closer to 1 is 1. Below kLeastEpsilon the reciprocal of an f32 could be infinite.
+constexpr Limits kDecays{0, 0.999999};
+constexpr double kLeastEpsilon = 1e-30;
+
+// The group whose optimizer is checked.
+struct CheckedGroup {
+    std::string name;  // "optimizers.groups[0]"
+    int64_t run_steps;
+    int64_t every;
+    int64_t steps() const { return run_steps / every; }
+};
+
 struct StepContext {
-    int64_t step = 0;       // of this optimizer, from 0
-    double lr_factor = 1;   // of the schedule
-    StagePoint point = {};  // of the run
-    Tensor grad_scale;      // f32 [1]: gradients are multiplied by it; not finite: the step changes nothing
+    int64_t step = 0;  // counts the steps of this optimizer from 0
+    double lr_factor = 1;
+    StagePoint point = {};
+    Tensor grad_scale;  // f32 [1]: factor of the gradients. If it is not finite, the step changes nothing.
     Ops& ops;
     Stream& stream;
 };
 
-// What an optimizer remembers of a parameter: `values` numbers for each `elements` elements in a row. A piece
-// of the parameter therefore has its own piece of the state, however parameters are cut among ranks.
+// One kind of state of a parameter: `values` numbers for each `elements` adjacent elements. So a piece of the parameter
+// has its own piece of the state, for any cut of parameters among ranks.
 struct StateKind {
-    const char* name;  // "adamw_m"; lives for ever
+    const char* name;  // "adamw_m"; static storage
     int64_t elements = 1, values = 1;
-    DType dtype = DType::f32;  // f32 or bf16; bf16: per_element() alone
+    DType dtype = DType::f32;  // f32 or bf16; bf16 only per element
     bool per_element() const { return elements == 1 && values == 1; }
 };
 
-// The shape of a parameter's state of a kind that a matrix has, of which its matrices have so many numbers: (matrices, numbers)
-// where all have as many, else one after the other.
-std::vector<int64_t> shape_of_state(const std::vector<int64_t>& numbers);
-
-// A piece of some parameters: n elements in a row.
+// n adjacent elements of parameters.
 struct OptimizerShard {
-    Tensor compute;   // real [n]: what compute reads; may be the master itself
-    Tensor master;    // [n]: f32, or bf16 where it is what compute reads
-    Tensor gradient;  // f32 [n], reduced; read no more after the step
-    std::span<const Tensor>
-        state;  // [n] each, of its kind's type: the kinds that an element has, as declared
+    Tensor compute;                 // real [n], the weights of forward and backward; may be the master itself
+    Tensor master;                  // [n]: f32, or bf16 where `compute` is the master
+    Tensor gradient;                // f32 [n], reduced; not read after the step
+    std::span<const Tensor> state;  // [n] each: the kinds of state per element, in order of declaration
 };
 
 // An optimizer whose step of an element depends on that element alone.
@@ -51,29 +80,32 @@ class ElementwiseOptimizer {
     virtual void step(const OptimizerShard& shard, const StepContext& context) const = 0;
 };
 
-// Matrices of one shape, whole, one after the other.
+// Whole matrices of one shape, stored one after the other.
 struct MatrixBatch {
-    Tensor updates;                 // real [n,R,C], in place
-    std::span<const Tensor> state;  // f32 [n,values] each: the kinds of state that a matrix has, as declared
-    Tensor workspace;               // real, at least workspace(n, R, C) elements
+    Tensor updates;  // real [n,R,C], in place
+    std::span<const Tensor>
+        state;         // f32 [n,values] each: the kinds of state per matrix, in order of declaration
+    Tensor workspace;  // real, at least workspace(n, R, C) elements
 };
 
-// An optimizer that makes its update of whole matrices. Three functions, so that pieces of the update can
-// travel between them to where the matrices are whole, and back.
+// An optimizer whose update needs whole matrices. Its step is cut into three functions. Between them a caller sends pieces
+// of the update to the rank that owns the matrix, and back.
 class MatrixOptimizer {
   public:
     virtual ~MatrixOptimizer() = default;
-    // State of matrices rows x cols: first the kinds that an element has, then those that a matrix has.
+    // State of matrices rows x cols: first the kinds per element, then the kinds per matrix.
     virtual std::vector<StateKind> state_kinds(int64_t rows, int64_t cols) const = 0;
-    // update (real [n]) from gradient and state, element by element.
+    // Heads of queries or keys that form one matrix; 0: all heads.
+    virtual int64_t heads_per_matrix() const = 0;
+    // Writes update (real [n]) from gradient and state, element by element.
     virtual void propose(const Tensor& update, const OptimizerShard& shard,
                          const StepContext& context) const = 0;
     virtual void transform(const MatrixBatch& batch, const StepContext& context) const = 0;
     virtual int64_t workspace(int64_t count, int64_t rows, int64_t cols) const = 0;
-    // Master and compute copy from the transformed update, element by element; of matrices rows x cols.
     struct Shape {
         int64_t rows, cols;
     };
+    // Writes master and compute copy from the transformed update, element by element. The matrices have this shape.
     virtual void apply(const OptimizerShard& shard, const Tensor& update, const Shape& matrix,
                        const StepContext& context) const = 0;
 };

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "train/config/config_json.h"
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 namespace speedrun {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "train/config/update_period.h"
+#include "train/optim/update_period.h"
 
 namespace speedrun {
 

@@ -24,8 +24,8 @@ struct StateShard {
     StateKind kind;
     Tensor values;  // [k], of the kind's type; k may be 0
     // Null: `values` are the state of this rank's shard of the bucket. Else they are the state of whole
-    // matrices of this parameter, `begin` is where they lie in the parameter's state, in numbers, and `shape` that
-    // state's (shape_of_state).
+    // matrices of this parameter, `begin` is their offset in the state of the parameter, in numbers, and `shape` its shape
+    // (state_tensors of train/optim/state.h).
     const Parameter* parameter = nullptr;
     int64_t begin = 0;
     std::vector<int64_t> shape = {};

@@ -1,7 +1,8 @@
 #include "train/sharding/matrix_update.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "train/optim/state.h"
 
 namespace speedrun {
 
@@ -236,18 +237,13 @@ std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {
     std::vector<StateShard> shards;
     for (const StateKind& kind : element_state_.kinds())
         shards.push_back({.kind = kind, .values = element_state_.of(bucket)[shards.size()]});
-    const std::vector<Matrix> matrices = stores_.parameters.layout().matrices(bucket);
     for (const Owned& owned : members_.at(bucket.id).owned) {
-        for (size_t k = 0; k < owned.bank->kinds.size(); ++k) {
-            std::vector<int64_t> numbers;  // of each of the parameter's matrices
-            for (const Matrix& m : matrices)
-                if (m.parameter == owned.parameter)
-                    numbers.insert(numbers.end(), static_cast<size_t>(m.count),
-                                   matrix_kinds({m.own_rows(), m.whole_cols()})[k].values);
+        std::vector<StateTensor> tensors = state_tensors(*optimizer_, *owned.parameter);
+        std::erase_if(tensors, [](const StateTensor& tensor) { return tensor.kind.per_element(); });
+        for (size_t k = 0; k < tensors.size(); ++k) {
             const Tensor values = state_of(*owned.bank, k, owned.slot, owned.count);
             shards.push_back({owned.bank->kinds[k], values.reshaped({values.numel()}), owned.parameter,
-                              std::accumulate(numbers.begin(), numbers.begin() + owned.number, int64_t{0}),
-                              shape_of_state(numbers)});
+                              tensors[k].offsets[static_cast<size_t>(owned.number)], tensors[k].shape});
         }
     }
     return shards;

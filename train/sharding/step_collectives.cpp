@@ -343,8 +343,8 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     set_apart(table, rules.placement_of);
     for (const OptimizerGroupConfig& group : config.groups) {
         rules.whole_matrix.push_back(needs_whole_matrices(group));
-        rules.heads_per_matrix.push_back(group.heads_per_matrix);
-        rules.bf16_weights.push_back(group.weights_dtype == DType::bf16);
+        rules.heads_per_matrix.push_back(group.heads_per_matrix());
+        rules.bf16_weights.push_back(group.weights_dtype() == DType::bf16);
     }
     rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };

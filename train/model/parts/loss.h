@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "train/config/field_visitor.h"
-#include "train/config/scheduled.h"
+#include "train/fields/field_visitor.h"
+#include "train/fields/scheduled.h"
 
 namespace speedrun {
 

@@ -1,11 +1,12 @@
-// Options that are one word out of a list: in the program an enumerator, in text the word that a table has
-// for it. A word that is not in the table becomes no value, so it reaches no branch.
+// Options that are one word of a list: an enumerator in the program, a word of a table in text. A word outside the table
+// has no value, so it reaches no branch.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/device/dtype.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -16,7 +17,7 @@ struct Word {
     E value;
 };
 
-// The words of a type of choice, in the order in which they are listed: specialised once for each type.
+// The words of a type of choice, in the order of lists; specialised once for each type.
 template <class E>
 extern const Word<E> kWords[];
 
@@ -27,7 +28,7 @@ std::vector<std::string> words_of() {
     return words;
 }
 
-// The word for a value. Throws an internal error if there is none.
+// Returns the word of a value. Throws an internal error if there is none.
 template <class E>
 const char* word_of(const E& value) {
     for (const Word<E>& word : kWords<E>)
@@ -35,7 +36,7 @@ const char* word_of(const E& value) {
     throw_internal("a choice has no word");
 }
 
-// Null where no word of the table is this one.
+// Returns null if the table lacks the word.
 template <class E>
 const Word<E>* find_word(std::string_view text) {
     for (const Word<E>& word : kWords<E>)
@@ -43,7 +44,7 @@ const Word<E>* find_word(std::string_view text) {
     return nullptr;
 }
 
-// The value for a word. Throws a usage error that lists the words if this is none of them.
+// Returns the value of a word. Throws a usage error with all words if the table lacks it.
 template <class E>
 E choice_of(std::string_view text) {
     if (const Word<E>* word = find_word<E>(text)) return word->value;
@@ -51,5 +52,9 @@ E choice_of(std::string_view text) {
     for (const Word<E>& word : kWords<E>) all += (all.empty() ? "" : ", ") + std::string(word.text);
     throw_usage("'{}' is none of {}", text, all);
 }
+
+// Types of stored and sent numbers.
+template <>
+inline constexpr Word<DType> kWords<DType>[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
 
 }  // namespace speedrun

@@ -1,5 +1,5 @@
-// One declaration of an option: its name, default, range and documentation are given once, in the section's
-// fields(), and reading JSON, writing the resolved config and printing the help all follow from it.
+// Declaration of an option. The fields() of a section declares name, variable, documentation and range once. Readers and
+// writers of JSON, the help and the schema are visitors of it.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "train/config/choice.h"
-#include "train/config/scheduled.h"
+#include "train/fields/choice.h"
+#include "train/fields/scheduled.h"
 
 namespace speedrun {
 
@@ -28,7 +28,7 @@ class FieldVisitor {
     virtual ~FieldVisitor() = default;
     virtual void field(const char* name, int64_t& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, double& value, const char* doc, Limits limits = {}) = 0;
-    // The limits are those of each number in it.
+    // The limits apply to each number.
     virtual void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, Scheduled<double>& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, std::vector<Scheduled<double>>& value, const char* doc,
@@ -51,7 +51,7 @@ class FieldVisitor {
     virtual void refused(const char* /*name*/, const char* /*instead*/) {}
     // A nested object.
     virtual void section(const char* name, const char* doc, const Fields& fields) = 0;
-    // One that may be left out: null.
+    // An optional object; null if it is absent.
     template <class T>
     void optional(const char* name, std::optional<T>& value, const char* doc) {
         bool present = value.has_value();
@@ -59,10 +59,9 @@ class FieldVisitor {
         optional_section(name, present, doc, [&inner](FieldVisitor& v) { inner.fields(v); });
         value = present ? std::optional<T>(std::move(inner)) : std::nullopt;
     }
-    // The keys of the object at hand, which are of the user's choosing. known: those there are, which a reader
-    // replaces.
+    // The keys of the current object, chosen by the user. known: the present keys, which a reader replaces.
     virtual std::vector<std::string> own_keys(const std::vector<std::string>& known) = 0;
-    // Does it want all fields there are, also those that the values of others make meaningless?
+    // True if the visitor needs every field, including fields that the values of others make meaningless.
     virtual bool wants_all() const { return false; }
     // A list of objects; resize(n) makes the list n long, element(i) visits its fields.
     virtual void list(const char* name, const char* doc, size_t size,
@@ -70,14 +69,14 @@ class FieldVisitor {
                       const std::function<void(size_t, FieldVisitor&)>& element) = 0;
 
   protected:
-    // A word out of a list. Whoever changes it leaves one of them there.
+    // One word of a list. A visitor that changes it writes a word of the list.
     virtual void one_of(const char* name, std::string& word, const std::vector<std::string>& words,
                         const char* doc) = 0;
     virtual void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) = 0;
 };
 
-// Reads an object whose keys are the user's own: its values in the order of the keys. What stood under a key is what
-// visit(key, value) begins with, T{} for a key that is new.
+// Reads an object with keys chosen by the user: its values in the order of the keys. visit(key, value) starts from the
+// present value of the key, or from T{} for a new key.
 template <class T>
 void read_own(FieldVisitor& v, std::vector<std::pair<std::string, T>>& values,
               const std::function<void(const std::string&, T&)>& visit) {

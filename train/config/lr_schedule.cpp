@@ -1,11 +1,10 @@
-#include "train/optim/lr_schedule.h"
+#include "train/config/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "kernels/device/error.h"
-#include "train/config/update_period.h"
 
 namespace speedrun {
 
@@ -24,11 +23,6 @@ double shape_of(Decay decay, double share) {
     throw_internal("a decay has no shape");
 }
 
-// How much of a way of `steps` steps lies behind, 1 at most.
-double share_of(int64_t done, int64_t steps) {
-    return done >= steps ? 1 : static_cast<double>(done) / static_cast<double>(steps);
-}
-
 }  // namespace
 
 double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
@@ -40,19 +34,6 @@ double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
     if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return warm_up;
     const double shape = shape_of(schedule.decay, std::max(0.0, left / cooldown));
     return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
-}
-
-double weight_decay_at(const OptimizerGroupConfig& group, double lr) {
-    return group.weight_decay_by == DecayBy::lr ? group.weight_decay : lr * group.weight_decay;
-}
-
-double muon_momentum_at(const OptimizerGroupConfig& group, int64_t step, const StagePoint& point) {
-    const double momentum = group.momentum.at(point);
-    const int64_t left = updates_in_last(group, point.left);
-    const double share =
-        std::min(share_of(step, group.momentum_warmup_steps), share_of(left, group.momentum_cooldown_steps));
-    if (share == 1) return momentum;
-    return group.momentum_start + share * (momentum - group.momentum_start);
 }
 
 }  // namespace speedrun

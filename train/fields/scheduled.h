@@ -13,16 +13,16 @@
 
 namespace speedrun {
 
-// A step of a run, as schedules count: its stage, the share of the stage's steps before it, and how many steps of the
-// run are left, itself among them.
+// A step of a run: its stage, the share of the stage's steps before it, and the number of steps left in the run, including
+// itself.
 struct StagePoint {
     int64_t stage = 0;
     double share = 0;
     int64_t left = std::numeric_limits<int64_t>::max();
 };
 
-// One number for the whole run, or one entry for each stage. An entry is a number, or goes from one at the
-// stage's first step towards another, which the first step behind the stage would have.
+// One number for the whole run, or one entry for each stage. An entry is a number, or a ramp. A ramp has `from` at the
+// first step of the stage, and would reach `to` at the first step after the stage.
 template <class T>
 class Scheduled {
   public:
@@ -52,14 +52,13 @@ class Scheduled {
         return static_cast<T>(static_cast<double>(entry.from) +
                               point.share * static_cast<double>(entry.to - entry.from));
     }
-    // The number of a run that has but one, such as a config of one stage (Config::in_stage). Throws an internal
-    // error where there are several.
+    // The only number, as in a config of one stage (Config::in_stage). Throws an internal error if there are several.
     operator T() const {
         if (!is_number())
             throw_internal("a number of one stage is asked for, but it has {} entries", entries_.size());
         return entries_.front().from;
     }
-    // With its like alone: a plain number compares with the number that this converts to.
+    // Compares two Scheduled. A plain number compares with the converted number.
     template <std::same_as<Scheduled> Other>
     bool operator==(const Other& other) const {
         return entries_ == other.entries_;
@@ -71,7 +70,7 @@ class Scheduled {
 
 }  // namespace speedrun
 
-// As its number ("{}" alone).
+// Formats the number ("{}" only).
 template <class T>
 struct fmt::formatter<speedrun::Scheduled<T>> {
     constexpr auto parse(fmt::format_parse_context& context) const { return context.begin(); }
