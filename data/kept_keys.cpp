@@ -40,15 +40,8 @@ std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& ro
 }  // namespace
 
 KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row)
-    : KeptKeys(part, row, ranges_of(part, row, {})) {}
-
-KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row, std::vector<PlaceRange> ranges)
-    : part_(part), row_(row), ranges_(std::move(ranges)) {
+    : part_(part), row_(row), ranges_(ranges_of(part, row, {})) {
     for (const PlaceRange& range : ranges_) count_ += range.count();
-}
-
-KeptKeys KeptKeys::from(const ContextPart& owner) const {
-    return {part_, row_, common(chunks_of(owner, row_.sequence_length), ranges_)};
 }
 
 int64_t KeptKeys::below(int64_t place) const {

@@ -28,9 +28,6 @@ class KeptKeys {
   public:
     KeptKeys(const ContextPart& part, const AttendedRow& row);
 
-    // Those of them that this rank has.
-    KeptKeys from(const ContextPart& owner) const;
-
     int64_t count() const { return count_; }
     const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, apart from each other
     // How many of them are before this place: which one is the key there, or the first behind it.
@@ -45,8 +42,6 @@ class KeptKeys {
     int64_t visible_pairs() const;
 
   private:
-    KeptKeys(const ContextPart& part, const AttendedRow& row, std::vector<PlaceRange> ranges);
-
     ContextPart part_;
     AttendedRow row_;
     std::vector<PlaceRange> ranges_;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes every file that a program makes: the tables of metrics in docs/files.md and the tables of kernels, which are committed; the
+# Writes every file that a program makes: the tables of metrics in docs/metrics.md and the tables of kernels, which are committed; the
 # schema of configs and the list of metrics, which each build writes too. Run it after a change of a metric or a kernel.
 # Usage: regenerate.sh [--check] [BUILD]
 #   --check   write nothing; name each file that differs
@@ -47,9 +47,9 @@ from_program() {
 
 from_program configs/schema.json "$speedrun" plan --schema
 from_program scripts/speedrun_report/metric_fields.json "$speedrun" plan --metrics
-# Tables of docs/files.md: rows after the heads that are marked with the name of a list of metrics.
+# Tables of docs/metrics.md: rows after the heads that are marked with the name of a list of metrics.
 if command -v python3 >/dev/null; then
-    from_program docs/files.md python3 - docs/files.md scripts/speedrun_report/metric_fields.json <<'P'
+    from_program docs/metrics.md python3 - docs/metrics.md scripts/speedrun_report/metric_fields.json <<'P'
 import json, pathlib, re, sys
 page, fields = pathlib.Path(sys.argv[1]).read_text(), json.loads(pathlib.Path(sys.argv[2]).read_text())
 def row(name, field):
@@ -58,14 +58,14 @@ def row(name, field):
 for name in ("step", "val", "summary"):
     head = f"<!-- made by scripts/regenerate.sh: {name} -->\n| key | unit | meaning |\n|---|---|---|\n"
     if page.count(head) != 1:
-        sys.exit(f"docs/files.md has {page.count(head)} times: {head.splitlines()[0]}")
+        sys.exit(f"docs/metrics.md has {page.count(head)} times: {head.splitlines()[0]}")
     start = page.index(head) + len(head)
     end = start + re.match(r"(\|.*\n)*", page[start:]).end()
     page = page[:start] + "".join(row(name, field) for field in fields[name]) + page[end:]
 sys.stdout.write(page)
 P
 else
-    echo "not made: tables of docs/files.md need python3"
+    echo "not made: tables of docs/metrics.md need python3"
 fi
 # Tests compare the tables of kernels with the build, and write them instead where a variable says so.
 table_of_kernels() { # VARIABLE TEST FILTER FILE

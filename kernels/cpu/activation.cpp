@@ -19,8 +19,8 @@ Vec inverse_odds(Vec x) {
     return cpu::exp(x * fma(kLinear * kCubic * x, x, kLinear));
 }
 
-// The normal distribution at x: its density φ, and Φ = ½(1 + erf(x/√2)) with an absolute error below 2e-7 by the rational
-// approximation of erf (Abramowitz & Stegun 1964, 7.1.26), which has e^(−x²/2) as a factor.
+// Standard normal density φ(x) and Φ(x) = ½(1 + erf(x/√2)), absolute error below 2e-7: rational approximation
+// of erf (Abramowitz & Stegun 1964, 7.1.26), which has e^(−x²/2) as a factor.
 struct Normal {
     Vec density, below;
 };
@@ -50,7 +50,7 @@ Vec derivative(Vec x, Activation activation) {
     }
     constexpr float kLinear = 2.0f * kSqrt2OverPi;
     const Vec odds = inverse_odds(x), sigmoid = 1.0f / (1.0f + odds);
-    const Vec slope = fma(3.0f * kLinear * kCubic * x, x, kLinear);  // of 2u
+    const Vec slope = fma(3.0f * kLinear * kCubic * x, x, kLinear);  // d(2u)/dx
     return sigmoid * fma(x * slope, odds * sigmoid, 1.0f);           // σ + x·slope·σ·(1 − σ)
 }
 

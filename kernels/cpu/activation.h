@@ -1,4 +1,4 @@
-// relu(x)², of a number or of a vector.
+// relu(x)² of a scalar or a vector.
 #pragma once
 
 #include <algorithm>

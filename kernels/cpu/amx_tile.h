@@ -1,12 +1,11 @@
-// bf16 products of tiles by the processor's matrix registers (amx_bf16): one instruction adds 16 rows of 32
-// elements times 16 columns of as many to 16 x 16 sums (Intel Architecture Instruction Set Extensions
-// Programming Reference, chapter 3, TDPBF16PS). The right operand is packed into words of pairs, as for
-// bf16_tile.h; of the left one, 16 rows are loaded at once, 64 bytes of each. Empty where the compiler was
-// not given avx512_bf16.
+// bf16 matmul tiles with AMX (amx_bf16). One instruction adds a 16 x 32 block times a 32 x 16 block to 16 x
+// 16 sums. Source: Intel Architecture Instruction Set Extensions Programming Reference, chapter 3, TDPBF16PS.
+// The right operand is packed into words of pairs, as in bf16_tile.h. The left operand is loaded as 16 rows
+// of 64 bytes. Empty if the compiler was not given avx512_bf16.
 #pragma once
 
 #ifdef __AVX512BF16__
-#if !defined(__AMX_BF16__) && !defined(__AMXBF16__)  // as GCC and as clang 14 call it
+#if !defined(__AMX_BF16__) && !defined(__AMXBF16__)  // the GCC and the clang 14 spelling
 #error "the level avx512_bf16 is compiled with -mamx-tile -mamx-bf16: it serves amx_bf16 too"
 #endif
 #define SPEEDRUN_AMX_TILES 1
@@ -19,19 +18,19 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kAmxRows = 16;                           // of a matrix register
-constexpr int64_t kAmxBytes = 64;                          // of each of its rows
-constexpr int64_t kAmxDepth = 2 * kAmxBytes / kWordBytes;  // elements of bf16 in it
+constexpr int64_t kAmxRows = 16;                           // rows of a matrix register
+constexpr int64_t kAmxBytes = 64;                          // bytes of each row
+constexpr int64_t kAmxDepth = 2 * kAmxBytes / kWordBytes;  // bf16 elements of each row
 
-// The left operand: 64 bytes of line i from element 32·p on are at data + i·row + p·step, in bytes.
+// Left operand: 64 bytes of line i from element 32·p on are at data + i·row + p·step, in bytes.
 struct AmxLines {
     const char* data;
     int64_t row, step;
 };
 
-// Shapes of the matrix registers of the calling thread while this lives: sums in registers 0 to 3, of which
-// the first two have `upper` rows and the others `lower`, rows of the left operand in 4 and 5, columns of the
-// right one in 6 and 7. Registers lose what they hold.
+// Configures the matrix registers of the calling thread while it lives. Registers 0 to 3 hold sums: the first
+// two have `upper` rows, the others `lower`. Registers 4 and 5 hold rows of the left operand, 6 and 7 columns
+// of the right one. Registers lose their contents.
 class AmxShapes {
   public:
     explicit AmxShapes(int64_t upper = kAmxRows, int64_t lower = kAmxRows) { set(upper, lower); }
@@ -51,16 +50,15 @@ class AmxShapes {
             config.rows[i] = of_register[i];
             config.row_bytes[i] = kAmxBytes;
         }
-        // Some compilers do not know that these instructions read and write memory: nothing may be moved
-        // across.
+        // Some compilers do not model the memory accesses of these instructions: forbid reordering across.
         __asm__ volatile("" ::: "memory");
         _tile_loadconfig(&config);
     }
 };
 
-// Σ over `words` (a multiple of 16) pairs of a's line r times column c of a panel whose rows are `stride`
-// bytes apart, for 32 lines and 32 columns: to rows of sums that are `row` bytes apart, or added to what they
-// hold. Upper: for the first 16 lines. Shapes are set to as many rows.
+// 32 x 32 sums of `words` pairs (a multiple of 16): line r of a times column c of a panel with rows of
+// `stride` bytes. Writes rows of sums `row` bytes apart, or adds to them. Upper: only the first 16 lines. The
+// shapes must be configured for the same number of rows.
 template <bool Upper, bool Add = false>
 inline __attribute__((always_inline)) void multiply_lines(float* sums, int64_t row, AmxLines a,
                                                           const char* panel, int64_t stride, int64_t words) {
@@ -106,8 +104,8 @@ inline __attribute__((always_inline)) void multiply_lines(float* sums, int64_t r
     __asm__ volatile("" ::: "memory");
 }
 
-// Turns 32 rows of 16 elements, `stride` elements apart, into 16 lines of 64 bytes: lane by lane of 128 bits,
-// in which 8 rows become columns.
+// Transposes 32 rows of 16 elements, `stride` elements apart, into 16 lines of 64 bytes. Works per lane of
+// 128 bits, in which 8 rows become columns.
 inline __attribute__((always_inline)) void turn_rows(int32_t* lines, const Bf16* x, int64_t stride) {
     constexpr int64_t kHalf = 8;
     for (int64_t half = 0; half < 2; ++half, x += kHalf, lines += kHalf * kLanes) {
@@ -138,7 +136,7 @@ inline __attribute__((always_inline)) void turn_rows(int32_t* lines, const Bf16*
     }
 }
 
-// The first `rows` rows and `columns` columns of such a block, zeros for the others.
+// Transposes the first `rows` rows and `columns` columns of such a block. The rest is zero.
 inline void turn_part(int32_t* lines, const Bf16* x, int64_t stride, int64_t rows, int64_t columns) {
     if (rows >= kAmxDepth && columns >= kAmxRows) return turn_rows(lines, x, stride);
     alignas(64) Bf16 block[kAmxDepth * kAmxRows];
@@ -150,7 +148,7 @@ inline void turn_part(int32_t* lines, const Bf16* x, int64_t stride, int64_t row
     turn_rows(lines, block, kAmxRows);
 }
 
-// How product.cpp walks through a product of this kind: one whose K is a multiple of 32.
+// Tile traits for product.cpp: bf16 matmuls whose K is a multiple of 32.
 struct AmxTile {
     using Source = Bf16;
     using Word = int32_t;
@@ -161,8 +159,8 @@ struct AmxTile {
     static constexpr int64_t kDepthUnit = kAmxDepth;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 2048 : 4096; }
     static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
-    // Panel after panel for the same rows: a tile is as wide as a line of c, and each of its 32 rows may lie
-    // on another page (column after column, products with n = 1024 took 1.7 times as long).
+    // Visits all panels for the same rows. A tile is as wide as a cache line of c and its 32 rows may be on
+    // 32 pages: column by column, matmuls with n = 1024 took 1.7 times as long.
     static constexpr bool kRowsFirst = true;
 
     static bool serves(const Product& g) { return g.amx && g.k % kAmxDepth == 0; }
@@ -195,7 +193,7 @@ struct AmxTile {
     template <Side side>
     static constexpr int64_t kStep = side == Side::left ? kAmxDepth : kPerWord;
 
-    // Left: 32 k of `count` lines that lie side by side in memory.
+    // Left: 32 k of `count` lines that are adjacent in memory.
     template <Side side>
     static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count,
                          int64_t width) {
@@ -206,7 +204,7 @@ struct AmxTile {
                 turn_part(to + i * kLanes, x + i, stride, kAmxDepth, count - i);
         }
     }
-    // Left: `count` lines of which each lies along a row of memory.
+    // Left: `count` lines, each contiguous along a row of memory.
     template <Side side>
     static void pack_lines(Word* to, int64_t stride, const Bf16* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t width) {

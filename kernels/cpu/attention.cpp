@@ -11,10 +11,10 @@ namespace speedrun {
 
 namespace {
 
-// Queries of an item of the forward pass: work of 100 µs or so. Each packs the keys and values that it sees.
+// Queries of a forward work item: about 100 µs. Each item packs the keys and values that it sees.
 constexpr int64_t kForwardQueries = 256;
 
-// Calls body.template operator()<Kind>() with the products that a call is served by.
+// Calls body.template operator()<Kind>() with the matmul kind that serves the call.
 template <class Body>
 void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const AttentionOptions& options,
                Body&& body) {

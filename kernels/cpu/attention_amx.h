@@ -1,8 +1,7 @@
-// What the two passes of attention by matrix registers (amx_bf16) share: blocks of 32 queries by 32 keys, of
-// heads whose dimension is a multiple of 32. Scores are kept with queries side by side, a key to a row: so
-// maxima and sums over keys are those of vectors, and the operands of all products stand as tiles want them, a
-// head's rows in place or packed once. What is rounded is as in attention_bf16.h. Empty where the compiler was
-// not given avx512_bf16.
+// Common code of both passes of attention with AMX (amx_bf16): blocks of 32 queries by 32 keys, head_dim a
+// multiple of 32. Scores have one row per key and one column per query, so maxima and sums over keys are
+// vector operations. All matmul operands then have the layout of tiles: rows of a head in place, or packed
+// once. Rounding is as in attention_bf16.h. Empty if the compiler was not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/amx_tile.h"
@@ -17,17 +16,18 @@ struct AmxAttention {
     static bool serves(const AttentionOptions& options) { return options.head_dim % kAmxDepth == 0; }
 };
 
-constexpr int64_t kSide = 32;                       // queries, or keys, of a block
-constexpr int64_t kSideVectors = kSide / kLanes;    // of 16 queries
-constexpr int64_t kSideBytes = kSide * kWordBytes;  // a row of words or sums
-constexpr int64_t kSideWords = kSide / 2;           // pairs of keys, or queries
+constexpr int64_t kSide = 32;                       // queries or keys per block
+constexpr int64_t kSideVectors = kSide / kLanes;    // vectors of 16 queries per block
+constexpr int64_t kSideBytes = kSide * kWordBytes;  // bytes of a row of words or sums
+constexpr int64_t kSideWords = kSide / 2;           // pairs of keys or queries
 static_assert(kSide == 2 * kAmxRows && kSide == kAmxDepth);
 
 constexpr float kLog2OfE = 1.44269504f;
 
-// 2^x for x up to 0 or so, relative error below 3e-6, a thousandth of what bf16 rounds by; 0 below −126.5.
-// x = n + r with |r| ≤ ½: the polynomial of degree 4 for 2^r whose largest relative error is least (Lawson's
-// algorithm).
+// 2^x for x ≤ 0 (or slightly above), relative error below 3e-6, a thousandth of bf16 rounding; 0 below
+// −126.5. x = n + r with
+// r
+// ≤ ½; minimax polynomial of degree 4 for 2^r (Lawson's algorithm).
 inline Vec exp2(Vec x) {
     const Vec clamped = max(-127.0f, x), shifted = clamped + kExponentShift,
               r = clamped - (shifted - kExponentShift);
@@ -39,10 +39,10 @@ inline Vec exp2(Vec x) {
     return p * power_of_two(shifted);
 }
 
-// Which keys the queries [begin, end), at most 32, see; lanes beyond them see none.
+// Key ranges of the queries [begin, end), at most 32. Lanes beyond them see no keys.
 struct QueryBlock {
-    alignas(64) float low[kSide] = {}, high[kSide] = {};  // each the keys [low, high)
-    Range any, all;                                       // keys that some of the 32, or all of them, see
+    alignas(64) float low[kSide] = {}, high[kSide] = {};  // query i sees keys [low, high)
+    Range any, all;                                       // keys seen by at least one query, by all queries
 
     QueryBlock(const AttentionItem& item, Range queries)
         : any{item.counts.keys, 0}, all{0, item.counts.keys} {
@@ -56,7 +56,7 @@ struct QueryBlock {
             all = {std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
         }
     }
-    // The blocks of keys in which something is seen, from the first key of one to the end of another.
+    // Visible key range, rounded out to whole blocks.
     Range blocks() const { return {any.begin / kSide * kSide, round_up(any.end, kSide)}; }
     bool sees(int64_t key) const { return any.begin < key + kSide && key < any.end; }
     bool clear(int64_t key) const { return all.begin <= key && key + kSide <= all.end; }
@@ -68,8 +68,7 @@ struct QueryBlock {
     }
 };
 
-// A head's rows as lines of 64 bytes, in place; those of the last block, where they are fewer than 32, from a
-// copy with zeros behind them.
+// Rows of a head as lines of 64 bytes, in place. A last block of fewer than 32 rows uses a zero-padded copy.
 class BlockRows {
   public:
     BlockRows(HeadRows x, int64_t count, Bf16* copy) : x_(x), whole_(count / kSide * kSide), copy_(copy) {
@@ -91,26 +90,26 @@ class BlockRows {
     const Bf16* copy_;
 };
 
-// The rows [i, i + count) of a head, at most 32, as columns: to[D/2][32] words of two dimensions.
+// Packs rows [i, i + count) of a head (count ≤ 32) as columns: to[D/2][32], words of two dimensions.
 inline void pack_as_columns(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     const int64_t width = x.x.cols(), packed = round_up(count, kLanes);
     pack_from_columns(reinterpret_cast<char*>(to), kSideBytes, x.row<Bf16>(i), x.stride(), count, width);
     for (int64_t pair = 0; packed < kSide && pair < width / 2; ++pair)
         std::fill(to + pair * kSide + packed, to + (pair + 1) * kSide, 0);
 }
-// Such rows as pairs: to[16][D] words of two rows.
+// Packs them as pairs: to[16][D], words of two rows.
 inline void pack_as_pairs(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     const int64_t width = x.x.cols();
     pack_from_rows(reinterpret_cast<char*>(to), width * kWordBytes, x.row<Bf16>(i), x.stride(), width, count);
     std::fill(to + (count + 1) / 2 * width, to + kSideWords * width, 0);
 }
-// Such rows as lines of one dimension each: to[D][16] words of two rows.
+// Packs them as one line per dimension: to[D][16], words of two rows.
 inline void pack_as_lines(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     for (int64_t d = 0; d < x.x.cols(); d += kAmxRows)
         turn_part(to + d * kSideWords, x.row<Bf16>(i) + d, x.stride(), count, kAmxRows);
 }
 
-// Rows [i, i + count) of a head from sums[D][32], whose column r is row i + r: times factors[r].
+// Writes rows [i, i + count) of a head: column r of sums[D][32], times factors[r], becomes row i + r.
 inline void write_columns(HeadRows x, int64_t i, int64_t count, const float* sums, const float* factors) {
     alignas(64) float rows[kLanes * kLanes];
     for (int64_t first = 0; first < count; first += kLanes) {

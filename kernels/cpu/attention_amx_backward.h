@@ -1,6 +1,5 @@
-// The backward pass of attention by matrix registers: 64 keys after the other, each by the blocks of queries
-// that see some of them. Probabilities are computed again from the log-sums. Empty where the compiler was not
-// given avx512_bf16.
+// Attention backward with AMX: tiles of 64 keys in order, each against the query blocks that see any of them.
+// Probabilities are recomputed from the log-sums. Empty if the compiler was not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/attention_amx.h"
@@ -24,8 +23,8 @@ struct BackwardMemory<AmxAttention> {
     int32_t* gradient_words;                    // [2 blocks of queries][32][32], of two keys
     float* query_sums;                          // [blocks of queries][D][32]
     float *key_sums, *value_sums;               // [64][D]
-    float *deltas, *log_sums;                   // of each query
-    QueryBlock* views;                          // of each block of queries
+    float *deltas, *log_sums;                   // per query
+    QueryBlock* views;                          // per query block
     Bf16 *last_keys, *last_values;              // [32][D]
     int64_t bytes;
 
@@ -49,7 +48,7 @@ struct BackwardMemory<AmxAttention> {
     }
 };
 
-// The keys from j0 on, at most 64, of one head.
+// Up to 64 keys of one head, from j0 on.
 class AmxBackwardTile {
   public:
     AmxBackwardTile(const AttentionItem& item, const BackwardMemory<AmxAttention>& memory,
@@ -64,14 +63,14 @@ class AmxBackwardTile {
         for (float* sums : {m_.key_sums, m_.value_sums}) std::fill(sums, sums + kKeyTile * width_, 0.0f);
     }
 
-    // Two blocks of queries from block `first` on, of `count` that there are.
+    // Processes two query blocks from `first` on; `count` blocks exist.
     void run(int64_t first, int64_t count) {
         Range blocks{2, 0};
         for (int64_t h = 0; h < std::min<int64_t>(2, count - first); ++h) {
             if (sees(first + h)) blocks = {std::min(blocks.begin, h), h + 1};
         }
         if (blocks.begin >= blocks.end) return;
-        // The products of a block are under way while the one before is differentiated.
+        // The matmuls of a block overlap with differentiate() of the block before.
         const int64_t begin = blocks.begin * key_blocks_, end = blocks.end * key_blocks_;
         multiply(first, begin);
         for (int64_t i = begin; i < end; ++i) {
@@ -95,7 +94,7 @@ class AmxBackwardTile {
     static const char* bytes(const int32_t* words) { return reinterpret_cast<const char*>(words); }
     static const char* bytes(const Bf16* x) { return reinterpret_cast<const char*>(x); }
 
-    // Block i of a tile, of queries i / key_blocks_ and keys i % key_blocks_: where it stands and is kept.
+    // Position and scratch memory of block i of a tile: queries i / key_blocks_, keys i % key_blocks_.
     struct Block {
         const QueryBlock& view;
         int64_t query_block, key, at;
@@ -117,7 +116,7 @@ class AmxBackwardTile {
                               bytes(m_.upstream_columns + columns), kSideBytes, width_ / 2);
     }
 
-    // Probabilities and the gradients of scores.
+    // Computes probabilities and the gradients of scores.
     void differentiate(int64_t first, int64_t i) {
         const Block block = this->block(first, i);
         Bf16 *const probabilities = m_.probabilities + block.at, *const gradients = m_.gradients + block.at;
@@ -183,7 +182,7 @@ class AmxBackwardTile {
     const int64_t j0_, width_, key_blocks_;
 };
 
-// Packs a block of queries and what comes back to them, and computes what else is needed of it.
+// Packs a block of queries and of do, and computes the deltas Σ do·o and the log-sums.
 inline void prepare_queries(const AttentionItem& item, const op::AttentionBackward& a,
                             const BackwardMemory<AmxAttention>& m, int64_t block) {
     const int64_t begin = block * kSide, count = std::min(kSide, item.counts.queries - begin),
@@ -202,7 +201,7 @@ inline void prepare_queries(const AttentionItem& item, const op::AttentionBackwa
         for (int64_t d = 0; i < begin + count && d < width; d += kLanes)
             dots = fma(load(dout.row<Bf16>(i) + d), load(o.row<Bf16>(i) + d), dots);
         m.deltas[i] = sum(dots);
-        // A query without keys has −∞, and its probabilities are to be 0 all the same.
+        // A query without keys has log-sum −∞; its probabilities must still be 0.
         m.log_sums[i] = i < begin + count && log_sums[i] != kMasked ? log_sums[i] : 0.0f;
     }
     std::fill(m.query_sums + begin * width, m.query_sums + (begin + kSide) * width, 0.0f);

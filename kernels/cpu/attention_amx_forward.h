@@ -1,5 +1,5 @@
-// The forward pass of attention by matrix registers: 32 queries after the other, each by up to 128 of the keys
-// that they see at a time. Empty where the compiler was not given avx512_bf16.
+// Attention forward with AMX: 32 queries at a time, each against up to 128 visible keys at a time. Empty if
+// the compiler was not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/attention_amx.h"
@@ -36,7 +36,7 @@ struct ForwardMemory<AmxAttention> {
     }
 };
 
-// Up to 32 queries. Results so far are relative to the highest score so far.
+// Up to 32 queries, with the online softmax: results are relative to the running maximum.
 class AmxForwardBlock {
   public:
     AmxForwardBlock(const AttentionItem& item, Range queries, const op::AttentionForward& a,
@@ -46,7 +46,8 @@ class AmxForwardBlock {
         pack_as_columns(m_.query_columns, item.queries(a.q), queries.begin, queries.end - queries.begin);
     }
     void run(const BlockRows& keys, int64_t first_line) {
-        // At multiples of 128, so that a query's bits do not depend on which others stand beside it.
+        // Aligned to multiples of 128 keys, so that the bits of a query are independent of the other queries
+        // in its block.
         const Range blocks = view_.blocks();
         for (int64_t j = blocks.begin; j < blocks.end;) {
             const int64_t end = std::min(j / kKeysAtOnce * kKeysAtOnce + kKeysAtOnce, blocks.end);
@@ -58,7 +59,8 @@ class AmxForwardBlock {
         alignas(64) float factors[kSide], totals[kSide], highest[kSide];
         for (int64_t v = 0; v < kSideVectors; ++v) {
             store(factors + v * kLanes,
-                  select(totals_[v] <= Vec{}, 0.0f, 1.0f / totals_[v]));  // 0: it sees no key
+                  select(totals_[v] <= Vec{}, 0.0f, 1.0f / totals_[v]));  // 0 for a query without visible
+                                                                          // keys
             store(totals + v * kLanes, totals_[v]);
             store(highest + v * kLanes, highest_[v]);
         }
@@ -78,7 +80,7 @@ class AmxForwardBlock {
         for (int64_t v = 0; v < kSideVectors; ++v) {
             const Vec before = highest_[v];
             highest_[v] = max(before, highest(at, v));
-            subtract[v] = select(kMasked < highest_[v], highest_[v], 0.0f);  // nothing seen yet: all are 0
+            subtract[v] = select(kMasked < highest_[v], highest_[v], 0.0f);  // no visible key yet: all are 0
             factors[v] = exp(before - subtract[v]);
             same = same && !any(factors[v] < 1.0f);
         }
@@ -104,7 +106,7 @@ class AmxForwardBlock {
         return item_.o.scale * load(row(at, key) + v * kLanes);
     }
 
-    // The highest scores of the queries of vector v.
+    // Maximum scores of the queries of vector v.
     Vec highest(Range at, int64_t v) const {
         Vec even = kMasked, odd = kMasked;
         for (int64_t block = at.begin; block < at.end; block += kSide) {
@@ -121,7 +123,7 @@ class AmxForwardBlock {
         }
         return max(even, odd);
     }
-    // Keeps the probabilities of vector v, 2^(log2(e)·score + shift), and returns their sums.
+    // Stores the probabilities of vector v, 2^(log2(e)·score + shift), and returns their sums.
     Vec exponentials(Range at, int64_t v, Vec shift) const {
         const Vec scale = kLog2OfE * item_.o.scale;
         const auto probability = [&](int64_t j) {

@@ -1,12 +1,12 @@
-// The backward pass of attention over the tiles of an item, in the order of attention_forward.h.
-// Probabilities are computed again from the log-sums.
+// Attention backward over the tiles of an item, in the order of attention_forward.h. Probabilities are
+// recomputed from the log-sums.
 #pragma once
 
 #include "kernels/cpu/attention_strip.h"
 
 namespace speedrun::cpu {
 
-// Where the backward pass of an item works.
+// Scratch memory of the backward pass of an item.
 template <class Kind>
 struct BackwardMemory {
     typename Kind::Word *key_lines, *value_lines, *keys, *queries, *upstream;
@@ -35,8 +35,8 @@ struct BackwardMemory {
     }
 };
 
-// The tile of queries [i0, i1) by keys [j0, j1) of one head: gradients of probabilities, and from them the
-// sums of dq.
+// A tile of queries [i0, i1) by keys [j0, j1) of one head: computes the gradients of probabilities and adds
+// to dq.
 template <class Kind>
 class BackwardTile {
   public:
@@ -104,8 +104,7 @@ class BackwardTile {
                       add_to(m_.query_sums + i * item_.width));
     }
 
-    // The sums of dk and dv of the keys [j, j + rows), over those queries of the tile that may see one of
-    // them.
+    // Adds to dk and dv of the keys [j, j + rows), from the queries of the tile that may see one of them.
     void key_strip(int64_t j, int64_t rows, Range queries, int64_t j0) {
         int64_t begin = std::max(queries.begin, item_.first_query(j) / kPair * kPair), end = queries.end;
         while (begin < end && item_.low(end - 1) >= j + rows) --end;
@@ -118,7 +117,7 @@ class BackwardTile {
                       queries_.stride(), words, add_to(m_.key_sums + at));
     }
 
-    // A query without keys has −∞, and its probabilities are to be 0 all the same.
+    // A query without keys has log-sum −∞; its probabilities must still be 0.
     float log_sum_of(int64_t query) const { return log_sums_[query] == kMasked ? 0.0f : log_sums_[query]; }
 
     static constexpr int64_t kPair = 2;
@@ -149,12 +148,12 @@ void attention_backward(const AttentionItem& item, const op::AttentionBackward& 
         memory.deltas[i] = sum(dots);
     }
     std::fill(memory.query_sums, memory.query_sums + all_queries.end * width, 0.0f);
-    for (int64_t i = 0; i < item.first_query(0); ++i)  // before all keys
+    for (int64_t i = 0; i < item.first_query(0); ++i)  // queries before all keys
         dq.write<Real>(i, memory.query_sums + i * width, 0.0f);
     BackwardTile<Kind> tile(item, memory, queries, keys, upstream, item.log_sums(a.lse));
     for (int64_t j0 = 0; j0 < all_keys.end; j0 += kTile) {
         const int64_t j1 = std::min(j0 + kTile, all_keys.end);
-        // Queries at places of this tile: they see no key beyond it.
+        // Queries at places of this tile see no key after it.
         const Range last{item.first_query(j0), item.first_query(j1)};
         dq.expect<Real, true>(last);
         for (const HeadRows& gradient : {dk, dv}) gradient.expect<Real, true>({j0, j1});

@@ -1,5 +1,5 @@
-// Attention by bf16 products: probabilities and their gradients are rounded to bf16 before they are
-// multiplied, as they are on GPUs. Empty where the compiler was not given avx512_bf16.
+// Attention with bf16 matmuls. Probabilities and their gradients are rounded to bf16 before they are
+// multiplied, as on GPUs. Empty if the compiler was not given avx512_bf16.
 #pragma once
 
 #include "kernels/cpu/attention_item.h"
@@ -11,8 +11,8 @@ namespace speedrun::cpu {
 
 struct Bf16Attention {
     using Real = Bf16;
-    using Word = int32_t;  // of a panel: a pair of rows
-    using Element = Bf16;  // of probabilities
+    using Word = int32_t;  // element of a panel: a pair of rows
+    using Element = Bf16;  // type of probabilities
     using Left = PairRows;
     static constexpr int64_t kPerWord = 2;
     static constexpr int64_t kStrip = 6;
@@ -25,7 +25,7 @@ struct Bf16Attention {
         add_pairs(sums, a, reinterpret_cast<const char*>(panel), stride * kWordBytes, words);
     }
 
-    // A head that only stands on the left: its rows are read in place.
+    // A head used only as left operand: its rows are read in place.
     class LeftHead {
       public:
         LeftHead(const AttentionItem& /*item*/, HeadRows x, Range /*rows*/, Word* /*memory*/)
@@ -53,7 +53,7 @@ struct Bf16Attention {
         int64_t width_;
     };
 
-    // Rows [j, j + count) of a head of x turned into columns: to[D/2][kTile].
+    // Transposes rows [j, j + count) of a head of x: to[D/2][kTile].
     static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
         pack_from_columns(reinterpret_cast<char*>(to), kTile * kWordBytes, x.row<Bf16>(j), x.stride(), count,
                           item.width);
@@ -64,15 +64,15 @@ struct Bf16Attention {
         return {reinterpret_cast<const char*>(rows), kTile * 2, kWordBytes};
     }
 
-    // Probabilities and their gradients of a tile of queries by a tile of keys, as words of two queries;
-    // gradients also by rows.
+    // Probabilities and their gradients for a tile of queries by keys, as words of two queries; gradients
+    // also row by row.
     class Gradients {
       public:
         explicit Gradients(Scratch& scratch)
             : probabilities_(scratch.take<Word>(kTile * kTile / 2)),
               gradients_(scratch.take<Word>(kTile * kTile / 2)),
               rows_(scratch.take<Bf16>(kTile * kTile)) {}
-        // Stores p and g for queries i and i + 1, at 16 keys from j on; i is even.
+        // Stores p and g of queries i and i + 1 for the 16 keys from j on; i is even.
         void keep(int64_t i, int64_t j, const Vec (&p)[2], const Vec (&g)[2]) {
             const __m256i even = to_bf16(g[0]), odd = to_bf16(g[1]);
             _mm256_store_si256(reinterpret_cast<__m256i*>(rows_ + i * kTile + j), even);
@@ -83,7 +83,7 @@ struct Bf16Attention {
         Left gradients_by_query(int64_t i, int64_t j) const {
             return {reinterpret_cast<const char*>(rows_ + i * kTile + j), kTile * 2, kWordBytes};
         }
-        // Keys from j on are rows, queries from i on are summed over; i is even.
+        // Left operand whose rows are the keys from j on, summed over the queries from i on; i is even.
         Left gradients_by_key(int64_t i, int64_t j) const { return by_key(gradients_, i, j); }
         Left probabilities_by_key(int64_t i, int64_t j) const { return by_key(probabilities_, i, j); }
 

@@ -1,5 +1,5 @@
-// Attention by f32 products, at every level. Tensors may be bf16: their values are converted, and what bf16
-// products would take as bf16, probabilities and their gradients, is rounded to it.
+// Attention with f32 matmuls, at every level. Tensors may be bf16: values are converted to f32. Probabilities
+// and their gradients are rounded to bf16, as for bf16 matmuls.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace speedrun::cpu {
 template <class RealType>
 struct F32Attention {
     using Real = RealType;
-    using Word = float;     // of a panel
-    using Element = float;  // of probabilities
+    using Word = float;     // element of a panel
+    using Element = float;  // type of probabilities
     using Left = F32Rows;
     static constexpr int64_t kPerWord = 1;
-    static constexpr int64_t kStrip = 6;  // lines of the left operand at a time, in registers
-    static constexpr int64_t kDepth = 1;  // sums run over multiples of this
+    static constexpr int64_t kStrip = 6;  // lines of the left operand held in registers
+    static constexpr int64_t kDepth = 1;  // K of a matmul is a multiple of this
 #ifdef __AVX512F__
     static constexpr int kVectors = 4;
 #else
@@ -31,8 +31,8 @@ struct F32Attention {
         add_products(sums, a, panel, stride, words);
     }
 
-    // Rows [begin, end) of a head, as f32. They are read in place where they are whole vectors of f32 that do
-    // not all want the same few lines of a first-level cache, and copied where not.
+    // Rows [begin, end) of a head, as f32. Read in place if they are whole f32 vectors and do not conflict
+    // for the same few lines of the L1 cache; otherwise copied.
     class Head {
       public:
         static int64_t words(int64_t length, int64_t width) { return length * width; }
@@ -59,9 +59,9 @@ struct F32Attention {
         const float* data_;
         int64_t stride_;
     };
-    using LeftHead = Head;  // that only stands on the left
+    using LeftHead = Head;  // a head used only as left operand
 
-    // Rows [j, j + count) of a head of x turned into columns: to[D][kTile].
+    // Transposes rows [j, j + count) of a head of x: to[D][kTile].
     static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
         for (int64_t line = 0; line < count; line += kLanes) {
             for (int64_t d = 0; d < item.o.head_dim; d += kLanes) {
@@ -78,13 +78,13 @@ struct F32Attention {
         return {rows, kTile, 1};
     }
 
-    // Probabilities and their gradients of a tile of queries by a tile of keys.
+    // Probabilities and their gradients for a tile of queries by keys.
     class Gradients {
       public:
         explicit Gradients(Scratch& scratch)
             : probabilities_(scratch.take<float>(kTile * kTile)),
               gradients_(scratch.take<float>(kTile * kTile)) {}
-        // Stores p and g for queries i and i + 1, at 16 keys from j on; i is even.
+        // Stores p and g of queries i and i + 1 for the 16 keys from j on; i is even.
         void keep(int64_t i, int64_t j, const Vec (&p)[2], const Vec (&g)[2]) {
             for (int64_t r = 0; r < 2; ++r) {
                 store(probabilities_ + (i + r) * kTile + j, rounded_to<Real>(p[r]));
@@ -92,7 +92,7 @@ struct F32Attention {
             }
         }
         Left gradients_by_query(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, kTile, 1}; }
-        // Keys from j on are rows, queries from i on are summed over.
+        // Left operand whose rows are the keys from j on, summed over the queries from i on.
         Left gradients_by_key(int64_t i, int64_t j) const { return {gradients_ + i * kTile + j, 1, kTile}; }
         Left probabilities_by_key(int64_t i, int64_t j) const {
             return {probabilities_ + i * kTile + j, 1, kTile};

@@ -1,6 +1,6 @@
-// Flash attention over the tiles of an item. Scores are summed in f32 and then scaled. Tiles of 64 queries by
-// 64 keys, strips of 6 (in f32) queries in them and vectors of 16 keys are visited where some query of the
-// strip sees some key, at all levels alike: so f32 results have the same bits at each.
+// Flash attention over the tiles of an item. Scores are summed in f32, then scaled. Tiles are 64 queries by
+// 64 keys, with strips of 6 queries (f32) and vectors of 16 keys. A strip visits a vector if any of its
+// queries sees any of its keys. All levels visit alike, so f32 results have the same bits at each.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace speedrun::cpu {
 
-// Where the forward pass of an item works.
+// Scratch memory of the forward pass of an item.
 template <class Kind>
 struct ForwardMemory {
     typename Kind::Word *key_lines, *values, *queries;
@@ -32,22 +32,22 @@ struct ForwardMemory {
     }
 };
 
-// Results of a strip of queries so far are relative to the highest score so far.
+// Online softmax of a strip of queries: results are relative to the running maximum.
 struct RunningMaximum {
     alignas(64) float highest[kLanes], factors[kLanes], subtract[kLanes];
 
     RunningMaximum() { std::fill(highest, highest + kLanes, kMasked); }
-    // Takes in the highest scores of another tile; earlier sums are to be multiplied by `factors`.
+    // Merges the maximum scores of another tile. Earlier sums must be multiplied by `factors`.
     void raise(const float* scores) {
         const Vec before = load(highest), now = max(before, load(scores));
-        const Vec finite = select(kMasked < now, now, 0.0f);  // nothing visible yet: all exponentials are 0
+        const Vec finite = select(kMasked < now, now, 0.0f);  // no visible key yet: all exponentials are 0
         store(highest, now);
         store(subtract, finite);
         store(factors, exp(before - finite));
     }
 };
 
-// A tile of queries from i0 on by the tiles of keys that they see, one after the other.
+// A tile of queries from i0 on, against the key tiles that they see, in order.
 template <class Kind>
 class ForwardTile {
   public:
@@ -62,7 +62,7 @@ class ForwardTile {
         std::fill(m_.totals, m_.totals + (i.end - i.begin) * kLanes, 0.0f);
     }
 
-    // The keys of the tile at j0.
+    // Processes the key tile at j0.
     void run(int64_t j0) {
         for (int64_t i = i_.begin; i < i_.end; i += kStrip) {
             const int64_t rows = std::min(kStrip, i_.end - i);
@@ -75,7 +75,8 @@ class ForwardTile {
             const int64_t rows = std::min(kStrip, i_.end - i), at = i - i_.begin;
             alignas(64) float totals[kLanes] = {}, factors[kLanes];
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(m_.totals + (at + r) * kLanes));
-            store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0: it sees no key
+            store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0 for a query
+                                                                                       // without visible keys
             for (int64_t r = 0; r < rows; ++r) {
                 o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.width, factors[r]);
                 log_sums[i + r] = maxima_[strip_of(i)].highest[r] + std::log(totals[r]);
@@ -140,7 +141,7 @@ class ForwardTile {
     const typename Kind::Head& values_;
     const Range i_;
     RunningMaximum maxima_[kStrips];
-    Range low_[kStrips];  // of each strip
+    Range low_[kStrips];  // lowest and highest first key of each strip
 };
 
 // The queries [queries.begin, queries.end) of one head.

@@ -1,4 +1,4 @@
-// The work items of CPU attention: one head of one sequence, and which of its keys each query sees.
+// Work items of CPU attention: one head of one sequence, and the keys that each query sees.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kTile = 64;  // queries, or keys, whose panels stay in a first-level cache
+constexpr int64_t kTile = 64;  // queries or keys per tile: their panels stay in the L1 cache
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // The rows of one head in one sequence of a tensor.
@@ -22,7 +22,7 @@ struct HeadRows {
     Real* row(int64_t i) const {
         return x.as<Real>() + i * stride();
     }
-    // Asks for the lines of rows that are read or written later, so that they come while other work is done.
+    // Prefetches rows that are read or written later.
     template <class Real, bool Write>
     void expect(Range rows) const {
         for (int64_t i = rows.begin; i < rows.end; ++i) {
@@ -31,7 +31,7 @@ struct HeadRows {
                 __builtin_prefetch(to + d, Write ? 1 : 0);
         }
     }
-    // Writes a row: values · factor.
+    // Writes row i: values · factor.
     template <class Real>
     void write(int64_t i, const float* values, float factor) const {
         Real* to = row<Real>(i);
@@ -44,11 +44,11 @@ struct AttentionItem {
     const AttentionOptions& o;
     AttentionRows counts;
     int64_t head, sequence;
-    const int32_t* first_keys;  // of the sequence's queries
-    const int32_t* places;      // likewise; null: query i is at place i
-    int64_t width;              // D rounded up to vectors
+    const int32_t* first_keys;  // first key of each query of the sequence
+    const int32_t* places;      // position of each query of the sequence; null: position i
+    int64_t width;              // head_dim rounded up to vectors
 
-    // The item with this number of all that the arguments of a forward or backward pass make.
+    // Item `index` of a forward or backward call.
     template <class Arguments>
     AttentionItem(const Arguments& a, int64_t index)
         : o(a.options),
@@ -59,11 +59,11 @@ struct AttentionItem {
           places(a.place.present() ? a.place.template as<int32_t>() + sequence * counts.queries : nullptr),
           width(round_up(o.head_dim, kLanes)) {}
 
-    // Queries and keys are counted from the first one of the sequence.
+    // Position of query i. Positions and keys count from the start of the sequence.
     int64_t place(int64_t i) const { return places ? places[i] : i; }
-    // End of the keys that queries before `end` see; they do not see more than the last of them. 0: none.
+    // End of the keys that the queries before `end` see. 0: none.
     int64_t key_end(int64_t end) const { return place(end - 1) + 1; }
-    // First query that is not before key j.
+    // First query at or after key j.
     int64_t first_query(int64_t j) const {
         return places ? std::lower_bound(places, places + counts.queries, j) - places
                       : std::min(j, counts.queries);
@@ -94,13 +94,13 @@ struct AttentionItem {
     }
 };
 
-// What a strip of queries sees of a tile of keys: the keys [begin, end) of the tile, begin and clear_begin on
-// whole vectors, both on multiples of `depth`. Every query of the strip sees all of [clear_begin, clear_end);
-// the vectors outside of that are crossed by an edge.
+// Visible keys of a strip of queries in a key tile: [begin, end). `begin` and `clear_begin` are multiples of
+// a vector, `begin` and `end` of `depth`. Every query of the strip sees all of [clear_begin, clear_end); the
+// vectors outside that range are masked.
 struct View {
     int64_t begin, end, clear_begin, clear_end;
 
-    // The queries [i, i + rows) with these first visible keys, and the tile at j0.
+    // Queries [i, i + rows), whose first visible keys are in `low`, and the key tile at j0.
     View(const AttentionItem& item, Range low, int64_t i, int64_t rows, int64_t j0, int64_t depth) {
         begin =
             std::clamp(low.begin - j0, int64_t{0}, kTile) / std::max(kLanes, depth) * std::max(kLanes, depth);
@@ -113,12 +113,12 @@ struct View {
     bool clear(int64_t j) const { return j >= clear_begin && j + kLanes <= clear_end; }
 };
 
-// The keys of a tile that one query sees.
+// Range of keys of a tile that one query sees.
 class Edge {
   public:
     Edge(const AttentionItem& item, int64_t i, int64_t j0)
         : low_(static_cast<float>(item.low(i) - j0)), end_(static_cast<float>(item.key_end(i + 1) - j0)) {}
-    // The scores of 16 keys from `first` on, those of invisible ones −∞.
+    // Returns the scores of the 16 keys from `first` on, −∞ for invisible keys.
     Vec hide(Vec scores, int64_t first) const {
         const Vec key = load(kNumbers) + static_cast<float>(first);
         return select(key < low_, kMasked, select(key < end_, scores, kMasked));
@@ -130,7 +130,7 @@ class Edge {
     float low_, end_;
 };
 
-// Scratch memory cut into pieces, each on cache lines of its own. Without memory it only counts.
+// Scratch memory cut into pieces of whole cache lines. Without memory it only counts bytes.
 class Scratch {
   public:
     explicit Scratch(void* memory) : memory_(static_cast<char*>(memory)) {}

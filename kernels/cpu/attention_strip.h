@@ -1,11 +1,11 @@
-// Products of strips in attention, by either kind of products (attention_f32.h, attention_bf16.h).
+// Matmuls of strips in attention, for either kind (attention_f32.h, attention_bf16.h).
 #pragma once
 
 #include "kernels/cpu/attention_item.h"
 
 namespace speedrun::cpu {
 
-// store(row, vector, sums) of up to Kind::kStrip rows of `a` times as many vectors of the panel.
+// Calls store(row, vector, sums) for up to Kind::kStrip rows of `a` times `vectors` vectors of the panel.
 template <class Kind, class Store>
 inline void product(int64_t rows, int64_t vectors, typename Kind::Left a, const typename Kind::Word* panel,
                     int64_t stride, int64_t words, Store&& store) {

@@ -1,7 +1,7 @@
-// bf16 products of tiles by the processor's dot products of pairs (avx512_bf16): each lane of a sum takes two
-// products a[k]·b[k] + a[k+1]·b[k+1] at once. So the right operand is packed into panels whose words hold
-// elements k and k+1 of a column, 16 columns a vector; of the left one a word is broadcast, which rows in
-// memory already have. Empty where the compiler was not given avx512_bf16.
+// bf16 matmul tiles with dot products of pairs (avx512_bf16): each lane adds a[k]·b[k] + a[k+1]·b[k+1] to a
+// sum. The right operand is packed into panels: a word holds elements k and k+1 of a column, a vector 16
+// columns. Words of the left operand are broadcast; rows in memory already have that layout. Empty if the
+// compiler was not given avx512_bf16.
 #pragma once
 
 #ifdef __AVX512BF16__
@@ -20,10 +20,10 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kWordBytes = 4;  // of a pair of bf16
+constexpr int64_t kWordBytes = 4;  // bytes of a pair of bf16
 constexpr int64_t kVectorBytes = 64;
 
-// The left operand as pairs: elements 2p and 2p+1 of row i are the word at data + i·row + p·pair, in bytes.
+// Left operand as pairs: elements 2p and 2p+1 of row i are the word at data + i·row + p·pair, in bytes.
 struct PairRows {
     const char* data;
     int64_t row, pair;
@@ -33,7 +33,7 @@ inline __mmask32 halves_below(int64_t count) {
     return count >= 2 * kLanes ? 0xffffffffu : (__mmask32{1} << std::max<int64_t>(count, 0)) - 1u;
 }
 
-// sums[i][v] += Σ over pairs of a's row i times vector v of the panel. panel: [pairs][stride bytes], 64-byte
+// sums[i][v] += Σ over pairs of row i of a times vector v of the panel. panel: [pairs][stride bytes], 64-byte
 // aligned.
 template <int Rows, int Vectors>
 inline __attribute__((always_inline)) void add_pairs(Register (&sums)[Rows][Vectors], PairRows a,
@@ -59,22 +59,23 @@ inline __attribute__((always_inline)) void add_pairs(Register (&sums)[Rows][Vect
     }
 }
 
-// The order in which elements of two registers become words (x[i], y[i]), from element `first` of each.
+// Permutation that interleaves elements of two registers into words (x[i], y[i]), from element `first` of
+// each.
 inline __m512i word_order(int first) {
     const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
                                            7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     return _mm512_add_epi16(pairs, _mm512_set1_epi16(static_cast<int16_t>(first)));
 }
 
-// Words of two bf16, those of `even` in the lower halves.
+// Words of two bf16, with the elements of `even` in the lower halves.
 inline __m512i words_of(__m256i even, __m256i odd) {
     const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(pairs, _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1));
 }
 
-// Packs two rows of a K x N operand stored by rows (elements of a row adjacent), `columns` wide, as words; y
-// null: zeros. Columns beyond them, up to a whole vector, become zero.
+// Packs two rows of a K x N operand stored by rows, `columns` wide, as words; y null: zeros. Columns up to
+// the next whole vector become zero.
 inline void pack_row_pair(char* to, const Bf16* x, const Bf16* y, int64_t columns) {
     const __m512i low = word_order(0);
     int64_t j = 0;
@@ -96,7 +97,7 @@ inline void pack_row_pair(char* to, const Bf16* x, const Bf16* y, int64_t column
     }
 }
 
-// All rows of such an operand, to panel[pairs][stride bytes]; an odd last row is paired with zeros.
+// Packs all rows of such an operand to panel[pairs][stride bytes]. An odd last row is paired with zeros.
 inline void pack_from_rows(char* panel, int64_t stride, const Bf16* x, int64_t row_stride, int64_t columns,
                            int64_t depth) {
     for (int64_t k = 0; k < depth; k += 2) {
@@ -105,7 +106,7 @@ inline void pack_from_rows(char* panel, int64_t stride, const Bf16* x, int64_t r
     }
 }
 
-// Packs `columns` columns of a K x N operand stored by columns, to panel[pairs][stride bytes]: x +
+// Packs `columns` columns of a K x N operand stored by columns to panel[pairs][stride bytes]: x +
 // j·row_stride holds the K elements of column j.
 inline void pack_from_columns(char* panel, int64_t stride, const Bf16* x, int64_t row_stride, int64_t columns,
                               int64_t depth) {
@@ -126,24 +127,24 @@ inline void pack_from_columns(char* panel, int64_t stride, const Bf16* x, int64_
     }
 }
 
-// How product.cpp walks through a product of this kind.
+// Tile traits for product.cpp: bf16 pairs.
 struct PairTile {
     using Source = Bf16;
     using Word = int32_t;
     using Rows = PairRows;
     struct Unit {};
     static constexpr int64_t kPerWord = 2;  // elements along K
-    static constexpr int64_t kRows = 6;     // 24 of the 32 registers are sums
+    static constexpr int64_t kRows = 6;     // sums use 24 of the 32 registers
     static constexpr int kCount = 4;
     static constexpr int64_t kStrip =
-        48;  // rows of packed a that lie side by side: whole tiles, whole vectors
+        48;  // rows of packed a that are adjacent in a strip: whole tiles and whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 1024 : 4096; }
     static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 
-    // Rows of a are read in place where they have a whole number of pairs.
+    // True if rows of a are whole pairs and contiguous.
     static bool reads_in_place(const Product& g) { return !g.transpose_a && g.k % 2 == 0; }
     static bool reads_panels_in_place(const Product& /*g*/) { return false; }
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
@@ -160,13 +161,13 @@ struct PairTile {
     template <Side>
     static constexpr int64_t kStep = kPerWord;
 
-    // A pair of k of `count` lines that lie side by side in memory; zeros up to whole vectors.
+    // Packs a pair of k of `count` lines that are adjacent in memory; zeros up to whole vectors.
     template <Side>
     static void pack_row(Word* to, const Bf16* x, int64_t stride, int64_t depth, int64_t count,
                          int64_t /*width*/) {
         pack_row_pair(reinterpret_cast<char*>(to), x, depth > 1 ? x + stride : nullptr, count);
     }
-    // All k of `count` lines of which each lies along a row of memory.
+    // Packs all k of `count` lines, each contiguous along a row of memory.
     template <Side>
     static void pack_lines(Word* to, int64_t stride, const Bf16* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t /*width*/) {

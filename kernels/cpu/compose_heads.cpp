@@ -1,6 +1,6 @@
-// One map of attention for each token, mixed of its heads' maps: row by row, whose maps of at most kMostKeys keys are
-// kept whole. Backward goes over queries, which leave the mixed map and its gradient, and then over keys, each of which
-// adds up its own queries in order.
+// One attention map per token, mixed from the maps of its heads. Rows are processed one by one; a map has at
+// most kMostKeys keys and is kept whole. Backward first goes over queries and stores the mixed map and its
+// gradient. Then it goes over keys: each adds up its queries in order.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -17,10 +17,10 @@ namespace {
 
 using cpu::head_of;
 using cpu::Vec;
-using Map = float[ComposeHeadsOptions::kMostKeys];  // a number for each key that a query sees
+using Map = float[ComposeHeadsOptions::kMostKeys];  // one value per key that a query sees
 
 struct Seen {
-    int64_t first, count;  // keys, or queries
+    int64_t first, count;  // range of keys or of queries
 };
 
 template <class Arguments>
@@ -55,7 +55,7 @@ void dots(float* out, const Real* x, const Tensor& y, Seen rows, int64_t column,
         out[j] = factor * dot(x, head_of<Real>(y, rows.first + j, column), dim);
 }
 
-// to (+)= factor·Σ_j weights[j]·row j of x
+// to (+)= factor·Σ_j weights[j]·(row j of x)
 template <class Real>
 void add_rows(Real* to, const float* weights, const Tensor& x, Seen rows, int64_t column, int64_t dim,
               float factor, bool accumulate) {
@@ -69,7 +69,7 @@ void add_rows(Real* to, const float* weights, const Tensor& x, Seen rows, int64_
     });
 }
 
-// Scores become probabilities. Returns the logarithm of their sum's exponential.
+// Softmax of scores in place. Returns log Σ exp(score).
 float softmax(float* scores, int64_t count) {
     if (count == 0) return 0;
     const float largest = *std::max_element(scores, scores + count);
@@ -119,11 +119,11 @@ void forward_row(const op::ComposeHeadsForward& a, int64_t i) {
         add_rows(head_of<Real>(a.c, i, h * dim), mixed, a.v, seen, h * dim, dim, weight(a.w2, i, h), false);
 }
 
-// What the pass over queries leaves for that over keys.
+// Results of the pass over queries that the pass over keys reads.
 struct Kept {
-    float *mixed, *dmixed;  // A and B, [T][keys], of a query's keys from its first on
+    float *mixed, *dmixed;  // A and B, [T][keys], from each query's first key on
     float *lse, *u, *e;     // [T][H]
-    float* partial;         // [kReductionChunks][2][H], of weights that all tokens share
+    float* partial;         // [kReductionChunks][2][H], for weights that all tokens share
 
     Kept(float* memory, int64_t rows, const ComposeHeadsOptions& o)
         : mixed(memory),

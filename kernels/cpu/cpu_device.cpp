@@ -38,8 +38,8 @@ void touch_pages(const void* memory, int64_t begin, int64_t end, int /*member*/)
     for (int64_t page = begin; page < end; ++page) bytes[page * kPage] = bytes[page * kPage];
 }
 
-// AddressSanitizer watches the heap but not mapped pages: under it, buffers come from the heap, cut to their
-// size.
+// AddressSanitizer checks the heap but not mapped pages: with it, buffers are allocated on the heap with
+// their exact size.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kCheckedMemory = true;
 #else
@@ -58,7 +58,7 @@ void* map_pages(int64_t bytes) {
     return base == MAP_FAILED ? nullptr : base;
 }
 
-// OMP_NUM_THREADS, which people set for every program that has threads, lowers the number.
+// OMP_NUM_THREADS lowers the number of threads.
 int default_threads() {
     const int threads = threads_within(host_threads());
     return std::min(threads, omp_num_threads().value_or(threads));
@@ -124,7 +124,7 @@ void CpuStream::submit(const char* label, std::function<void()> work) {
     push({TaskKind::work, label, std::move(work), nullptr, trace_tag()});
 }
 
-#ifdef SPEEDRUN_REMOVABLE_WAITS  // for the test of the tests: tests/distributed/missing_waits_test.cpp
+#ifdef SPEEDRUN_REMOVABLE_WAITS  // fault injection for tests/distributed/missing_waits_test.cpp
 bool wait_is_removed(const void* caller);
 void dawdle(CpuStream& stream);
 #endif
@@ -227,7 +227,7 @@ std::unique_ptr<Graph> CpuDevice::end_graph(Stream& stream) {
 void CpuDevice::rehearse(bool on) {
     rehearsing_ = on;
     if (on || dry_) return;
-    // Page by page on all cores: the kernel clears them where they are touched first.
+    // Touches pages on all cores: the operating system clears a page where it is touched first.
     for (const auto& [data, bytes] : allocated_) {
         const int64_t pages = (bytes + kPage - 1) / kPage;
         if (team_)
@@ -245,7 +245,7 @@ int64_t CpuDevice::available_bytes() const {
     return host_memory().available;
 }
 
-// Pages come zeroed from the kernel; large buffers ask for huge pages, which the matrix products read faster.
+// The operating system zeroes new pages. Large buffers ask for huge pages, which matmuls read faster.
 void* CpuDevice::allocate(int64_t bytes) {
     if (bytes == 0) return nullptr;
     const int64_t size = mapped_bytes(bytes);
@@ -266,7 +266,7 @@ void* CpuDevice::allocate(int64_t bytes) {
     const uintptr_t tail = address + slack - aligned;
     if (tail > 0) munmap(reinterpret_cast<void*>(aligned + size), tail);
     auto* data = reinterpret_cast<void*>(aligned);
-    madvise(data, size, MADV_HUGEPAGE);  // advice only: a kernel without huge pages may refuse
+    madvise(data, size, MADV_HUGEPAGE);  // advice only: the operating system may refuse
     allocated_[data] = bytes;
     return data;
 }

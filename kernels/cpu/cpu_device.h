@@ -1,4 +1,4 @@
-// The CPU as a device: streams are worker threads with a queue, events are completion flags with a timestamp.
+// CPU device: a stream is a worker thread with a queue, an event is a completion flag with a timestamp.
 #pragma once
 
 #include <condition_variable>
@@ -21,19 +21,20 @@ namespace cpu {
 class Team;
 }
 
-// What a device's streams take for the time; asked by their threads, each for its own stream. Traces and
-// timed events have it from here, so that tests can let pass what time they like.
+// Clock of a device's streams, called by the thread of each stream. Traces and timed events read it, so tests
+// can replace the time.
 class CpuClock {
   public:
     virtual ~CpuClock() = default;
     virtual int64_t now_ns() = 0;
-    // A piece of work has run on the stream.
+    // Called when a piece of work has run on the stream.
     virtual void ran(const std::string& /*stream*/, const char* /*label*/) {}
-    // The stream has waited for an event that was recorded at that time.
+    // Called when the stream has waited for an event that was recorded at that time.
     virtual void waited_for(int64_t /*time_ns*/) {}
 };
 
-// Is told what is enqueued on a device's streams, in the order of the host's calls and whether or not anything runs.
+// Callbacks for the work enqueued on a device's streams, in the order of the host's calls, also when nothing
+// runs.
 class EnqueueObserver {
   public:
     virtual ~EnqueueObserver() = default;
@@ -42,7 +43,7 @@ class EnqueueObserver {
     virtual void waits(const Stream& stream, const Event& event) = 0;  // for the latest record of it
 };
 
-// Completion of one record(): shared by the event, the stream that will signal it and those that wait for it.
+// Completion of one record(), shared by the event, the signalling stream and the waiting streams.
 struct CpuEventState {
     std::mutex mutex;
     std::condition_variable signalled;
@@ -50,7 +51,7 @@ struct CpuEventState {
     int64_t time_ns = 0;
 
     void signal(int64_t now_ns);
-    int64_t wait();  // the time of the record
+    int64_t wait();  // returns the time of the record
 };
 
 class CpuEvent final : public Event {
@@ -64,12 +65,12 @@ class CpuEvent final : public Event {
     double measured_ms_since(const Event& start) const override;
 
     friend class CpuStream;
-    std::shared_ptr<CpuEventState> state_;  // of the latest record(); null before the first
+    std::shared_ptr<CpuEventState> state_;  // state of the latest record(); null before the first
 };
 
 class CpuStream;
 
-// The calls to a stream that were captured; a launch makes them again.
+// Captured calls to a stream; a launch repeats them.
 class CpuGraph final : public Graph {
   public:
     void launch(Stream& stream) override;
@@ -79,8 +80,8 @@ class CpuGraph final : public Graph {
     std::vector<std::function<void(CpuStream&)>> calls_;
 };
 
-// Runs its tasks in order on a thread of its own. After a task has thrown, later tasks are skipped (their
-// events still fire, so that nobody waits for ever) until synchronize() has rethrown the error.
+// Runs its tasks in order on its own thread. After a task throws, later tasks are skipped until synchronize()
+// rethrows the error. Their events still fire, so that no thread waits for ever.
 class CpuStream final : public Stream {
   public:
     CpuStream(std::string name, CpuDevice& device);
@@ -93,11 +94,11 @@ class CpuStream final : public Stream {
     void wait(const Event& event) override;
     void synchronize() override;
 
-    // Enqueues work; `label` (a string that lives for ever) names it in traces.
+    // Enqueues work. `label` names it in traces; it must have static lifetime.
     void submit(const char* label, std::function<void()> work);
 
   private:
-    friend class CpuDevice;  // records
+    friend class CpuDevice;
     enum class TaskKind : uint8_t { work, signal, wait, stop };
     struct Task {
         TaskKind kind;
@@ -116,31 +117,32 @@ class CpuStream final : public Stream {
     std::condition_variable pushed_;
     std::deque<Task> queue_;
     std::exception_ptr error_;           // guarded by mutex_
-    std::unique_ptr<CpuGraph> capture_;  // what is enqueued goes there
-    std::thread thread_;                 // last: starts when all else is ready
+    std::unique_ptr<CpuGraph> capture_;  // destination of enqueued calls during capture
+    std::thread thread_;                 // declared last: starts after the other members are initialized
 };
 
 class CpuDevice final : public Device {
   public:
-    // num_threads: of the team that all streams share; 0 takes the machine's (or OMP_NUM_THREADS).
+    // num_threads: size of the team that all streams share; 0: the machine's number of cores (or
+    // OMP_NUM_THREADS).
     explicit CpuDevice(int num_threads = 0, bool dry = false);
     ~CpuDevice() override;
 
     DeviceKind kind() const override { return DeviceKind::cpu; }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
-    // Off unless asked for: calls cost so little here that graphs save nothing. They are for tests, which can
-    // compare all bits of a run by graphs with those of one by calls.
+    // Off by default: CPU calls are so cheap that graphs save no time. Tests use them to compare all bits of
+    // a run with graphs and without.
     void allow_graphs(bool allowed) { graphs_allowed_ = allowed; }
     bool begin_graph(Stream& stream) override;
     std::unique_ptr<Graph> end_graph(Stream& stream) override;
     void rehearse(bool on) override;
-    bool idle() const { return dry_ || rehearsing_; }  // nothing is run
+    bool idle() const { return dry_ || rehearsing_; }  // work is counted but not run
     void set_trace(TraceSink* sink) override { trace_ = sink; }
-    // While no work is in flight; the machine's own clock until then. `clock` must outlive the device.
+    // Call while no work is in flight. Default: the machine's clock. `clock` must outlive the device.
     void set_clock(CpuClock& clock) { clock_ = &clock; }
     CpuClock& clock() const { return *clock_; }
-    // Null: nobody. `observer` must outlive what is enqueued meanwhile.
+    // Null: no observer. `observer` must outlive the work enqueued meanwhile.
     void observe(EnqueueObserver* observer) { observer_ = observer; }
     EnqueueObserver* observer() const { return observer_; }
     int64_t available_bytes() const override;
@@ -148,7 +150,7 @@ class CpuDevice final : public Device {
     int num_threads() const { return num_threads_; }
     cpu::Team* team() const {
         return team_.get();
-    }  // null where there is one thread, or where the device is dry
+    }  // null if there is only one thread, and null if the device is dry
     TraceSink* trace() const { return trace_; }
 
   private:
@@ -160,11 +162,11 @@ class CpuDevice final : public Device {
     const int num_threads_;
     const bool dry_;
     bool graphs_allowed_ = false;
-    bool rehearsing_ = false;  // read and changed by the thread that enqueues
+    bool rehearsing_ = false;  // read and changed only by the enqueuing thread
     std::map<void*, int64_t> allocated_;
     std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight
-    CpuClock* clock_;             // likewise
+    CpuClock* clock_;             // changed only while no work is in flight
     EnqueueObserver* observer_ = nullptr;
 };
 

@@ -18,11 +18,12 @@ namespace cpu {
 struct ProductOptions {
     bool transpose_a = false, transpose_b = false;
     float beta = 0.0f;
-    Tensor base = {};        // beta·base is added; absent: beta·c
-    bool symmetric = false;  // the result is: half of the work will do
+    Tensor base = {};        // adds beta·base; absent: beta·c
+    bool symmetric = false;  // the result is symmetric: half of the work suffices
 };
 
-// c = op(a) op(b) + beta·base (+ bias) of tensors that fit. Internal error with the label for an empty product.
+// Describes c = op(a) op(b) + beta·base (+ bias); the shapes must fit. Throws an internal error with the
+// label for an empty matmul.
 Product product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
                    const char* label, Isa isa);
 
@@ -38,9 +39,9 @@ class CpuOps final : public Ops {
   private:
     SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
 
-    // Scratch memory of at least this many bytes for work on this stream; one piece per stream, used by one
-    // operation at a time, and another for what an operation that is made of two hands from one to the next. They grow (and
-    // then wait for the stream) only while shapes are new.
+    // Scratch memory of at least `bytes` for work on this stream. Each stream has one piece, used by one
+    // operation at a time. A second piece holds intermediate results of an operation made of two. Pieces grow
+    // (and then wait for the stream) only for new shapes.
     void* workspace(Stream& stream, int64_t bytes) { return workspace(workspaces_[&stream], stream, bytes); }
     void* workspace(Buffer& buffer, Stream& stream, int64_t bytes);
     // Enqueues c = op(a) op(b) + beta·base (+ bias).
@@ -65,9 +66,9 @@ void with_real(DType dtype, Body&& body) {
     throw_internal("a real (f32 or bf16) tensor is needed, not {}", name_of(dtype));
 }
 
-// Elementwise loops run over blocks of this many elements, whatever the number of threads.
+// Block size in elements of elementwise loops, for any number of threads.
 constexpr int64_t kBlock = 8192;
-// Reductions over rows or elements run over this many chunks and add the chunks' results in order.
+// Number of chunks of a reduction over rows or elements; the chunks' results are added in order.
 constexpr int64_t kReductionChunks = 32;
 
 inline int64_t ceil_div(int64_t a, int64_t b) {

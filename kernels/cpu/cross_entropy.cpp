@@ -13,7 +13,7 @@ namespace {
 
 using cpu::Vec;
 
-// The largest of the first `count`; where it matters less, NaN are lost.
+// Maximum of the first `count` values. NaN may be lost: the sum of exponentials still has it.
 template <class Real>
 float largest(const Real* x, int64_t count) {
     if (count < cpu::kLanes)
@@ -24,11 +24,11 @@ float largest(const Real* x, int64_t count) {
     return cpu::max_lane(highest);
 }
 
-// What a row is to predict: different ids, each with its weight, the sum of them where targets are the same.
+// Targets of a row: distinct ids with weights. The weights of equal targets are added.
 struct RowTargets {
     static constexpr int kMost = op::CrossEntropy::kMostTargets;
     int count = 0;
-    float weight = 0.0f;  // of all
+    float weight = 0.0f;  // sum of all weights
     std::array<int32_t, kMost> id;
     std::array<float, kMost> weight_of;
 
@@ -57,7 +57,7 @@ struct RowTargets {
     }
 };
 
-// Logits as they count: capped where there is a softcap c, whose slope follows from the capped value.
+// Softcap of logits, if there is one. Its slope follows from the capped value.
 class Cap {
   public:
     explicit Cap(const Softcap& softcap)
@@ -83,8 +83,8 @@ class Cap {
     float cap_, shift_, inverse_cap_, inverse_scale_, slope_;
 };
 
-// The loss of one row; its gradient too, where dlogits is not null, which may be logits. `scratch` holds
-// exponentials that dlogits cannot.
+// Returns the loss of one row, and writes its gradient if dlogits is not null. dlogits may alias logits.
+// `scratch` holds exponentials if dlogits cannot.
 template <class Real>
 float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int64_t padded,
                const op::CrossEntropy& o, float* scratch) {
@@ -125,13 +125,13 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
     return loss;
 }
 
-// Is it an id of the part's columns?
+// True if the id is a column of this part.
 template <class Arguments>
 bool has(const Arguments& o, int32_t id) {
     return id >= o.first && id < o.first + o.vocab_size;
 }
 
-// log Σ exp over the part's columns, and what its targets add up to.
+// log Σ exp over the columns of the part, and its terms of the target sum.
 template <class Real>
 void row_part(const Real* logits, const RowTargets& targets, const op::CrossEntropyPart& o, float* part) {
     const Cap capped(o.softcap);
@@ -155,7 +155,7 @@ struct Merged {
     float log_sum, targets;
 };
 
-// Goes over the parts in their order: the same bits for whoever merges.
+// Merges the parts in order, so that every rank computes the same bits.
 Merged merge(const Tensor& parts, int64_t row, int64_t rows) {
     const float* const of = parts.as<float>();
     const int64_t count = parts.rows() / rows;
@@ -168,7 +168,7 @@ Merged merge(const Tensor& parts, int64_t row, int64_t rows) {
     return {std::log(sum) + highest, targets};
 }
 
-// dlogits may be logits.
+// dlogits may alias logits.
 template <class Real>
 void row_gradient(const Real* logits, Real* dlogits, const RowTargets& targets,
                   const op::CrossEntropyOfParts& o, float log_sum) {
@@ -189,10 +189,10 @@ void row_gradient(const Real* logits, Real* dlogits, const RowTargets& targets,
         if (has(o, targets.id[i])) dlogits[targets.id[i] - o.first] = Real(of_target[i]);
 }
 
-// Where a row's gradients are computed: in dlogits or, of 8 bits, in scratch, from which they are rounded.
+// Buffer for a row's gradients: dlogits, or scratch that is then rounded to 8 bits.
 template <class Real>
 struct GradientRow {
-    Real* values = nullptr;  // absent: none are wanted
+    Real* values = nullptr;  // absent: no gradients
     E5m2* eight = nullptr;
     float inverse = 0.0f;
 
@@ -214,9 +214,9 @@ struct GradientRow {
     }
 };
 
-constexpr int64_t kRowsAtOnce = 16;  // that are transposed while a cache has them
+constexpr int64_t kRowsAtOnce = 16;  // rows transposed while they are in a cache
 
-// body(t) of each row and, where dlogits are 8-bit numbers, these transposed.
+// Calls body(t) for each row. 8-bit dlogits are transposed too.
 template <class Arguments, class Body>
 void for_rows(const Arguments& a, int64_t rows, const Body& body) {
     if (!a.scale.present()) return cpu::parallel_for(rows, body);
@@ -252,8 +252,8 @@ void check_ids(const Arguments& a, const IdLimits& limits) {
 
 void CpuOps::enqueue(const op::CrossEntropy& a, Stream& stream) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
-    // What each thread needs for one row: its exponentials and, where a scale asks for 8 bits, behind them its gradients as
-    // they are before that.
+    // Scratch of one row: its exponentials, and with a scale (8 bits) also its unrounded gradients after
+    // them.
     const int64_t row_bytes = cols * int64_t{sizeof(float)}, bytes = (a.scale.present() ? 2 : 1) * row_bytes;
     auto* const memory = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
     cpu::submit(stream, "cross_entropy", [=] {

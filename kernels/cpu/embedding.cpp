@@ -11,10 +11,10 @@ namespace {
 
 struct Limit {
     int64_t rows;
-    bool others = false;  // the index behind the last is of a row that somebody else has
+    bool others = false;  // index == rows of the table marks a row of another rank
 };
 
-// An index outside its table must never read or write foreign memory: it ends the run with both numbers.
+// Throws for an index outside its table, with both values: it must never access foreign memory.
 int64_t checked(int32_t index, const Limit& limit, const char* what, int64_t t) {
     if (index < 0 || index >= limit.rows + (limit.others ? 1 : 0)) {
         throw_data("embedding: {} {} at row {} is outside the table of {} rows", what, index, t, limit.rows);
@@ -22,14 +22,14 @@ int64_t checked(int32_t index, const Limit& limit, const char* what, int64_t t) 
     return index;
 }
 
-// Bits of the signs that token t's row has; null where there are none.
+// Sign bits of the row of token t; null without signs.
 const int32_t* sign_bits(const op::RowSigns& signs, int64_t t) {
     if (!signs.present()) return nullptr;
     const int64_t row = checked(signs.row.as<int32_t>()[t], {signs.bits.rows()}, "row of signs", t);
     return signs.bits.as<int32_t>() + row * signs.bits.row_stride;
 }
 
-// v with these signs, where it is that of columns from `col` on, a multiple of 16.
+// Applies the signs to v, the columns from `col` on; `col` is a multiple of 16.
 cpu::Vec with_signs(const int32_t* bits, cpu::Vec v, int64_t col) {
     return bits ? cpu::flip_signs(v, static_cast<uint32_t>(bits[col / 32]) >> (col % 32)) : v;
 }
@@ -53,7 +53,7 @@ void CpuOps::enqueue(const op::EmbeddingForward& a, Stream& stream) {
                 const Real* offset =
                     positions ? a.position_table.as<Real>() + positions[t] * a.position_table.row_stride
                               : nullptr;
-                if (ids[t] == a.table.rows()) {  // somebody else's
+                if (ids[t] == a.table.rows()) {  // row of another rank
                     if (offset) {
                         std::copy(offset, offset + cols, result);
                     } else {
@@ -81,7 +81,7 @@ void CpuOps::enqueue(const op::SortIds& a, Stream& stream) {
     const int64_t count = a.index.numel();
     const int64_t limit = a.limit + (a.others ? 1 : 0);
     auto* const places = static_cast<int32_t*>(workspace(stream, limit * int64_t{sizeof(int32_t)}));
-    cpu::submit(stream, "sort_ids", [=] {  // by counting, which keeps the order of equal ids
+    cpu::submit(stream, "sort_ids", [=] {  // stable counting sort
         const int32_t* ids = a.index.as<int32_t>();
         int32_t *const sorted = a.order.as<int32_t>(), *const tokens = sorted + count;
         std::fill(places, places + limit, 0);
@@ -103,10 +103,10 @@ void CpuOps::enqueue(const op::EmbeddingBackward& a, Stream& stream) {
             checked(ids[i], {a.dtable.rows(), a.others}, "token", tokens[i]);
             sign_bits(a.signs, tokens[i]);
         }
-        // Tokens of somebody else's rows come last.
+        // Tokens whose row another rank has are sorted last.
         const int64_t own = std::lower_bound(ids, ids + rows, a.dtable.rows()) - ids;
-        // Each thread owns a range of columns and walks all tokens in order: no atomics, one order of
-        // summation.
+        // Each thread owns a range of columns and visits all tokens in order: no atomics, fixed summation
+        // order.
         const int64_t vectors = (cols + cpu::kLanes - 1) / cpu::kLanes;
         const int64_t parts = std::min<int64_t>(cpu::team_size(), vectors);
         cpu::with_real(a.dout.dtype, [&]<class Real>() {

@@ -1,4 +1,4 @@
-// Products of tiles in f32: what every processor can. bf16 operands become f32 where they are packed.
+// f32 matmul tiles, for every processor. bf16 operands are converted when they are packed.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,19 @@
 
 namespace speedrun::cpu {
 
-// The left operand of a tile: element (i, k) at data[i·row + k·step].
+// Left operand of a tile: element (i, k) at data[i·row + k·step].
 struct F32Rows {
     const float* data;
     int64_t row, step;
 };
 
-// sums[i][r] += Σ over k of a's row i times register r of the panel. panel: [depth][stride].
+// sums[i][r] += Σ over k of row i of a times register r of the panel. panel: [depth][stride].
 template <int Rows, int Count>
 inline __attribute__((always_inline)) void add_products(Register (&sums)[Rows][Count], F32Rows a,
                                                         const float* panel, int64_t stride, int64_t depth) {
     const float* left = a.data;
-    // With twelve registers of sums the multipliers are busy throughout only if counting steps are rare (Zen 3: 82 and 90 GFLOP/s).
+    // Twelve registers of sums keep the multipliers busy only if loop overhead is rare (Zen 3: 82 and 90
+    // GFLOP/s).
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
         Register right[Count];
@@ -38,57 +39,58 @@ inline __attribute__((always_inline)) void add_products(Register (&sums)[Rows][C
     }
 }
 
-// How product.cpp walks through a product of this kind: `Source` is the operands' type, a word what is
-// packed.
+// Tile traits for product.cpp: `Source` is the operands' type, Word the packed type.
 template <class SourceType>
 struct F32Tile {
     using Source = SourceType;
     using Word = float;
     using Rows = F32Rows;
-    struct Unit {};                         // what a thread must set up first: nothing
+    struct Unit {};                         // per-thread setup: none
     static constexpr int64_t kPerWord = 1;  // elements along K
     static constexpr int64_t kRows = 6;
 #ifdef __AVX512F__
-    static constexpr int kCount = 4;  // registers of a row: 24 of the 32 are sums
+    static constexpr int kCount = 4;  // registers of a row; sums use 24 of the 32
 #else
-    static constexpr int kCount = 2;  // 12 of the 16
+    static constexpr int kCount = 2;  // sums use 12 of the 16
 #endif
-    static constexpr int64_t kStrip = kRows;  // of packed rows of a that lie side by side
+    static constexpr int64_t kStrip = kRows;  // rows of packed a in a strip
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
-    // The most elements along K at a time. A panel of b comes from a second-level cache as fast as it is needed, so that a short
-    // K stays in one piece, whose sums pass through memory once; of a long one the panels of all columns are to fit that cache.
-    // Equal at all levels, as the order of sums. A bf16 result would need memory for sums of pieces, so there are few.
+    // Maximum elements along K per piece. The L2 cache delivers a panel of b as fast as it is needed. So a
+    // short K stays in one piece, and its sums pass through memory once. For a long K the panels of all
+    // columns must fit the L2 cache. Equal at all levels, for the same summation order. Few pieces: a bf16
+    // result needs extra memory for their sums.
     static int64_t longest_piece(int64_t k, bool /*packed*/) {
         if (!std::is_same_v<Source, float>) return 1024;
         return k <= 768 ? 768 : 384;
     }
-    // The most words of b at a time: what a second-level cache holds; all columns where a would be packed again for each range.
+    // Maximum words of packed b: the size of the L2 cache, or all columns if a would be repacked for each
+    // range.
     static int64_t most_of_b(bool /*packed*/) {
         return std::is_same_v<Source, float> ? 1 << 19 : 1 << 20;
     }
     static constexpr bool kRowsFirst = false;      // a panel stays in a near cache while rows pass
     static constexpr int64_t kDepthUnit = kLanes;  // pieces of K are multiples of this
 
-    // Whether op(a) is read in place: it is f32, and packing it would not pay. Packing moves every element
-    // once; what it saves grows with n, most where rows lie at distances that all want the same few lines of
-    // a first-level cache, and where they are long.
+    // True if op(a) is read in place: it is f32 and packing costs more than it saves. Packing moves every
+    // element once. Its gain grows with n, and with long rows whose distances conflict for the same few lines
+    // of the L1 cache.
     static bool reads_in_place(const Product& g) {
         if (!std::is_same_v<Source, float>) return false;
         if (g.transpose_a) return g.n <= 256 && g.m <= 512 && g.a_stride % 512 != 0;
         return g.a_stride % 1024 != 0 || g.n < 512;
     }
-    // Whether op(b) is: it is f32, of whole panels, so small that a second-level cache holds it wherever its rows lie, and met by
-    // too few rows of a for packing to pay.
+    // True if op(b) is read in place: f32, whole panels, fits the L2 cache at any row distance, and is used
+    // by too few rows of a for packing to pay.
     static bool reads_panels_in_place(const Product& g) {
         return std::is_same_v<Source, float> && !g.transpose_b && g.n % kPanel == 0 &&
                g.b_stride % 512 != 0 && g.m <= 1024 && g.n <= 384 && g.k <= 768;
     }
-    // From `a` on.
+    // Rows starting at `a`, unpacked.
     static Rows in_place(const Source* a, int64_t stride, bool transposed) {
         const auto* data = reinterpret_cast<const float*>(a);
         return transposed ? Rows{data, 1, stride} : Rows{data, stride, 1};
     }
-    // From line i of a packed strip on.
+    // Rows starting at line i of a packed strip.
     static Rows packed(const Word* strip, int64_t i, int64_t width) {
         return {strip + i, 1, width};
     }
@@ -100,9 +102,9 @@ struct F32Tile {
     }
 
     template <Side>
-    static constexpr int64_t kStep = kPerWord;  // elements along K that pack_row() takes
+    static constexpr int64_t kStep = kPerWord;  // elements along K per pack_row()
 
-    // One k of `count` lines that lie side by side in memory, to `width` words; zeros beyond them.
+    // Packs one k of `count` lines that are adjacent in memory, to `width` words, zero-padded.
     template <Side>
     static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count,
                          int64_t width) {
@@ -112,9 +114,9 @@ struct F32Tile {
             wide == kLanes ? store(to + j, line) : store(to + j, line, Part{wide});
         }
     }
-    // The rows `k` of `count` lines that lie side by side in memory, to strips `strip` words apart. As many
-    // strips at a time as have their ends in a first-level cache; of a row eight elements at once, of which the
-    // next row covers the last two: so not of the last row, whose next one is another piece of work.
+    // Packs the rows `k` of `count` lines that are adjacent in memory, to strips `strip` words apart. The
+    // ends of the strips handled together fit the L1 cache. Writes eight elements per row; the next row
+    // overwrites the last two. The last row is exact, as the row after it is another piece of work.
     static void pack_strips(Word* to, int64_t strip, const Source* x, int64_t stride, Range k,
                             int64_t count) {
         constexpr int64_t kTogether = 32 * kStrip, kWide = 8;
@@ -132,9 +134,8 @@ struct F32Tile {
             }
         }
     }
-    // All k of `count` lines of which each lies along a row of memory, to [depth][stride]. A strip may be
-    // narrower than a vector: what is written beyond a row belongs to the next one, which comes later, or
-    // behind the last.
+    // Packs all k of `count` lines, each contiguous along a row of memory, to [depth][stride]. A strip may be
+    // narrower than a vector: the excess of a row is overwritten by the next row, or is after the last row.
     template <Side>
     static void pack_lines(Word* to, int64_t stride, const Source* x, int64_t row_stride, int64_t count,
                            int64_t depth, int64_t width) {

@@ -1,5 +1,5 @@
-// Products of 8-bit numbers, emulated: each is a bf16 number exactly, and products of these are exact in f32, so that only the
-// order of sums differs from a GPU's.
+// FP8 matmuls, emulated. Each FP8 value is exact in bf16 and products of two are exact in f32, so only the
+// summation order differs from a GPU.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +13,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kTile = 64;  // rows and columns that are quantised together
+constexpr int64_t kTile = 64;  // rows and columns quantized together
 
 template <class Body>
 void with_fp8(DType dtype, Body&& body) {
@@ -31,7 +31,8 @@ void store_columns(const Tensor& to, int64_t row, int64_t col, const Fp8 (&tile)
     }
 }
 
-// Returns the largest magnitude of the tile, as bits, which are in the order of the values with a NaN above all.
+// Returns the maximum magnitude of the tile as bits. Their integer order is the order of values, with NaN
+// above all.
 template <class Real, class To>
 uint32_t quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float inverse) {
     const int64_t rows = std::min(kTile, a.x.rows() - row), cols = std::min(kTile, a.x.cols() - col);
@@ -61,7 +62,7 @@ int64_t tiles_of(const Tensor& x) {
     return cpu::ceil_div(x.rows(), kTile) * cpu::ceil_div(x.cols(), kTile);
 }
 
-// body(row, col) of each tile of x.
+// Calls body(row, col) for each tile of x.
 template <class Body>
 void for_tiles(const Tensor& x, const Body& body) {
     const int64_t across = cpu::ceil_div(x.cols(), kTile);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx_bf16};
 
-// What this build was compiled for; null for other levels.
+// Level compiled into this build; null for other levels.
 const CpuLevel* built(Isa isa) {
     switch (isa) {
 #ifdef SPEEDRUN_HAS_avx2
@@ -33,7 +33,7 @@ const CpuLevel* built(Isa isa) {
 #endif
 #ifdef SPEEDRUN_HAS_avx512_bf16
         case Isa::avx512_bf16:
-        case Isa::amx_bf16:  // what differs asks for the level when it runs
+        case Isa::amx_bf16:  // differences are selected at run time
             return &speedrun_cpu_avx512_bf16;
 #endif
         default:
@@ -42,10 +42,10 @@ const CpuLevel* built(Isa isa) {
 }
 
 #ifdef __x86_64__
-// Whether the processor has matrix registers, and the kernel keeps them for this process: they are 8 KiB more
-// to save with every thread that uses them, so Linux wants to be asked (Documentation/arch/x86/xstate.rst).
+// True if the processor has AMX and Linux permits this process to use it. Linux must be asked, because AMX
+// state adds 8 KiB to each thread that uses it (Documentation/arch/x86/xstate.rst).
 bool may_use_amx() {
-    constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // of leaf 7's edx
+    constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // bits of edx, leaf 7
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kBf16) || !(edx & kTiles)) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;

@@ -8,7 +8,7 @@ namespace {
 
 using cpu::Vec;
 
-// Calls body(first column, how many, whether they turn) for all columns of a row.
+// Calls body(first column, count, shifted) for all columns of a row.
 template <class Body>
 void for_parts(const KeyOffsetOptions& o, const Body& body) {
     const int64_t half = o.head_dim / 2;

@@ -1,4 +1,4 @@
-// How many floats a vector has, and how many of them are real.
+// Lanes of a vector, and the valid lanes at the end of a row.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace speedrun::cpu {
 
 constexpr int64_t kLanes = 16;
 
-// All lanes, or the first `count` at the end of a row: the rest loads as 0 and is not stored.
+// All lanes, or the first `count` at the end of a row: invalid lanes load as 0 and are not stored.
 struct Full {};
 struct Part {
     int64_t count;

@@ -1,6 +1,6 @@
-// What one instruction level's objects show to the rest of the program. They are linked into one relocatable
-// file each, in which every other name is local (kernels/CMakeLists.txt): so no inline function that was
-// compiled for AVX-512 is ever taken by code that must run without it.
+// Interface of the objects of one instruction level. Each level is linked into one relocatable file in which
+// every other name is local (kernels/CMakeLists.txt). So code that must run without AVX-512 never uses an
+// inline function compiled for it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace speedrun {
 
 struct CpuLevel {
     Ops* (*make_ops)(CpuDevice& device, Isa isa);
-    // For tests of products at sizes and with options that no operation passes on.
+    // For tests of matmuls at sizes and with options that no operation uses.
     int64_t (*product_workspace)(const cpu::Product& product);
     void (*run_product)(const cpu::Product& product, void* workspace);
 };
@@ -20,7 +20,7 @@ struct CpuLevel {
 // The last one serves avx512_bf16 and amx_bf16.
 extern "C" const CpuLevel speedrun_cpu_avx2, speedrun_cpu_avx512, speedrun_cpu_avx512_bf16;
 
-// What a usable level shows; an internal error where the build lacks it.
+// Interface of a usable level. Throws an internal error if the build lacks it.
 const CpuLevel& cpu_level(Isa isa);
 
 }  // namespace speedrun

@@ -10,7 +10,7 @@ namespace {
 
 using cpu::Vec;
 
-Vec sign(Vec x) {  // of 0 and of a NaN: itself
+Vec sign(Vec x) {  // ±0 and NaN are returned unchanged
     return select(x > 0.0f, 1.0f, select(x < 0.0f, -1.0f, x));
 }
 

@@ -25,7 +25,7 @@ Vec activated(Vec z, GateActivation activation) {
     return z;
 }
 
-// activation' of its value.
+// Derivative of the activation from its value y.
 Vec derivative(Vec y, GateActivation activation) {
     switch (activation) {
         case GateActivation::sigmoid:
@@ -48,10 +48,10 @@ void with_weight(DType weight, DType real, Body&& body) {
     });
 }
 
-constexpr int64_t kRow = kMaxNarrow;  // floats of a row in scratch memory, 0 where the matrix has none
+constexpr int64_t kRow = kMaxNarrow;  // floats per row of the scratch matrix, padding is 0
 constexpr int64_t kMatrix = kRow * kRow;
 
-// W in f32, at matrix[k·kRow + n] if transposed, otherwise at [n·kRow + k].
+// W in f32: matrix[k·kRow + n] if transposed, otherwise matrix[n·kRow + k].
 template <class Weight>
 void unpack(float* matrix, const Tensor& weight, bool transpose) {
     const int64_t outputs = weight.rows(), inputs = weight.cols();
@@ -68,7 +68,7 @@ void unpack_row(float* row, const Real* from, int64_t count) {
     cpu::for_vectors(count, [&](int64_t i, auto width) { cpu::store(row + i, cpu::load(from + i, width)); });
 }
 
-constexpr int64_t kPartial = kMatrix + kRow;  // f32 of a chunk of rows: dW, db
+constexpr int64_t kPartial = kMatrix + kRow;  // f32 partial sums of a chunk of rows: dW, db
 
 template <class Real>
 void backward_rows(const op::NarrowLinearBackward& a, cpu::Range rows, const float* weight, float* partial) {

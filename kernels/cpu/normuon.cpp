@@ -25,7 +25,7 @@ void row_squares(float* sums, const Real* u, int64_t rows, int64_t cols) {
     });
 }
 
-// sums[c] = Σ_r u[r,c]², through partial [chunks][C].
+// sums[c] = Σ_r u[r,c]², with partial sums [chunks][C].
 template <class Real>
 void column_squares(float* sums, float* partial, const Real* u, int64_t rows, int64_t cols) {
     cpu::parallel_for(cpu::kReductionChunks, [&](int64_t chunk) {
@@ -36,9 +36,9 @@ void column_squares(float* sums, float* partial, const Real* u, int64_t rows, in
     cpu::add_chunks(sums, partial, cols, cols, false);
 }
 
-// Updates v, and turns the sums of squares of lines of `length` elements into the factors of the lines.
+// Updates v, and turns sums of squares of lines of `length` elements into the factors of the lines.
 void factors_from_sums(float* sums, float* v, int64_t lines, int64_t length, const op::NormuonScale& a) {
-    float before[cpu::kLanes] = {}, after[cpu::kLanes] = {};  // squares of the matrix's norm
+    float before[cpu::kLanes] = {}, after[cpu::kLanes] = {};  // squared norm of the matrix
     const float fresh = (1.0f - a.beta2) / static_cast<float>(length);
     for (int64_t i = 0; i < lines; ++i) {
         v[i] = a.beta2 * v[i] + fresh * sums[i];

@@ -43,7 +43,7 @@ void forward_row(const op::ExcludeOwnValueForward& a, int64_t t) {
     }
 }
 
-// Returns this token's part of dalpha.
+// Returns this token's contribution to dalpha.
 template <class Real>
 float backward_head(const op::ExcludeOwnValueBackward& a, int64_t t, int64_t h, int64_t dim) {
     const Real *dy = head_of<Real>(a.dy, t, h * dim), *o = head_of<Real>(a.o, t, h * dim),
@@ -70,7 +70,7 @@ float backward_head(const op::ExcludeOwnValueBackward& a, int64_t t, int64_t h, 
     return (factor * factor - 1.0f) * p * q / n;
 }
 
-// partial: f32 [kReductionChunks][H], of an alpha that all tokens share.
+// partial: f32 [kReductionChunks][H], for an alpha that all tokens share.
 template <class Real>
 void backward_rows(const op::ExcludeOwnValueBackward& a, cpu::Range rows, float* partial) {
     const int64_t heads = heads_of(a.alpha), dim = a.dy.cols() / heads;

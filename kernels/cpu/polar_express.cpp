@@ -14,7 +14,7 @@ using cpu::Vec;
 
 namespace {
 
-// A matrix and what its iterations need beside it.
+// A matrix and the scratch tensors of its iterations.
 struct PolarMatrix {
     Tensor x;     // [R,C]
     Tensor a, b;  // [side,side]
@@ -34,14 +34,14 @@ struct PolarMatrix {
         next = next_part(rows, cols);
     }
 
-    // [r,c] from an element on; a rehearsal's tensors have no memory.
+    // [r,c] from element `first` on. Tensors of a dry run have no memory.
     static Tensor matrix_in(Tensor all, int64_t first, int64_t r, int64_t c) {
         char* data = all.data ? static_cast<char*>(all.data) + first * size_of(all.dtype) : nullptr;
         return Tensor(data, all.dtype, {r, c});
     }
 };
 
-// The products of an iteration, for X in `from` and the next one in `to`.
+// Matmuls of an iteration, from X in `from` to the next X in `to`.
 struct PolarProducts {
     cpu::Product gram, square, update;
 
@@ -60,7 +60,7 @@ struct PolarProducts {
     int64_t flops() const { return gram.flops() + square.flops() + update.flops(); }
 };
 
-// x /= 1.02·‖x‖ + epsilon, the sum taken over fixed chunks.
+// x /= 1.02·‖x‖ + epsilon, with the sum over fixed chunks.
 template <class Real>
 void normalize(Real* x, int64_t count, float epsilon) {
     std::array<float, cpu::kReductionChunks> partial;
@@ -95,7 +95,7 @@ void polynomial(Real* second, const Real* first, int64_t count, const PolarCoeff
     });
 }
 
-// Replaces m.x, by loops of the calling thread's team.
+// Replaces m.x, using loops of the calling thread's team.
 template <class Real>
 void orthogonalize(const PolarMatrix& m, float epsilon, Isa isa, void* workspace) {
     normalize(m.x.as<Real>(), m.x.numel(), epsilon);
@@ -113,9 +113,9 @@ void orthogonalize(const PolarMatrix& m, float epsilon, Isa isa, void* workspace
 
 }  // namespace
 
-// Where one matrix has all threads, each loop of each iteration ends with a wait for the last of them. So as
-// many matrices as there are threads go at the same time, a thread each, and what is left over one by one.
-// Either way gives the same bits, as sums do not depend on who computes them.
+// If one matrix had all threads, each loop of each iteration would end with a barrier. So matrices run one
+// per thread, in groups of the number of threads. The rest run one by one with all threads. Both give the
+// same bits, because the summation order does not depend on the thread.
 void CpuOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     const int64_t count = call.x.shape[0], threads = device_.num_threads();
     if (count == 0) return;

@@ -1,7 +1,7 @@
-// The loops around the tiles of f32_tile.h and bf16_tile.h, in the order of Goto & van de Geijn 2008
-// ("Anatomy of High-Performance Matrix Multiplication", figure 10): pieces of K outside, then columns, whose
-// packed panels fill the second-level cache or the third, then blocks of rows, which threads share, then
-// tiles whose sums stay in registers.
+// Loops around the tiles of f32_tile.h and bf16_tile.h, in the order of Goto & van de Geijn 2008 ("Anatomy of
+// High-Performance Matrix Multiplication", figure 10). Outermost are pieces of K, then columns, whose packed
+// panels fill the L2 or L3 cache. Then blocks of rows, distributed over threads; innermost are tiles with
+// sums in registers.
 #include "kernels/cpu/product.h"
 
 #include <algorithm>
@@ -22,11 +22,11 @@ namespace speedrun::cpu {
 
 namespace {
 
-constexpr int64_t kPartUnit = 64;  // a part of K has whole depths of every tile
+constexpr int64_t kPartUnit = 64;  // a part of K is whole depths of every tile
 
-// Parts of K that are summed by themselves. Of long sums of few elements, as the gradients of weights are, two: in
-// each half of the loops below threads meet panels that they have packed themselves, and wait for each other half as
-// often. By sizes alone, as the order of sums.
+// Parts of K with separate sums. Two for long sums of few elements (gradients of weights): in each half of
+// the loops below, threads read panels that they have packed themselves, and barriers are halved. Depends on
+// sizes alone, as the summation order must.
 int64_t parts_of(const Product& g) {
     constexpr int64_t kLeastDepth = 4096, kMostElements = 1 << 20;
     return !g.symmetric && g.k >= kLeastDepth && g.m * g.n <= kMostElements ? 2 : 1;
@@ -38,7 +38,7 @@ int64_t depth_of_part(const Product& g, int64_t parts) {
     return round_up(ceil_div(g.k, parts), kPartUnit);
 }
 
-// The parts as products, each to sums of its own, [m][n]; the first has the most of K.
+// The parts as matmuls with separate sums, [m][n]; the first part has the longest K.
 std::vector<Product> cut(const Product& g, int64_t parts, float* sums) {
     const auto element = static_cast<int64_t>(g.real == DType::f32 ? sizeof(float) : sizeof(Bf16));
     const int64_t depth = depth_of_part(g, parts);
@@ -62,7 +62,7 @@ std::vector<Product> cut(const Product& g, int64_t parts, float* sums) {
     return all;
 }
 
-// c from the sums of the parts.
+// Writes c from the sums of the parts.
 template <class Result>
 void join(const Product& g, std::span<const Product> parts) {
     constexpr int64_t kWide = 4 * kLanes;
@@ -82,7 +82,8 @@ void join(const Product& g, std::span<const Product> parts) {
     });
 }
 
-// Passes over parts of K, of the same columns. Their loops are one, in which the pieces of a part follow each other.
+// Passes over parts of K for the same columns. They share one loop, in which the pieces of a part follow each
+// other.
 template <class Tile, class Result>
 void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
     const ProductPass<Tile, Result>& first = passes.front();
@@ -107,8 +108,9 @@ void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
         const int64_t cuts =
             std::clamp(2 * kLoopPieces / blocks, int64_t{1}, ceil_div(columns, Tile::kPanel));
         const int64_t width = round_up(ceil_div(columns, cuts), Tile::kPanel);
-        // A thread begins with a run of pieces in this order. Both operands were packed by all threads: where
-        // there is more of b, a run goes down the rows, to fetch few panels, each once, from others' caches.
+        // Each thread starts with a contiguous run of pieces in this order. All threads packed both operands.
+        // If b is larger, a run goes down the rows: it fetches few panels from other cores' caches, each
+        // once.
         const bool down = plan.packed && columns > rows;
         for_pieces(blocks * cuts, [&](const auto& pass, int64_t piece) {
             const int64_t row = (down ? piece % blocks : piece / cuts) * plan.block,
@@ -119,7 +121,7 @@ void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
     }
 }
 
-// Products that differ in their operands' and results' places, and of which the last may have less of K.
+// Matmuls that differ only in operand and result pointers; the last may have a shorter K.
 template <class Tile, class Result>
 void run_together(std::span<const Product> products, bool reads_in_place, char* memory) {
     using Word = typename Tile::Word;
@@ -174,7 +176,7 @@ int64_t workspace_of(const Product& g) {
     return bytes_of_sums(g, parts) + parts * ProductPlan<Tile>(part, in_place).bytes();
 }
 
-// Calls body.template operator()<Tile, Result>() with what this product is made of.
+// Calls body.template operator()<Tile, Result>() with the types of this matmul.
 template <class Body>
 auto with_tile(const Product& g, Body&& body) {
     if (g.real == DType::f32) return body.template operator()<F32Tile<float>, float>();

@@ -1,5 +1,5 @@
-// Matrix products by our own loops. Every element of the result is summed in an order that depends on the
-// sizes alone: the same bits for any number of threads, and in f32 at every instruction level.
+// Matmuls by our own loops. The summation order of every element depends on the sizes alone: the same bits
+// for any number of threads, and in f32 at every instruction level.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,12 @@
 
 namespace speedrun::cpu {
 
-// Which operand.
 enum class Side { left, right };
 
 // c = scale·op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
 struct Product {
     int64_t m, n, k;
-    DType real;  // of a and b
+    DType real;  // type of a and b
     const void* a;
     int64_t a_stride;
     bool transpose_a;
@@ -23,16 +22,16 @@ struct Product {
     bool transpose_b;
     void* c;
     int64_t c_stride;
-    DType result;  // of c: `real`, or f32
+    DType result;  // type of c: `real` or f32
     float beta = 0.0f;
     const float* bias = nullptr;  // [n]
-    const void* base = nullptr;   // [m][n], of c's type and stride; null: c itself
+    const void* base = nullptr;   // [m][n], same type and stride as c; null: c itself
     const float *scale_a = nullptr,
-                *scale_b = nullptr;  // whose product the scale is, read as this runs; null: 1
-    bool amx = false;                // bf16 by the processor's matrix registers: level amx_bf16
-    bool symmetric = false;  // op(b) is op(a)ᵀ, or the result known to be symmetric: half of it is computed
+                *scale_b = nullptr;  // their product is the scale, read at run time; null: 1
+    bool amx = false;                // bf16 with AMX: level amx_bf16
+    bool symmetric = false;  // op(b) is op(a)ᵀ, or the result is known to be symmetric: half is computed
 
-    int64_t flops() const { return 2 * m * n * k; }  // as if all of a symmetric result were computed
+    int64_t flops() const { return 2 * m * n * k; }  // counts all of a symmetric result
 };
 
 // Bytes of scratch memory that run_product() needs.

@@ -1,4 +1,4 @@
-// The end of a product's tile: from sums in registers to elements of c.
+// End of a matmul tile: writes sums in registers to elements of c.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace speedrun::cpu {
 
-// What becomes of a tile's sums. `Result` is the type of c. Whole tiles stay in registers, unless their sums are not those of c or
-// have a scale; the rest goes through memory, vector by vector.
+// Epilogue of a tile. `Result` is the type of c. Whole tiles stay in registers, unless they have a scale or
+// separate sums. Other tiles pass through memory, vector by vector.
 template <class Result>
 struct Finish {
     const Product& g;
-    float* sums;  // [m][n], of the pieces of K so far; null where c holds them or K is in one piece
+    float* sums;  // [m][n], sums of the pieces of K so far; null if c holds them or K is in one piece
     bool first, last;
 
     template <int Rows, int Count>
@@ -50,7 +50,7 @@ struct Finish {
         }
     }
 
-    // Tells of what the end of a tile reads and writes.
+    // Reports the memory that the end of a tile reads and writes to ThreadSanitizer.
     void note(int64_t rows, int64_t columns, int64_t row, int64_t column) const {
         const int64_t at = row * g.c_stride + column;
         if (sums) note_writes(sums + row * g.n + column, columns, rows, g.n);
@@ -58,7 +58,7 @@ struct Finish {
         if (!sums || last) note_writes(c() + at, columns, rows, g.c_stride);
     }
 
-    // Asks for a tile's lines of c while its sums are made: they are read or written all at once at the end.
+    // Prefetches the lines of c while a tile's sums are computed: they are all read or written at the end.
     template <int Rows, int64_t Columns>
     inline __attribute__((always_inline)) void prefetch(int64_t row, int64_t column) const {
         constexpr int64_t kLineBytes = 64, kRowBytes = Columns * static_cast<int64_t>(sizeof(Result));
@@ -71,21 +71,21 @@ struct Finish {
     }
 
   private:
-    // Are sums the result, but for what beta and bias say?
+    // True if sums are the result except for beta and bias.
     bool plain() const {
         return !sums && !g.scale_a;
     }
     Result* c() const {
         return static_cast<Result*>(g.c);
     }
-    // What beta·base is read from in this piece of K, and beta; in later pieces c holds the sums so far.
+    // Source of beta·base in this piece of K, and beta. In later pieces c holds the sums so far.
     const Result* before() const {
         return first && g.base ? static_cast<const Result*>(g.base) : c();
     }
     float factor() const {
         return first ? g.beta : 1.0f;
     }
-    // Bias of the columns from this one on, or null: added in the first piece of K.
+    // Bias of the columns from `column` on, or null. Added in the first piece of K.
     const float* bias_of(int64_t column) const {
         return first && g.bias ? g.bias + column : nullptr;
     }
@@ -124,7 +124,7 @@ struct Finish {
         float* sum = sums ? sums + i * g.n + j : nullptr;
         if (sums && !first) x += load(sum, lanes);
         if (sums && !last) return store(sum, x, lanes);
-        const bool ends = sums ? last : first;  // where beta and bias come in
+        const bool ends = sums ? last : first;  // beta and bias are applied here
         if (ends && g.bias) x += load(g.bias + j, lanes);
         const int64_t at = i * g.c_stride + j;
         if (sums) {

@@ -1,4 +1,4 @@
-// One pass of a product's loops: over a piece of K and a range of columns, and how large such pieces are.
+// One pass of a matmul's loops, over a piece of K and a range of columns, and the sizes of these pieces.
 #pragma once
 
 #include <algorithm>
@@ -14,30 +14,30 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kColumns = 1024;          // of b packed at a time, at most
-constexpr int64_t kRowsOfA = 2016;          // of a packed at a time: whole strips
-constexpr int64_t kBlockBytes = 128 << 10;  // of the rows that a thread walks through all panels with
-constexpr int64_t kPackRows = 32;           // rows of K that are packed as one piece of work
+constexpr int64_t kColumns = 1024;          // maximum columns of b packed at a time
+constexpr int64_t kRowsOfA = 2016;          // rows of a packed at a time: whole strips
+constexpr int64_t kBlockBytes = 128 << 10;  // bytes of the rows that a thread multiplies with all panels
+constexpr int64_t kPackRows = 32;           // rows of K packed as one piece of work
 
-// Words of a packed panel. One row more than needed, since panels at a power of two from each other would all
-// want the same lines of a cache; and at least a vector, which packing may write past the last row.
+// Words of a packed panel. One more row than needed, as panels at power-of-two distances would conflict for
+// the same cache lines. At least one vector, as packing may write that much past the last row.
 inline int64_t words_of_panel(int64_t words, int64_t width) {
     return round_up(words * width + std::max(width, kLanes), kLanes);
 }
 
-// How one product is walked through.
+// Blocking of one matmul.
 template <class Tile>
 struct ProductPlan {
     bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
-    bool b_packed;    // likewise b
-    int64_t depth;    // of K at a time
-    int64_t words;    // of that
-    int64_t columns;  // of b at a time
-    int64_t rows;     // of a packed at a time
-    int64_t block;    // rows of a piece of work
+    bool b_packed;    // b is packed
+    int64_t depth;    // elements of K per pass
+    int64_t words;    // words of `depth`
+    int64_t columns;  // columns of b per pass
+    int64_t rows;     // rows of a packed at a time
+    int64_t block;    // rows per piece of work
     int64_t b_bytes, a_bytes, sum_bytes;
 
-    // reads_in_place: the tile's answer for the whole product, of which g may be a part.
+    // reads_in_place: result of Tile::reads_in_place() for the whole matmul, of which g may be a part.
     ProductPlan(const Product& g, bool reads_in_place)
         : packed(!reads_in_place), b_packed(!Tile::reads_panels_in_place(g)) {
         const int64_t pieces = ceil_div(g.k, Tile::longest_piece(g.k, packed));
@@ -46,18 +46,18 @@ struct ProductPlan {
         columns = std::min({round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel,
                             Tile::most_of_b(packed) / words / Tile::kPanel * Tile::kPanel});
         rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
-        const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // of whole tiles
+        const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // rows of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
         const int64_t fits = std::max(unit, kBlockBytes / row_bytes / unit * unit);
-        // Few blocks are cut along the columns, so that threads end together; only where those are too few,
-        // into lower blocks.
+        // Splits along the columns only into few blocks, so that threads end together. Too few blocks are
+        // made lower instead.
         const int64_t panels = columns / Tile::kPanel,
                       blocks = std::max(ceil_div(g.m, fits), ceil_div(kLoopPieces, panels));
         block = std::min(fits, round_up(ceil_div(g.m, blocks), unit));
         constexpr auto kWord = static_cast<int64_t>(sizeof(typename Tile::Word));
         b_bytes = b_packed ? columns / Tile::kPanel * words_of_panel(words, Tile::kPanel) * kWord : 0;
         a_bytes = rows / Tile::kStrip * words_of_panel(words, Tile::kStrip) * kWord;
-        // Sums that wait for the next piece of K; an f32 result holds them itself.
+        // Sums between pieces of K. An f32 result holds them itself.
         sum_bytes =
             depth < g.k && g.result != DType::f32 ? g.m * g.n * static_cast<int64_t>(sizeof(float)) : 0;
     }
@@ -72,8 +72,8 @@ struct ProductPass {
 
     const Product& g;
     const ProductPlan<Tile>& plan;
-    Word* panels;  // of b, if packed: [columns/kPanel][words][kPanel]
-    Word* strips;  // of a, if packed: [rows/Tile::kStrip][words][Tile::kStrip]
+    Word* panels;  // packed b: [columns/kPanel][words][kPanel]
+    Word* strips;  // packed a: [rows/Tile::kStrip][words][Tile::kStrip]
     int64_t k0, depth, n0, columns;
     Finish<Result> finish;
 
@@ -82,8 +82,8 @@ struct ProductPass {
     int64_t words() const { return ceil_div(depth, Tile::kPerWord); }
     int64_t panel_words(int64_t width) const { return words_of_panel(words(), width); }
 
-    // Lines [first, first + count) along m or n of an operand, `width` of them side by side in a panel.
-    // by_rows: one row in memory holds them all for one k; otherwise one holds all k of a line.
+    // Lines [first, first + count) along m or n of an operand, `width` adjacent in a panel. by_rows: a row in
+    // memory holds one k of all lines; otherwise it holds all k of one line.
     struct Packing {
         Word* to;
         int64_t width;
@@ -91,7 +91,8 @@ struct ProductPass {
         int64_t stride, first, count;
         bool by_rows;
     };
-    // Pieces of work: some rows of K, or the lines of a panel. Of a pass with fewer rows the last may be empty.
+    // Pieces of work: some rows of K, or the lines of a panel. In a pass with fewer rows the last may be
+    // empty.
     int64_t pieces_of(const Packing& p) const {
         return p.by_rows ? ceil_div(depth, kPackRows) : ceil_div(p.count, p.width);
     }
@@ -108,7 +109,7 @@ struct ProductPass {
         const int64_t end = std::min((piece + 1) * kPackRows, depth);
         if constexpr (side == Side::left && Tile::kStrip < kLanes) {
             Tile::pack_strips(to, panel, x + k0 * stride + first, stride, {piece * kPackRows, end}, count);
-        } else {  // along the rows, as the prefetchers like it
+        } else {  // along rows, for the hardware prefetchers
             constexpr int64_t kStep = Tile::template kStep<side>;
             for (int64_t k = piece * kPackRows; k < end; k += kStep) {
                 for (int64_t j = 0; j < count; j += width)
@@ -131,7 +132,7 @@ struct ProductPass {
         Tile::add(sums, rows, panel, panel_stride(), words());
         finish(sums, row, column);
     }
-    // A tile of 1 to kRows rows, by a function for each count unless the tile takes any.
+    // Computes a tile of 1 to kRows rows. Each count has its own function unless the tile takes any count.
     void tile(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t row, int64_t column) const {
         if constexpr (requires { Tile::template multiply<Result>; })
             Tile::multiply(count, rows, panel, words(), row, column, finish);
@@ -148,8 +149,7 @@ struct ProductPass {
         (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, row, column);
     }
 
-    // The rows [m0 + begin, m0 + end) of c, where strips hold those from m0 on.
-    // Columns: [first, last) of the range's.
+    // Computes rows [m0 + begin, m0 + end) of c, with strips from m0 on. Columns: [first, last) of the range.
     void block(int64_t m0, int64_t begin, int64_t end, int64_t first, int64_t last) const {
         if constexpr (Tile::kRowsFirst) {
             for (int64_t i = begin; i < end; i += Tile::kRows) {
@@ -163,8 +163,8 @@ struct ProductPass {
         if (g.symmetric && finish.last) mirror(m0 + begin, m0 + end, n0 + first, n0 + last);
     }
 
-    // What tiles read of rows [m0, m0 + rows) of a and of all panels, told once and not by each thread: threads of a team wait
-    // for each other, so whoever else has this memory meets all of them or none.
+    // Reports the reads of tiles, rows [m0, m0 + rows) of a and all panels, to ThreadSanitizer. Once and not
+    // per thread: the team ends with a barrier, so another access conflicts with all threads or none.
     void note_operands(int64_t m0, int64_t rows) const {
         const int64_t panel = panel_words(Tile::kPanel), strip = panel_words(Tile::kStrip);
         if (plan.b_packed)
@@ -179,7 +179,7 @@ struct ProductPass {
             note_reads(a() + m0 * g.a_stride + k0, depth, rows, g.a_stride);
     }
 
-    // The tile of rows [m0 + i, m0 + min(end, i + kRows)) and the range's columns from n on.
+    // Computes the tile of rows [m0 + i, m0 + min(end, i + kRows)) and the columns from n on.
     void tile_at(int64_t m0, int64_t i, int64_t end, int64_t n) const {
         const int64_t row = m0 + i, column = n0 + n, rows = std::min(Tile::kRows, end - i);
         if (g.symmetric && is_above(row, column)) return;
@@ -187,8 +187,8 @@ struct ProductPass {
         tile(rows, rows_of_a(m0, i), panel_at(n), row, column);
     }
 
-    // Copies what lies below the diagonal in rows [begin, end) and columns [first, last) to its place above, but
-    // for what the tiles there have computed themselves: of row i, the columns from end_of_mirror(i) on.
+    // Mirrors the elements below the diagonal in rows [begin, end) and columns [first, last). Skips elements
+    // that tiles above the diagonal have computed: in row i, the columns from end_of_mirror(i) on.
     void mirror(int64_t begin, int64_t end, int64_t first, int64_t last) const {
         auto* c = static_cast<Result*>(g.c);
         alignas(64) float block[kLanes * kLanes];
@@ -209,7 +209,7 @@ struct ProductPass {
     static int64_t end_of_mirror(int64_t row) {
         return row / Tile::kPanel * Tile::kPanel / Tile::kRows * Tile::kRows;
     }
-    // Whether a tile, by its first row and column, has nothing on or below the diagonal.
+    // True if a tile, given its first row and column, is entirely above the diagonal.
     static bool is_above(int64_t row, int64_t column) { return column >= row + Tile::kRows; }
 
     const Word* panel_at(int64_t n) const {

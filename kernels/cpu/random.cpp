@@ -9,19 +9,19 @@ namespace speedrun {
 
 namespace {
 
-// The four 32-bit words that elements 4·block … 4·block+3 of a parameter draw from.
+// The four random 32-bit words for elements 4·block … 4·block+3 of a parameter.
 std::array<uint32_t, 4> words_of(uint64_t seed, uint64_t sequence, uint64_t block) {
     return philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                        static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32)},
                       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
-// (0, 1): never 0, so that its logarithm is finite.
+// Uniform in (0, 1): never 0, so that its logarithm is finite.
 float unit(uint32_t word) {
     return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f;
 }
 
-// Fills x from sample(words), which gives the four values of a block at once; blocks at the edges are cut.
+// Fills x from sample(words), which returns the four values of a block. Blocks at the edges are cut.
 template <class Sample>
 void fill_random(Tensor x, uint64_t seed, uint64_t sequence, int64_t offset, Sample&& sample) {
     float* out = x.as<float>();

@@ -1,6 +1,6 @@
-// What ThreadSanitizer is told by ranges. In the inner loops of products it would ask at every load of a panel that hundreds of
-// rows pass, more than a third of the time of its runs, and it knows nothing of what matrix registers load. Such a loop is marked
-// SPEEDRUN_BY_RANGES, and whoever calls it says once what it reads and writes.
+// Range annotations for ThreadSanitizer. In inner loops of matmuls it would check every load of a panel that
+// hundreds of rows read: more than a third of the time of its runs. It does not see AMX loads at all. Such a
+// loop is marked SPEEDRUN_BY_RANGES, and its caller reports once the memory that it reads and writes.
 #pragma once
 
 #include <cstdint>

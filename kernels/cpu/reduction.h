@@ -1,5 +1,5 @@
-// Sums over rows: each of a fixed number of chunks of rows is summed on its own, then the chunks in order. So
-// a sum has the same bits for any number of threads.
+// Sums over rows. A fixed number of chunks of rows are summed separately, then added in order. So a sum has
+// the same bits for any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace speedrun::cpu {
 
-// sums[c] = Σ over rows of term(x[row][c]). Eight rows at a time, so that sums are loaded and stored for
-// every eighth.
+// sums[c] = Σ over rows of term(x[row][c]). Eight rows at a time, so that sums are loaded and stored once per
+// eight rows.
 template <class Real, class Term>
 void sum_rows(float* sums, const Real* x, int64_t row_stride, int64_t rows, int64_t cols, Term&& term) {
     constexpr int64_t kGroup = 8;

@@ -10,7 +10,7 @@ namespace {
 
 using cpu::Vec;
 
-// Every vector of q, then of k, in each row: body(vector, its index among 2H, its row).
+// Calls body(vector, head among the 2H of q and k, row) for every vector of q, then of k.
 template <class Real, class Body>
 void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
     cpu::parallel_for(q.rows(), [&](int64_t t) {
@@ -21,7 +21,7 @@ void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
     });
 }
 
-// The place of head h of a token in the tables; h counts those of q, then of k.
+// Position of head h of a token in the tables; h counts the heads of q, then of k.
 template <class Arguments>
 int64_t position_of(const Arguments& a, int64_t t, int64_t h) {
     if (!a.options.rotate) return 0;
@@ -84,7 +84,7 @@ void CpuOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
             for_heads<Real>(a.dq, a.dk, a.options, [&](Real* d, int64_t h, int64_t t) {
                 const Tensor& output = h < a.options.num_heads ? a.q : a.k;
                 const Real* u = output.as<Real>() + t * output.row_stride + h % a.options.num_heads * dim;
-                // A rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they are.
+                // Rotation preserves inner products, so Σ dû·û is computed from the rotated vectors.
                 float r = 1.0f, dot = 0.0f;
                 if (a.options.normalize) {
                     Vec dots{};

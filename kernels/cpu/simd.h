@@ -1,10 +1,10 @@
-// Vectors of 16 floats: one register with AVX-512, two with AVX2, and the same values lane by lane in both.
-// Loads and stores convert bf16 on the way, so that every kernel is written once for both element types, with
-// f32 inside. This file says what every level does the same way; simd_avx512.h and simd_avx2.h offer the same
-// names, each in its own instructions.
+// Vectors of 16 floats: one register with AVX-512, two with AVX2, with the same values lane by lane in both.
+// Loads and stores convert bf16, so every kernel is written once for both element types, with f32 inside.
+// This file has the code common to all levels; simd_avx512.h and simd_avx2.h define the same names with their
+// own instructions.
 //
-// The build never contracts a·b + c (-ffp-contract=off): what is to be rounded once says fma(a, b, c). So a
-// loop gives the same bits with every compiler and at every instruction level.
+// The build never contracts a·b + c (-ffp-contract=off): fma(a, b, c) is explicit. So a loop gives the same
+// bits with every compiler and at every instruction level.
 #pragma once
 
 #include <immintrin.h>
@@ -25,9 +25,9 @@
 
 namespace speedrun::cpu {
 
-constexpr int kRegisters = kLanes / kRegisterLanes;  // of a vector
+constexpr int kRegisters = kLanes / kRegisterLanes;  // registers of a vector
 
-// v as it is once it has been stored.
+// v rounded to the storage type.
 template <class Real>
 inline Vec rounded_to(Vec v) {
     if constexpr (std::is_same_v<Real, Bf16>) return from_bf16(to_bf16(v));
@@ -66,8 +66,8 @@ void for_vectors(int64_t n, Body&& body) {
     if (i < n) body(i, Part{n - i});
 }
 
-// Sums in a fixed order (a tree: halves, quarters, eighths), so that a row's sum does not depend on who
-// computes it.
+// Sums in a fixed order (a tree: halves, quarters, eighths), so a row's sum does not depend on the thread
+// that computes it.
 inline float sum(Vec v) {
     const auto [low, high] = halves(v);
     const __m256 eight = _mm256_add_ps(low, high);
@@ -84,13 +84,14 @@ inline float max_lane(Vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// A sum with this is rounded to a whole number, halves to even, that stands in its lowest bits with 127
-// added: the bits of an exponent.
+// Adding this rounds to an integer, halves to even. Its lowest bits then hold the integer plus 127: the bits
+// of an exponent.
 constexpr float kExponentShift = 12582912.0f + 127.0f;
 
-// e^x, relative error below 3e-7: x = (n − r)·ln2 with |r| ≤ ½, the polynomial of degree 5 for 2^-r whose
-// largest relative error is least (9e-8), times 2^n. Below e^-87.7, smaller than all normal numbers: 0. Above
-// e^88: e^88. NaN in, NaN out.
+// e^x, relative error below 3e-7: x = (n − r)·ln2 with
+// r
+// ≤ ½, minimax polynomial of degree 5 for 2^-r (error 9e-8), times 2^n. Below e^-87.7, smaller than all
+// normal numbers: 0. Above e^88: e^88. NaN in, NaN out.
 inline Vec exp(Vec x) {
     constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596299e-8f;
     const Vec clamped = min(88.0f, max(-88.0f, x));  // a NaN stays

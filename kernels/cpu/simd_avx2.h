@@ -1,4 +1,4 @@
-// Vectors of 16 floats in two registers of AVX2: the half of simd.h that knows the instructions.
+// Vectors of 16 floats in two AVX2 registers: the instructions behind simd.h.
 #pragma once
 
 #include <immintrin.h>
@@ -11,8 +11,8 @@
 
 namespace speedrun::cpu {
 
-// One register of the processor. Tiles of sums are arrays of these: compilers keep them in registers, where
-// arrays of a class would pass through memory.
+// One processor register. Tiles of sums are arrays of these: compilers keep them in registers, but store
+// arrays of a class to memory.
 using Register = __m256;
 constexpr int kRegisterLanes = 8;
 inline __attribute__((always_inline)) Register load_register(const float* p) {
@@ -25,7 +25,7 @@ inline __attribute__((always_inline)) Register fma_register(Register a, Register
     return _mm256_fmadd_ps(a, b, c);
 }
 
-// Which lanes: the result of a comparison.
+// Selected lanes: the result of a comparison.
 struct Mask {
     __m256 low, high;
 };
@@ -57,7 +57,7 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 inline Vec negated_fma(Vec a, Vec b, Vec c) {
     return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
 }
-// The second operand where one is NaN.
+// Lane by lane; returns the second operand if one is NaN.
 inline Vec max(Vec a, Vec b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
@@ -71,7 +71,7 @@ inline Vec magnitude(Vec v) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, v.low), _mm256_andnot_ps(sign, v.high)};
 }
-// Lanes change their sign where their bit is set, the first lane's being the lowest.
+// Flips the sign of each lane whose bit is set; lane 0 is the lowest bit.
 inline Vec flip_signs(Vec v, uint32_t bits) {
     const auto flip = [](__m256 x, uint32_t eight) {
         const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
@@ -103,7 +103,7 @@ inline Vec select(Mask condition, Vec yes, Vec no) {
     return {_mm256_blendv_ps(no.low, yes.low, condition.low),
             _mm256_blendv_ps(no.high, yes.high, condition.high)};
 }
-// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before
+// Maximum of the lanes' bits as unsigned integers. For magnitudes it is the larger value, with NaN above
 // infinity.
 inline Vec max_bits(Vec a, Vec b) {
     const auto larger = [](__m256 x, __m256 y) {
@@ -137,7 +137,7 @@ inline __m256i to_bf16(Vec v) {
         const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
         return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
     };
-    // The pack works in halves of a register: put the quarters back in order.
+    // The pack works on halves of a register: restores the order of the quarters.
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(upper_half(v.low), upper_half(v.high)), 0xd8);
 }
 inline void store(Bf16* p, Vec v) {
@@ -156,7 +156,7 @@ void store(Real* p, Vec v, Part part) {
     store(lanes, v);
     std::memcpy(static_cast<void*>(p), lanes, part.count * sizeof(Real));
 }
-// v with the lanes that are not real set to 0.
+// v with invalid lanes set to 0.
 inline Vec keep(Vec v, Part part) {
     float lanes[kLanes];
     store(lanes, v);

@@ -1,4 +1,4 @@
-// Vectors of 16 floats in one register of AVX-512: the half of simd.h that knows the instructions.
+// Vectors of 16 floats in one AVX-512 register: the instructions behind simd.h.
 #pragma once
 
 #include <immintrin.h>
@@ -10,8 +10,8 @@
 
 namespace speedrun::cpu {
 
-// One register of the processor. Tiles of sums are arrays of these: compilers keep them in registers, where
-// arrays of a class would pass through memory.
+// One processor register. Tiles of sums are arrays of these: compilers keep them in registers, but store
+// arrays of a class to memory.
 using Register = __m512;
 constexpr int kRegisterLanes = 16;
 inline __attribute__((always_inline)) Register load_register(const float* p) {
@@ -24,7 +24,7 @@ inline __attribute__((always_inline)) Register fma_register(Register a, Register
     return _mm512_fmadd_ps(a, b, c);
 }
 
-// Which lanes: the result of a comparison.
+// Selected lanes: the result of a comparison.
 struct Mask {
     __mmask16 lanes;
 };
@@ -56,7 +56,7 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 inline Vec negated_fma(Vec a, Vec b, Vec c) {
     return _mm512_fnmadd_ps(a.r, b.r, c.r);
 }
-// The second operand where one is NaN.
+// Lane by lane; returns the second operand if one is NaN.
 inline Vec max(Vec a, Vec b) {
     return _mm512_max_ps(a.r, b.r);
 }
@@ -69,7 +69,7 @@ inline Vec square_root(Vec v) {
 inline Vec magnitude(Vec v) {
     return _mm512_abs_ps(v.r);
 }
-// Lanes change their sign where their bit is set, the first lane's being the lowest.
+// Flips the sign of each lane whose bit is set; lane 0 is the lowest bit.
 inline Vec flip_signs(Vec v, uint32_t bits) {
     const __m512i x = _mm512_castps_si512(v.r);
     return _mm512_castsi512_ps(
@@ -94,7 +94,7 @@ inline Mask is_nan(Vec v) {
 inline Vec select(Mask condition, Vec yes, Vec no) {
     return _mm512_mask_blend_ps(condition.lanes, no.r, yes.r);
 }
-// The larger bits of each lane as unsigned numbers: of magnitudes the larger value, and a NaN before
+// Maximum of the lanes' bits as unsigned integers. For magnitudes it is the larger value, with NaN above
 // infinity.
 inline Vec max_bits(Vec a, Vec b) {
     return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.r), _mm512_castps_si512(b.r)));
@@ -143,7 +143,7 @@ inline void store(float* p, Vec v, Part part) {
 inline void store(Bf16* p, Vec v, Part part) {
     _mm256_mask_storeu_epi16(p, lanes_below(part.count), to_bf16(v));
 }
-// v with the lanes that are not real set to 0.
+// v with invalid lanes set to 0.
 inline Vec keep(Vec v, Part part) {
     return _mm512_maskz_mov_ps(lanes_below(part.count), v.r);
 }

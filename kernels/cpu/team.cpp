@@ -14,9 +14,9 @@ namespace speedrun::cpu {
 
 namespace {
 
-// Ticks of the processor's counter, of which there are 2 to 4 in a nanosecond, that a thread waits awake:
-// about 30 µs, longer than the gap between two operations and shorter than what anybody would miss on the
-// core. A pause of the processor takes 10 times as long on some as on others, so pauses are no measure.
+// Time that a thread spins, in ticks of the time-stamp counter (2 to 4 per ns): about 30 µs. Longer than the
+// gap between two operations, and too short to matter to other processes. The pause instruction takes 10
+// times as long on some processors, so its count is no measure.
 constexpr uint64_t kAwakeTicks = 100'000;
 
 thread_local Team* team_of_thread = nullptr;
@@ -39,7 +39,7 @@ uint64_t ticks() {
 #endif
 }
 
-// Waits awake until done(), but not for ever; returns done().
+// Spins until done() or a time limit; returns done().
 template <class Done>
 bool spin(Done&& done) {
     const uint64_t start = ticks();
@@ -50,7 +50,7 @@ bool spin(Done&& done) {
     return true;
 }
 
-// Ends helpers that sleep until `posted` changes.
+// Stops and joins helpers that sleep until `posted` changes.
 void end_all(std::atomic<bool>& stop, std::atomic<uint32_t>& posted, std::vector<std::thread>& helpers) {
     stop = true;
     posted.fetch_add(1);
@@ -110,7 +110,7 @@ void Team::run(int64_t count, int64_t pieces, Piece piece, const void* body) {
     wait_for_helpers();
 }
 
-// Those who joined are in their last pieces.
+// Helpers that have joined are in their last pieces.
 void Team::wait_for_helpers() {
     const auto done = [this] { return (state_.load(std::memory_order_acquire) & (kLoop - 1)) == 0; };
     if (spin(done)) return;
@@ -123,8 +123,8 @@ void Team::wait_for_helpers() {
     starter_sleeps_ = false;
 }
 
-// A member's own pieces first, so that the same thread meets the same rows in loop after loop; then what
-// others left.
+// A member first runs its own pieces, so that the same thread reads the same rows in each loop. Then it runs
+// the remaining pieces.
 void Team::work(int member) {
     for (int turn = 0; turn < size(); ++turn) {
         Share& share = shares_[(member + turn) % size()];
@@ -139,9 +139,9 @@ void Team::work(int member) {
 
 void Team::help(int member) {
     member_of_thread = member;
-    uint64_t done = 0;  // the last loop that this thread has helped with
+    uint64_t done = 0;  // number of the last loop that this thread has joined
     for (;;) {
-        // Before anything that is looked at: whoever changes that posts afterwards, and the wait below ends.
+        // Load first: posted_ changes after the state does, so the wait below returns.
         const uint32_t posted = posted_.load();
         if (stop_) return;
         uint64_t state = state_.load(std::memory_order_acquire);
@@ -149,8 +149,7 @@ void Team::help(int member) {
             if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acquire)) continue;
             done = state / kLoop;
             work(member);
-            // Whoever counts down last lets the starter go on, unless it has gone to sleep before left_
-            // changed.
+            // left_ changes after state_, so that a sleeping starter sees the last helper leave.
             state_.fetch_sub(1);
             left_.fetch_add(1);
             if (starter_sleeps_) left_.notify_all();

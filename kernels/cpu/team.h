@@ -1,8 +1,7 @@
-// The threads that share the loops of a CPU device. A loop never waits for a thread that has not begun to
-// help: whoever starts it works through all of it, and the others take pieces if they are awake in time. So a
-// core that is busy elsewhere costs its help and not a stall, and a loop of microseconds pays for no wake-up.
-// Whoever waits spins for some microseconds and then sleeps: a thread that the scheduler has put aside in the
-// middle of a piece may have the core.
+// Threads that share the loops of a CPU device. A loop never waits for a thread that has not begun to help:
+// its starter works through all pieces, and awake helpers take some. So a busy core costs its help but no
+// stall, and a loop of microseconds needs no wake-up. A waiting thread spins for some microseconds, then
+// sleeps: a thread preempted in the middle of a piece may need the core.
 #pragma once
 
 #include <atomic>
@@ -14,12 +13,12 @@
 
 namespace speedrun::cpu {
 
-// Calls a body for the items [begin, end); `member` is the number of the executing thread in its team.
+// Calls a body for the items [begin, end); `member` is the index of the executing thread in its team.
 using Piece = void (*)(const void* body, int64_t begin, int64_t end, int member);
 
 class Team {
   public:
-    // size: threads that work on one loop, its starter included; at least 1.
+    // size: threads that work on one loop, including its starter; at least 1.
     explicit Team(int size);
     ~Team();
     Team(const Team&) = delete;
@@ -27,12 +26,12 @@ class Team {
 
     int size() const { return static_cast<int>(helpers_.size()) + 1; }
     // Calls piece for [0, count), cut into at most `pieces` contiguous ranges, and returns when all have run.
-    // One loop at a time has the helpers: a second one, from another stream, is run by its starter alone.
-    // Bodies must not throw.
+    // Only one loop at a time has the helpers: a concurrent one, from another stream, runs on its starter
+    // alone. Bodies must not throw.
     void run(int64_t count, int64_t pieces, Piece piece, const void* body);
 
   private:
-    // The pieces that a member takes first, one after the other; on a cache line of its own.
+    // Pieces that a member runs first, in order; on its own cache line.
     struct alignas(64) Share {
         std::atomic<int64_t> next{0};
         int64_t end = 0;
@@ -42,12 +41,12 @@ class Team {
     void work(int member);
     void wait_for_helpers();
 
-    // Low half: helpers at work, and kOpen while they may join; high half: the number of the loop.
+    // Low half: number of helpers at work, plus kOpen while they may join; high half: the loop's number.
     static constexpr uint64_t kOpen = 1u << 31;
     static constexpr uint64_t kLoop = uint64_t{1} << 32;
     alignas(64) std::atomic<uint64_t> state_{0};
-    alignas(64) std::atomic<uint32_t> posted_{0};  // what sleeping helpers watch
-    alignas(64) std::atomic<uint32_t> left_{0};    // what a starter watches that sleeps
+    alignas(64) std::atomic<uint32_t> posted_{0};  // sleeping helpers wait on it
+    alignas(64) std::atomic<uint32_t> left_{0};    // a sleeping starter waits on it
     std::atomic<bool> starter_sleeps_{false};
     std::atomic<bool> stop_{false};
 
@@ -59,10 +58,10 @@ class Team {
     std::vector<std::thread> helpers_;
 };
 
-// The team whose loops the calling thread starts; none: the thread works alone.
+// Team of the calling thread's loops; null: the thread works alone.
 Team* current_team();
 void set_current_team(Team* team);
-// The number of the calling thread in the team that it works for, 0 where it works alone.
+// Index of the calling thread in its team; 0 if it works alone.
 int member_index();
 
 }  // namespace speedrun::cpu

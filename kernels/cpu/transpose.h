@@ -10,7 +10,7 @@ namespace speedrun::cpu {
 
 #ifdef __AVX512F__
 
-// A 16 x 16 matrix of words, rows to columns.
+// Transposes a 16 x 16 matrix of words.
 inline void transpose_words(__m512i (&r)[16]) {
     __m512i t[16];
     for (int i = 0; i < 8; ++i) {
@@ -37,7 +37,7 @@ inline void transpose_words(__m512i (&r)[16]) {
 
 #else
 
-// An 8 x 8 matrix of floats, rows to columns.
+// Transposes an 8 x 8 matrix of floats.
 inline void transpose_eight(__m256 (&r)[8]) {
     __m256 t[8];
     for (int i = 0; i < 4; ++i) {
@@ -74,7 +74,7 @@ inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t
     transpose_words(lines);
     for (int64_t c = 0; c < cols; ++c) _mm512_storeu_si512(to + c * to_stride, lines[c]);
 #else
-    __m256 lines[2][2][8];  // by halves of the columns and of the rows
+    __m256 lines[2][2][8];  // halves of the columns and of the rows
     for (int64_t r = 0; r < kLanes; ++r) {
         Vec line;
         if (r < rows) line = cols == kLanes ? load(x + r * row_stride) : load(x + r * row_stride, Part{cols});
@@ -84,8 +84,7 @@ inline void transpose_block(float* to, int64_t to_stride, const Real* x, int64_t
     for (auto& columns : lines) {
         for (auto& eight : columns) transpose_eight(eight);
     }
-    // Line after line: where lines are nearer to each other than 16, the next one covers what the last one
-    // wrote too far.
+    // In rising order: if lines are less than 16 apart, the next one overwrites the excess of the last.
     for (int64_t c = 0; c < cols; ++c) {
         for (int half = 0; half < 2; ++half)
             _mm256_storeu_ps(to + c * to_stride + 8 * half, lines[c / 8][half][c % 8]);

@@ -31,8 +31,8 @@ float reduce(const Real* x, int64_t count, Term&& term) {
     return total;
 }
 
-// Compares magnitudes as the integers that their bits are: in the order of their values, with a NaN above
-// infinity, so that no maximum loses it.
+// Compares magnitudes as integers: their bits have the order of the values, with NaN above infinity, so no
+// maximum loses it.
 template <class Real>
 float largest_magnitude(const Real* x, int64_t count) {
     std::array<uint32_t, cpu::kReductionChunks> partial;
@@ -142,7 +142,7 @@ void CpuOps::enqueue(const op::CountNonfinite& a, Stream& stream) {
         cpu::with_real(a.x.dtype, [&]<class Real>() {
             *a.out.as<float>() = reduce(a.x.as<Real>(), a.x.numel(), [](Vec v) {
                 return select(magnitude(v) <= std::numeric_limits<float>::max(), 0.0f,
-                              1.0f);  // a NaN compares false
+                              1.0f);  // comparisons with NaN are false
             });
         });
     });

@@ -11,7 +11,7 @@ namespace {
 using cpu::row_of;
 using cpu::Vec;
 
-// factor·c of a row and a head.
+// factor·c for a row and a head.
 float weight_of(const WeightedTerm& term, int64_t t, int64_t head) {
     const Tensor& c = term.coefficient;
     if (!c.present()) return term.factor;
@@ -43,25 +43,25 @@ void forward_row(const op::WeightedSumForward& a, int64_t t) {
     }
 }
 
-// What one row needs of a term's gradients; `row` and `next` differ by one where the term is shifted.
+// Pointers of row t of a term in backward. A shifted term reads row t + 1 of dy.
 template <class Real>
 struct TermRow {
-    const Real* dy;      // null: no row of the forward read this one
-    const Real* source;  // null: dc is not wanted
-    Real* dsource;       // null: not wanted, or added to the next term's
+    const Real* dy;      // null: no forward row read this one
+    const Real* source;  // null: no dc
+    Real* dsource;       // null: not requested, or added to the next term's
     bool carried;        // the next term adds this one's
-    bool wanted;         // ds
+    bool wanted;         // ds is requested
     bool accumulate;
 };
 
-// sums: of each coefficient that is one number, so far.
+// sums: running sum of each scalar coefficient.
 template <class Real>
 void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
     const int64_t heads = coefficient_heads(a.terms), head_size = a.dy.cols() / heads;
     const int64_t place = t % a.sequence_length;
     const int count = count_terms(a.terms);
     TermRow<Real> rows[kMaxTerms];
-    bool accumulate = false;  // of neighbours with one dsource: as the first says
+    bool accumulate = false;  // adjacent terms share dsource: the first one's value applies
     for (int j = 0; j < count; ++j) {
         const TermGradient& g = a.gradients[j];
         TermRow<Real>& row = rows[j];
@@ -74,7 +74,7 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
         if (!joins_previous(a.gradients, j)) accumulate = g.accumulate_source;
         row.accumulate = accumulate;
     }
-    Vec row_sums[kMaxTerms] = {};  // of coefficients that all columns of a row share
+    Vec row_sums[kMaxTerms] = {};  // for coefficients that all columns of a row share
     for (int64_t head = 0; head < heads; ++head) {
         float weights[kMaxTerms];
         Vec head_sums[kMaxTerms] = {};
@@ -89,7 +89,8 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
         }
         cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
             const int64_t i = head * head_size + begin;
-            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // before a dsource that is dy
+            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // before dsource, which may alias
+                                                                           // dy, is written
             Vec sum{};
             for (int j = 0; j < count; ++j) {
                 const TermRow<Real>& row = rows[j];

@@ -11,7 +11,7 @@ namespace speedrun {
 
 namespace {
 
-// The file that remembers algorithms, named after the GPU.
+// Cache file of algorithms, named after the GPU.
 std::string cache_file(const CudaOptions& options) {
     const std::string folder = cache_folder();
     const CudaInfo info = query_cuda();
@@ -70,7 +70,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                 fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
     }
     if (options.libraries.attention == AttentionKind::wgmma) {
-        // Planned where no GPU is, it is for one that has it.
+        // Without a GPU (plan), assume that the target supports wgmma.
         const CudaGpu gpu = gpu_of(options);
         if (gpu.name.empty() || (gpu.major == 9 && gpu.minor == 0)) {
             attention = make_wgmma_attention(*backend.device);

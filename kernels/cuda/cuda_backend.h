@@ -1,6 +1,5 @@
-// The CUDA backend as the layers above see it: a device with its operations.
-// Declared in every build, so that they need no #if; a build without CUDA says that it has none
-// (no_cuda.cpp).
+// CUDA backend for the layers above: a device with its operations. Declared in every build, so that callers
+// need no #if; a build without CUDA throws (no_cuda.cpp).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,9 @@
 
 namespace speedrun {
 
-enum class Products : uint8_t { library, hand };  // cuBLASLt where it can be had, or our kernels
-// Our kernels; those of them for compute capability 9.0, or cuDNN, where they can be had and serve.
+enum class Products : uint8_t { library, hand };  // cuBLASLt if available, or our kernels
+// hand: our portable kernels. wgmma: ours for compute capability 9.0, and cudnn: cuDNN, if available and
+// applicable.
 enum class AttentionKind : uint8_t { hand, wgmma, cudnn };
 
 struct CudaLibraries {
@@ -23,20 +23,20 @@ struct CudaLibraries {
 };
 
 struct CudaOptions {
-    int gpu = 0;       // counted from 0
-    bool dry = false;  // needs no GPU
+    int gpu = 0;       // index from 0
+    bool dry = false;  // no GPU needed
     CudaLibraries libraries = {};
     bool dependent_launch =
-        false;  // kernels may begin while those before them end, where the GPU can do that
+        false;  // kernels may begin while earlier kernels of their stream end, if the GPU supports it
 };
 
 struct CudaBackend {
     std::unique_ptr<Device> device;
-    std::unique_ptr<Ops> ops;        // after the device: goes first
-    std::vector<std::string> notes;  // what a user should know, one sentence each
+    std::unique_ptr<Ops> ops;        // declared after the device: destroyed first
+    std::vector<std::string> notes;  // notes for the user, one sentence each
 };
 
-// Throws a usage error where there is no such GPU, and where cuDNN is asked of a build without it.
+// Throws a usage error if the GPU does not exist, or if cuDNN is requested from a build without it.
 CudaBackend make_cuda_backend(const CudaOptions& options);
 
 }  // namespace speedrun

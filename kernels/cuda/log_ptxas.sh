@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a compiler command and keeps what it says (ptxas -v: registers and spills of each kernel) beside its output
-# file, OUTPUT.ptxas, for the tests; shows it only where the command fails or warns.
+# Runs a compiler command and stores its messages (ptxas -v: registers and spills of each kernel) for the
+# tests in OUTPUT.ptxas, next to its output file. Prints them only if the command fails or warns.
 output=""
 previous=""
 for argument in "$@"; do

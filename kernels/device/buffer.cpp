@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kDryAlignment = 2 << 20;  // buffers of no device have more
+constexpr int64_t kDryAlignment = 2 << 20;  // no device aligns buffers to more
 
 }  // namespace
 

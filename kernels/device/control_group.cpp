@@ -13,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Version 1 writes 2^63 minus a page where there is no limit.
+// Version 1 writes 2^63 minus a page if there is no limit.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 std::optional<int64_t> number_in(const std::string& text) {
     int64_t value = 0;
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data(), end, value);
-    if (text.empty() || error != std::errc() || rest != end) return std::nullopt;  // "max" is no number
+    if (text.empty() || error != std::errc() || rest != end) return std::nullopt;  // "max" is not a number
     return value;
 }
 
@@ -91,8 +91,8 @@ class Hierarchies {
         for (std::string line; std::getline(mounts, line);) mounts_.push_back(line);
     }
 
-    // Folders of the groups under a version 1 controller (version 2: ""), from the process's own group up to the
-    // mount point.
+    // Folders of the groups under a version 1 controller (version 2: ""), from the process's own group up to
+    // the mount point.
     std::vector<fs::path> folders(const std::string& controller) const {
         std::vector<fs::path> all;
         const std::string group = group_of(controller);
@@ -123,8 +123,8 @@ class Hierarchies {
         return "/";
     }
 
-    // "36 35 0:30 ROOT POINT options optional... - TYPE source super-options"; then the usual place, which a
-    // container may fill by other means.
+    // Parses "36 35 0:30 ROOT POINT options optional... - TYPE source super-options". The usual mount point
+    // follows, for containers that provide it without a mount.
     std::vector<Mount> mounts_of(const std::string& controller) const {
         std::vector<Mount> mounts;
         for (const std::string& line : mounts_) {
@@ -144,8 +144,8 @@ class Hierarchies {
         return mounts;
     }
 
-    // In a namespace a group or a mount's root may be outside, "/..": the mount point is then the nearest group that
-    // can be seen.
+    // In a namespace the group or the mount's root may be outside, "/..". The mount point is then the nearest
+    // visible group.
     static fs::path own_folder(const Mount& mount, const std::string& group) {
         std::string below = group;
         const std::string prefix = mount.root == "/" ? "" : mount.root;
@@ -185,7 +185,7 @@ std::optional<CoreLimit> cores_in(const fs::path& folder) {
 struct MemoryFiles {
     std::vector<std::string> limits;
     const char* use;
-    const char* inactive;  // these two: keys of memory.stat
+    const char* inactive;  // both: keys of memory.stat
     const char* active;
 };
 
@@ -197,7 +197,7 @@ void read_memory(const fs::path& folder, const MemoryFiles& files, std::optional
         if (limit) tighten(memory, {*limit, std::max<int64_t>(0, *limit - use), (folder / file).string()});
     };
     for (const std::string& file : files.limits) add(amount_in(folder / file), file);
-    // Version 1: the tightest of the groups that contain this one, seen or not.
+    // Version 1: the tightest limit of the groups that contain this one, visible or not.
     add(of_stat("hierarchical_memory_limit"), "memory.stat");
 }
 

@@ -8,20 +8,20 @@
 
 namespace speedrun {
 
-// Cores' worth of computing time; 0.5: half of each period on one core.
+// Computing time in cores; 0.5: half of each period on one core.
 struct CoreLimit {
     double cores = 0;
     std::string source;  // file that sets the limit
 };
 
-// Bytes of memory, or a number of tasks (processes and threads).
+// Bytes of memory, or number of tasks (processes and threads).
 struct AmountLimit {
     int64_t limit = 0;
     int64_t left = 0;    // limit minus use, at least 0; page cache of files does not count as use
-    std::string source;  // file, or setting of the shell, that sets the limit
+    std::string source;  // file or shell setting that sets the limit
 };
 
-// Each limit is the tightest one of the process's own group and of the groups that contain it; nothing: no limit.
+// Each limit is the tightest of the process's own group and of the groups that contain it; nullopt: no limit.
 struct ControlGroup {
     std::optional<CoreLimit> cores;
     std::optional<AmountLimit> memory;

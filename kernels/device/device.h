@@ -1,10 +1,9 @@
-// Device, Stream, Event, Buffer: what every backend offers, and all that the layers above may use to order
-// work.
+// Device, Stream, Event, Buffer: the interface of every backend, and the only means by which the layers above
+// order work.
 //
-// All work is enqueued on a Stream and runs there in order. Order between streams comes only from Events, on
-// every backend: on CUDA they are cudaStream/cudaEvent, on the CPU a worker thread with a queue and a
-// completion flag. A missing wait is therefore a data race that ThreadSanitizer reports on a machine without
-// a GPU.
+// Work is enqueued on a Stream and runs there in order. Only Events order work between streams, on every
+// backend. On CUDA they are cudaStream/cudaEvent, on the CPU a worker thread with a queue and a completion
+// flag. A missing wait is therefore a data race that ThreadSanitizer reports on a machine without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +20,19 @@ namespace speedrun {
 class Device;
 
 enum class DeviceKind : uint8_t { cpu, cuda };
-// Which of two streams with work the device serves first. A CPU makes no difference.
+// Scheduling priority between streams with work. Ignored by the CPU.
 enum class StreamPriority : uint8_t { normal, high };
 
-// What an event is for. On a GPU a time stamp costs each record a little, so only those whose times are read
-// have one.
+// Purpose of an event. On a GPU a time stamp costs each record a little, so only timed events have one.
 enum class EventKind : uint8_t { order, timed };
 
-// A point in a stream's work. Semantics of cudaEvent: waiting on an event that was never recorded is no wait,
-// and a wait refers to the latest record() that was enqueued before it. Host calls come from one thread.
+// A point in a stream's work, with the semantics of cudaEvent. Waiting on an event that was never recorded is
+// a no-op. A wait refers to the latest record() enqueued before it. Host calls come from one thread.
 class Event {
   public:
     explicit Event(EventKind kind) : kind_(kind) {}
     virtual ~Event() = default;
-    virtual bool complete() const = 0;  // true too when never recorded
+    virtual bool complete() const = 0;  // also true if never recorded
     virtual void synchronize() = 0;     // blocks the calling thread
     // Milliseconds between two completed events; 0 if one of them was never recorded. Throws an internal
     // error unless both are timed.
@@ -57,10 +55,10 @@ class Stream {
     virtual const std::string& name() const = 0;
     virtual void record(Event& event) = 0;
     virtual void wait(const Event& event) = 0;
-    // Blocks until all work enqueued so far is done; rethrows the first error that the work met.
+    // Blocks until all work enqueued so far is done. Rethrows the first error of that work.
     virtual void synchronize() = 0;
 
-    // What traces are told of the work enqueued from here on: a number that the trace's reader gave out.
+    // Tag in traces of the work enqueued later, chosen by the reader of the trace.
     void set_trace_tag(int tag) { trace_tag_ = tag; }
     int trace_tag() const { return trace_tag_; }
 
@@ -77,7 +75,7 @@ class TraceSink {
                       int tag = 0) = 0;
 };
 
-// Named, aligned, zero-initialised memory of a device; enters itself in the device's memory table.
+// Named, aligned, zero-initialized memory of a device; enters itself in the device's memory table.
 class Buffer {
   public:
     Buffer() = default;
@@ -100,8 +98,8 @@ class Buffer {
     void* data_ = nullptr;
 };
 
-// Zero-initialised host memory that a device copies from and to without a detour and without making the host
-// wait (pinned, on CUDA). Not entered in the memory table: it is not the device's.
+// Zero-initialized host memory for direct asynchronous copies (pinned, on CUDA). Not entered in the memory
+// table, as it is not device memory.
 class HostBuffer {
   public:
     HostBuffer() = default;
@@ -133,42 +131,42 @@ class Device {
   public:
     virtual ~Device() = default;
     virtual DeviceKind kind() const = 0;
-    // The name is for traces.
+    // name: for traces.
     std::unique_ptr<Stream> create_stream(const std::string& name,
                                           StreamPriority priority = StreamPriority::normal) {
         return make_stream(name, priority);
     }
     std::unique_ptr<Event> create_event(EventKind kind = EventKind::order) { return make_event(kind); }
-    // Enqueues a copy between host and device memory, either way. Host memory must outlive the copy.
+    // Enqueues a copy between host and device memory, in either direction. Host memory must outlive the copy.
     virtual void copy(void* destination, const void* source, int64_t bytes, Stream& stream) = 0;
-    // From here to end_graph() what is enqueued on `stream` is captured instead of executed. What is enqueued
-    // on other streams is executed at once and is not captured; events of `stream` keep their meaning towards
-    // other streams at every launch, and its waits are for the records that were enqueued before the launch.
-    // The pointers and numbers given to operations are captured as they are. False, and nothing begins, where
-    // the device captures nothing (dry, or no such thing).
+    // Captures later work on `stream` until end_graph() instead of executing it. Work on other streams is
+    // executed and not captured. At every launch, other streams can wait for the captured records of
+    // `stream`. Captured waits refer to the records enqueued before the launch. Pointers and numbers passed
+    // to operations are captured by value. Returns false, and captures nothing, if the device cannot capture
+    // (dry, or unsupported).
     virtual bool begin_graph(Stream& stream) {
         (void)stream;
         return false;
     }
     virtual std::unique_ptr<Graph> end_graph(Stream& stream);
-    // All that `body` enqueues on `stream`. Null, without having run body, where the device captures nothing.
-    // What body throws ends the capture and is thrown on.
+    // Captures the work that `body` enqueues on `stream`. Null, without running body, if the device cannot
+    // capture. An exception of body ends the capture and is rethrown.
     std::unique_ptr<Graph> capture_graph(Stream& stream, const std::function<void()>& body);
-    // A dry device takes part in everything but allocates and runs nothing: `plan` is a run on a dry device.
-    // Its buffers have addresses all the same, distinct ones that no process can touch: whoever compares two
-    // tensors learns what a run would tell him.
+    // A dry device implements everything but allocates and runs nothing: `plan` is a run on a dry device. Its
+    // buffers have distinct addresses that no process can access, so that comparing tensors gives the result
+    // of a run.
     virtual bool dry() const = 0;
-    // From true to false, work is counted and memory allocated, but nothing runs: so a step is known before
-    // the first one, at no cost. The last call brings in the memory that was allocated. A device that has
-    // something to warm up (a GPU, its libraries) runs everything all the same.
+    // rehearse(true) starts a dry run until rehearse(false): work is counted and memory allocated, but
+    // nothing runs. So the cost of a step is known before the first one. The last call touches the allocated
+    // memory. A device that must warm up (a GPU, its libraries) runs everything anyway.
     virtual void rehearse(bool on) { (void)on; }
     virtual void set_trace(TraceSink* sink) = 0;
-    // What the timeline cannot show, one sentence: of the one that set_trace() began (then it needs work
-    // enqueued call by call, not by graphs) or of the one that it ended. Empty: it shows everything.
+    // Limits of the timeline, one sentence. Refers to the one that set_trace() began (then it needs work
+    // enqueued call by call, not by graphs) or ended. Empty: complete.
     virtual std::string trace_limits() const { return {}; }
-    // What the user should know of this device, one sentence each.
+    // Notes on this device for the user, one sentence each.
     virtual std::vector<std::string> notes() const { return {}; }
-    // Memory that further buffers may take, in bytes; −1 where that is not known (no such device here).
+    // Memory available for further buffers, in bytes; −1 if unknown (no such device here).
     virtual int64_t available_bytes() const = 0;
 
     MemoryTable& memory() { return memory_; }
@@ -187,7 +185,7 @@ class Device {
     void* reserve_addresses(int64_t bytes);
 
     MemoryTable memory_;
-    // Where a dry device puts its next buffer: addresses above all that x86-64 and ARM give to a process.
+    // Address of a dry device's next buffer: above all addresses of processes on x86-64 and ARM.
     uintptr_t next_address_ = uintptr_t{1} << 56;
 };
 

@@ -1,4 +1,4 @@
-// Element types that tensors can have, and the arithmetic of the narrow ones for scalars.
+// Element types of tensors, and scalar arithmetic of the narrow ones.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ constexpr std::string_view name_of(DType dtype) {
     return kNames[static_cast<int>(dtype)];
 }
 
-// bfloat16: the upper half of an IEEE binary32. Rounds to nearest even; a NaN stays a NaN.
+// bfloat16: the upper half of an IEEE binary32. Rounds to nearest even; NaN stays NaN.
 struct Bf16 {
     uint16_t bits;
 
@@ -34,8 +34,8 @@ struct Bf16 {
 };
 static_assert(sizeof(Bf16) == 2);
 
-// 8-bit floating point (Micikevicius et al. 2022, "FP8 Formats for Deep Learning", table 1): sign, exponent, mantissa. Rounds to
-// nearest even, and what is larger than the largest finite number to that ("satfinite" of the PTX ISA); a NaN becomes 0x7f.
+// FP8 (Micikevicius et al. 2022, "FP8 Formats for Deep Learning", table 1): sign, exponent, mantissa. Rounds
+// to nearest even and saturates to the largest finite value ("satfinite" of the PTX ISA). NaN becomes 0x7f.
 template <int kMantissa, int kBias, uint32_t kLargestBits>
 struct Fp8 {
     uint8_t bits;
@@ -46,8 +46,8 @@ struct Fp8 {
     explicit Fp8(float value) {
         const uint32_t u = std::bit_cast<uint32_t>(value), magnitude = u & 0x7fffffffu;
         const float x = std::bit_cast<float>(magnitude < kLargestBits ? magnitude : kLargestBits);
-        // Numbers of x's power of two, or of the smallest normal one, are this far apart: adding 2^23 times as much leaves
-        // no finer bits.
+        // Spacing of FP8 values with x's exponent, or of the smallest normal ones. Adding 2^23 times this
+        // spacing rounds off finer bits.
         const uint32_t exponent = std::bit_cast<uint32_t>(x) & 0x7f800000u;
         const uint32_t power = exponent > kSmallest ? exponent : kSmallest;
         const float unit = std::bit_cast<float>(power + ((23u - kMantissa) << 23));
@@ -69,9 +69,9 @@ struct Fp8 {
     }
 
   private:
-    static constexpr uint32_t kSmallest = (128u - kBias) << 23;  // normal number, as f32
+    static constexpr uint32_t kSmallest = (128u - kBias) << 23;  // smallest normal value, as f32
     static constexpr float kUnit =
-        1.0f / static_cast<float>(1 << (kBias - 1 + kMantissa));  // of subnormal ones
+        1.0f / static_cast<float>(1 << (kBias - 1 + kMantissa));  // spacing of subnormal values
     static constexpr uint32_t kFinite = (kLargestBits >> (23 - kMantissa)) - ((127u - kBias) << kMantissa);
 };
 struct E4m3 : Fp8<3, 7, 0x43e00000u> {  // up to 448, without infinities

@@ -1,4 +1,4 @@
-// Errors with an exit code: every failure that a user can meet is thrown as one of these and caught once, in
+// Errors with an exit code. Every failure that a user can cause is thrown as one of these and caught once, in
 // main.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace speedrun {
 
-// The process exit codes that scripts rely on (see docs/files.md).
+// Process exit codes for scripts (docs/files.md).
 enum class ExitCode : int { done = 0, failure = 1, usage = 2, data = 3, diverged = 4, communication = 5 };
 
 class Error : public std::runtime_error {
@@ -28,13 +28,13 @@ template <class... Args>
     throw Error(ExitCode::usage, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Data that is missing or damaged: exit code 3.
+// Missing or damaged data: exit code 3.
 template <class... Args>
 [[noreturn]] void throw_data(fmt::format_string<Args...> format, Args&&... args) {
     throw Error(ExitCode::data, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A broken promise inside the program (wrong shape, missing wait): exit code 1.
+// A violated invariant of the program (wrong shape, missing wait): exit code 1.
 template <class... Args>
 [[noreturn]] void throw_internal(fmt::format_string<Args...> format, Args&&... args) {
     throw Error(ExitCode::failure, fmt::format(format, std::forward<Args>(args)...));

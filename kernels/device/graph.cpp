@@ -13,7 +13,7 @@ std::unique_ptr<Graph> Device::capture_graph(Stream& stream, const std::function
     } catch (...) {
         try {
             end_graph(stream);
-        } catch (const Error&) {  // the first error is the one to tell
+        } catch (const Error&) {  // report the first error
         }
         throw;
     }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kKiB = 1024;
 
-// The number that follows "key:" in a file of /proc; "kB" after it is not read.
+// Number after "key:" in a file of /proc; a following "kB" is ignored.
 std::optional<int64_t> number_of(const fs::path& file, const std::string& key) {
     std::ifstream stream(file);
     for (std::string line; std::getline(stream, line);) {
@@ -40,7 +40,7 @@ std::optional<int64_t> soft_limit(__rlimit_resource resource) {
     return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// The kernel does not hold root to `ulimit -u`, unless it is the root of a user namespace.
+// `ulimit -u` does not apply to root, unless it is the root of a user namespace.
 bool is_root_of_host() {
     std::ifstream map("/proc/self/uid_map");
     uint64_t inside = 1, outside = 1, count = 0;
@@ -78,10 +78,10 @@ int usable_cores() {
     cpu_set_t cores;
     CPU_ZERO(&cores);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-    return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));  // more cores than a cpu_set_t has
+    return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));  // more cores than a cpu_set_t holds
 }
 
-// Threads for streams, prefetcher, checkpoints, watch over other ranks, MPI and CUDA.
+// Threads for streams, prefetcher, checkpoints, monitoring of other ranks, MPI and CUDA.
 constexpr int64_t kOtherThreads = 12;
 
 int threads_of_limit(const CoreLimit& limit, int ranks) {

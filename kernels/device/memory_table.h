@@ -1,5 +1,5 @@
-// MemoryTable: who holds how many bytes. Every Buffer enters itself here, so that `plan` and a run print the
-// same table from the same code: `plan` builds the whole model on a device that allocates nothing.
+// MemoryTable: bytes per owner. Every Buffer enters itself. `plan` and a run print the same table from the
+// same code: `plan` builds the whole model on a device that allocates nothing.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class MemoryTable {
     int64_t total() const;
     int64_t total(MemoryCategory category) const;
     const std::vector<Entry>& entries() const { return entries_; }
-    // One line per category that holds anything, largest entries of each named, and the sum. Units: MiB.
+    // One line per non-empty category, with the largest entries of each, and the sum. Unit: MiB.
     std::string print() const;
 
   private:

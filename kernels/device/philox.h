@@ -1,7 +1,6 @@
-// Philox-4x32-10: a counter-based random generator. The same (counter, key) always gives the same four words,
-// so a random number can be named (seed, parameter, element) instead of drawn from a shared state.
-// Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11.
-// Non-goal: secrecy.
+// Philox-4x32-10: a counter-based random generator. The same (counter, key) always gives the same four words.
+// So a random number is addressed by (seed, parameter, element) instead of drawn from a shared state. Source:
+// Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11. Non-goal: secrecy.
 #pragma once
 
 #include <array>
@@ -12,7 +11,7 @@ namespace speedrun {
 using PhiloxCounter = std::array<uint32_t, 4>;
 using PhiloxKey = std::array<uint32_t, 2>;
 
-// The key that belongs to a 64-bit seed: lower word first.
+// Key of a 64-bit seed: lower word first.
 constexpr PhiloxKey philox_key(uint64_t seed) {
     return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
 }

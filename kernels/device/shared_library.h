@@ -1,5 +1,5 @@
-// A library that is looked for at run time, so that the program starts without it. Stays loaded for the life
-// of the process.
+// A library loaded at run time, so that the program starts without it. Stays loaded for the life of the
+// process.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,13 +16,13 @@ class SharedLibrary {
         handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
         if (!handle_) problem_ = dlerror();
     }
-    // function <- that of this name, null if there is none; Function is a pointer type.
+    // Sets `function` to the symbol of this name, null if there is none; Function is a pointer type.
     template <class Function>
     void find(Function& function, const char* symbol) {
         function = handle_ ? reinterpret_cast<Function>(dlsym(handle_, symbol)) : nullptr;
         if (!function && problem_.empty()) problem_ = fmt::format("{} has no {}", name_, symbol);
     }
-    // Why it, or a function that was asked for, is not to be had; empty: all are.
+    // Reason why the library or a requested function is not available; empty: no problem.
     const std::string& problem() const { return problem_; }
 
   private:

@@ -1,4 +1,5 @@
-// Every thread of the program starts here: a host that refuses one gets an error instead of std::terminate.
+// Starts every thread of the program. If the host refuses a thread, the user gets an error instead of
+// std::terminate.
 #pragma once
 
 #include <chrono>
@@ -10,10 +11,10 @@
 
 namespace speedrun {
 
-// Throws a usage error that states the limits of this process and the cure.
+// Throws a usage error that states the limits of this process and the remedy.
 [[noreturn]] void throw_no_thread(const std::string& name, const std::system_error& error);
 
-// name: of the thread, for the message.
+// name: name of the thread, for the message.
 template <class Work>
 std::thread start_thread(const std::string& name, Work&& work) {
     try {
@@ -23,13 +24,13 @@ std::thread start_thread(const std::string& name, Work&& work) {
     }
 }
 
-// Runs `work` on a thread of its own, or in get() of the result where the host refuses a thread.
+// Runs `work` on a new thread, or in get() of the result if the host refuses a thread.
 template <class Work>
 auto start_task(Work&& work) {
     return std::async(std::launch::async | std::launch::deferred, std::forward<Work>(work));
 }
 
-// False while the task runs on its thread, after waiting for it up to `patience`.
+// False while the task runs on its thread. Waits for it up to `patience`.
 template <class T>
 bool can_get(const std::future<T>& task, std::chrono::milliseconds patience) {
     return task.wait_for(patience) != std::future_status::timeout;

@@ -1,6 +1,7 @@
-// Tensor: a typed view of memory that somebody else owns (a Buffer). Copying a Tensor copies the view.
-// Goals: shapes that can be checked and printed, and rows that need not be adjacent (a slice of packed
-// q|k|v). Non-goals: arbitrary strides, broadcasting, ownership.
+// Tensor: a typed view of memory owned by a Buffer. Copying a Tensor copies the view. Goals: shapes that can
+// be checked and printed, and rows that need not be adjacent (a slice of packed q
+// k
+// v). Non-goals: arbitrary strides, broadcasting, ownership.
 #pragma once
 
 #include <array>
@@ -20,12 +21,12 @@ struct Tensor {
     DType dtype = DType::f32;
     int rank = 0;
     std::array<int64_t, kMaxRank> shape{};
-    int64_t row_stride = 0;  // elements from one row (index of all leading dimensions, flattened) to the next
+    int64_t row_stride = 0;  // elements between rows (a row: index of all leading dimensions, flattened)
 
     Tensor() = default;
     Tensor(void* data, DType dtype, std::initializer_list<int64_t> dims);
 
-    bool present() const { return rank > 0; }  // an absent tensor stands for an argument not given
+    bool present() const { return rank > 0; }  // an absent tensor is an argument not given
     int64_t numel() const;
     int64_t cols() const { return rank ? shape[rank - 1] : 0; }
     int64_t rows() const { return cols() ? numel() / cols() : 0; }
@@ -49,10 +50,9 @@ struct Tensor {
     [[noreturn]] void throw_dtype(DType wanted) const;
 };
 
-// Throws unless the tensor has exactly this dtype and shape; `name` and the actual values go into the
-// message.
+// Throws unless the tensor has exactly this dtype and shape. The message has `name` and the actual values.
 void expect(const Tensor& tensor, DType dtype, std::initializer_list<int64_t> dims, const char* name);
-// Throws unless the tensor has these dimensions and some floating dtype.
+// Throws unless the tensor has these dimensions and a floating dtype.
 void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, const char* name);
 // Throws unless the rows of the tensor are adjacent.
 void expect_flat(const Tensor& tensor, const char* name);

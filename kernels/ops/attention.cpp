@@ -115,21 +115,6 @@ void op::AttentionBackward::check() const {
     check_attention(*this, {.of_queries = {dq, dout, o}, .of_keys = {dk, dv, k, v}});
 }
 
-void op::MergeAttention::check() const {
-    const int64_t rows = o.rows(), heads = lse.rows();
-    if (heads <= 0 || o.cols() % heads != 0)
-        throw_internal("merge_attention: {} is not cut into {} heads", o.describe(), heads);
-    expect(sum, DType::f32, {rows, o.cols()}, "merge_attention sum");
-    expect(lse, DType::f32, {heads, rows}, "merge_attention lse");
-    expect(lse_of_o, DType::f32, {heads, rows}, "merge_attention lse_of_o");
-    if (lse_before.present()) expect(lse_before, DType::f32, {heads, rows}, "merge_attention lse_before");
-    for (const Tensor& of_heads : {lse, lse_of_o, lse_before})
-        if (of_heads.present() && !of_heads.contiguous())
-            throw_internal("merge_attention: {} is not contiguous", of_heads.describe());
-    if (lse_before.present() && same_memory(lse, lse_before))
-        throw_internal("merge_attention: lse_before {} is lse", lse_before.describe());
-}
-
 void op::ExcludeOwnValueForward::check() const {
     check_own_value(*this, y);
 }

@@ -173,8 +173,7 @@ struct AttentionForward {
 };
 
 // Gradients from dout, recomputing the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv are
-// sums over the queries of this call: zero for a key that none of them sees. Where o and lse are those of a
-// query over more keys than these (MergeAttention), the sums of all calls are the gradients.
+// sums over the queries of this call: zero for a key that none of them sees.
 struct AttentionBackward {
     ByName by_name = ByName();
     Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
@@ -194,26 +193,6 @@ struct AttentionBackward {
     void traffic(Traffic& t) const {
         t.writes(dq, dk, dv);
         t.reads(dout, o, lse, q, k, v, first_key, place);
-    }
-};
-
-// Takes attention over further keys, o with its lse, into that over the keys before, of the same queries:
-//   lse ← log(exp(lse_before) + exp(lse_of_o));  sum ← sum·exp(lse_before − lse) + o·exp(lse_of_o − lse)
-// per query and head. The order of the calls changes no more than rounding. (Online softmax: Milakov & Gimelshein
-// 2018, algorithm 3; over blocks of keys from other devices: Liu et al. 2023, "Ring attention", section 3.)
-struct MergeAttention {
-    ByName by_name = ByName();
-    Tensor sum;              // f32 [T,H·D]; overwritten where there is nothing before
-    Tensor lse;              // f32 [H,T]
-    Tensor lse_before = {};  // f32 [H,T], not lse; absent: there are no keys before
-    Tensor o;                // real [T,H·D], rows may be strided
-    Tensor lse_of_o;         // f32 [H,T]
-
-    void check() const;
-    void traffic(Traffic& t) const {
-        t.adds_to(lse_before.present(), sum);
-        t.writes(lse);
-        t.reads(lse_before, o, lse_of_o);
     }
 };
 
@@ -268,7 +247,6 @@ struct ExcludeOwnValueBackward {
     X(offset_keys_backward, OffsetKeysBackward)          \
     X(attention_forward, AttentionForward)               \
     X(attention_backward, AttentionBackward)             \
-    X(merge_attention, MergeAttention)                   \
     X(exclude_own_value_forward, ExcludeOwnValueForward) \
     X(exclude_own_value_backward, ExcludeOwnValueBackward)
 

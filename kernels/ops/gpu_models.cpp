@@ -53,7 +53,6 @@ constexpr KernelModel kKernels[] = {
     {"attention_forward", Engine::mma, 0.285, 0.80, 1, kOneStrip},
     // Seven products where four are counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, kOneStrip},
-    {"merge_attention", Engine::mma, 1, 0.94, 1, kAlone},
     {"offset_keys_forward", Engine::mma, 1, 0.87, 1, kAlone},
     {"offset_keys_backward", Engine::mma, 1, 0.88, 1, kAlone},
     // Multiply-adds in f32, without tensor cores.

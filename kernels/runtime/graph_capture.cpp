@@ -19,7 +19,7 @@ std::unique_ptr<CapturedGraphs> GraphCapture::capture(const std::function<void()
         body();
         end_part();
     } catch (...) {
-        // Whatever has gone wrong, the stream captures no more; what body threw is the error to tell.
+        // Ends the capture of the stream in any case, and reports body's error.
         captured_.reset();
         others_.clear();
         try {

@@ -11,8 +11,8 @@ namespace speedrun {
 
 namespace {
 
-constexpr int kAda = 89;    // the first, times ten, that multiplies 8-bit numbers
-constexpr int kAmpere = 8;  // the first compute capability with bf16 tensor cores
+constexpr int kAda = 89;    // 10 × first compute capability with FP8
+constexpr int kAmpere = 8;  // first compute capability with bf16 tensor cores
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     if (!options.device) {
         const CudaInfo info = query_cuda();
         cuda = info.unavailable.empty();
-        if (!cuda && info.runtime_version > 0)  // a build without CUDA has nothing to say
+        if (!cuda && info.runtime_version > 0)  // no note in a build without CUDA
             notes_.push_back(fmt::format("no GPU ({}): running on the CPU", info.unavailable));
     }
     if (cuda) {
@@ -33,7 +33,7 @@ Runtime::Runtime(const RuntimeOptions& options) {
     optimizer_ = device_->create_stream("optimizer");
     copy_ = device_->create_stream("copy");
     if (!options.communicates) return;
-    // What other ranks wait for goes first.
+    // High priority: other ranks wait for this work.
     exchange_ = device_->create_stream("exchange", StreamPriority::high);
     reduce_ = device_->create_stream("reduce", StreamPriority::high);
     gather_ = device_->create_stream("gather", StreamPriority::high);
@@ -62,7 +62,7 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
                                              .dry = options.dry,
                                              .libraries = options.libraries,
                                              .dependent_launch = options.dependent_launch});
-    const CudaInfo info = query_cuda();  // of a dry device on a machine without GPUs: none
+    const CudaInfo info = query_cuda();  // a dry device on a machine without GPUs has none
     const bool known = options.gpu < static_cast<int>(info.gpus.size());
     const bool has_bf16 = !known || info.gpus[options.gpu].major >= kAmpere;
     if (options.precision == DType::bf16 && !has_bf16) {
@@ -94,7 +94,7 @@ void Runtime::synchronize() {
     for (Stream* stream :
          {compute_.get(), exchange_.get(), reduce_.get(), optimizer_.get(), gather_.get(), copy_.get()}) {
         if (!stream) continue;
-        try {  // all of them, even if one has failed
+        try {  // all streams, even if one has failed
             stream->synchronize();
         } catch (...) {
             if (!first) first = std::current_exception();
@@ -106,7 +106,7 @@ void Runtime::synchronize() {
 void Runtime::drain() noexcept {
     try {
         synchronize();
-    } catch (...) {  // somebody is unwinding already, or has stopped to care
+    } catch (...) {  // the caller is already unwinding or ignores errors
     }
 }
 

@@ -1,4 +1,4 @@
-// What a model runs on: a device, its operations and its streams. One of these per process.
+// Runtime of a model: a device, its operations and its streams. One per process.
 #pragma once
 
 #include <memory>
@@ -12,44 +12,43 @@
 namespace speedrun {
 
 struct RuntimeOptions {
-    std::optional<DeviceKind> device;  // nothing: a GPU if there is one that this build can use
-    std::optional<DType> precision;    // of computing, f32 or bf16; nothing: bf16 where the hardware has it
-    int threads = 0;                   // of the CPU; 0: all cores
-    int gpu = 0;                       // counted from 0
+    std::optional<DeviceKind> device;  // nullopt: a GPU if this build can use one
+    std::optional<DType> precision;    // compute type, f32 or bf16; nullopt: bf16 if the hardware has it
+    int threads = 0;                   // CPU threads; 0: all cores
+    int gpu = 0;                       // index from 0
     CudaLibraries libraries = {};
-    bool dependent_launch = false;  // of a GPU's kernels
-    bool communicates = false;      // with other ranks: on streams of its own
+    bool dependent_launch = false;  // GPU kernels begin early
+    bool communicates = false;      // with other ranks: creates streams for it
     bool dry = false;               // allocate and run nothing (`plan`)
 };
 
 class Runtime {
   public:
-    // Throws a usage error if the device or the precision is not to be had.
+    // Throws a usage error if the device or the precision is not available.
     explicit Runtime(const RuntimeOptions& options);
 
     Device& device() { return *device_; }
     Ops& ops() { return metered_ ? *metered_ : *ops_; }
-    // From here on ops() also notes what it is asked for, once started: call before anything holds ops().
+    // ops() then also meters each call, once started. Call it before any object holds ops().
     MeteredOps& meter();
     Stream& compute() { return *compute_; }
     Stream& optimizer() { return *optimizer_; }
-    // Alone, the optimizer's.
+    // Without communication, the optimizer's stream.
     Stream& reduce() { return reduce_ ? *reduce_ : *optimizer_; }
     Stream& gather() { return gather_ ? *gather_ : *optimizer_; }
-    // Values travel between ranks here, beside computing; it is compute() where nobody communicates.
+    // Communication between ranks, overlapped with compute; without communication, the compute stream.
     Stream& exchange() { return exchange_ ? *exchange_ : *compute_; }
-    // Device to host while training goes on: checkpoints.
+    // Copies to the host during training: checkpoints.
     Stream& copy() { return *copy_; }
     DType real() const { return real_; }       // the compute type
-    bool has_fp8() const { return has_fp8_; }  // does it multiply 8-bit numbers?
+    bool has_fp8() const { return has_fp8_; }  // true if it multiplies FP8
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }
-    // What the user should know of the choices made, one sentence each; those of the operations grow with
-    // every new shape.
+    // Notes on the choices made, one sentence each. Operations may add notes for new shapes.
     std::vector<std::string> notes() const;
-    void synchronize();  // all streams; rethrows the first of their errors
-    // Synchronizes without errors: for destructors, before memory goes that enqueued work still uses.
+    void synchronize();  // all streams; rethrows their first error
+    // Synchronizes and ignores errors: for destructors, before memory of enqueued work is freed.
     void drain() noexcept;
 
   private:
@@ -65,7 +64,7 @@ class Runtime {
     std::unique_ptr<Ops> ops_;
     std::unique_ptr<MeteredOps> metered_;
     std::unique_ptr<Stream> compute_, exchange_, reduce_, optimizer_, gather_,
-        copy_;  // end before what they use
+        copy_;  // destroyed before their device
 };
 
 }  // namespace speedrun

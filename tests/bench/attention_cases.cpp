@@ -149,27 +149,6 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                      }});
 }
 
-// What attention over the keys of one rank gives, taken into that over those before.
-void add_merge(std::vector<Case>& cases, const ModelShape& shape) {
-    const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim;
-    cases.push_back(
-        {"attention.recipe.merge",
-         "merge_attention",
-         fmt::format("T{} {}x{}", tokens, heads, shape.head_dim),
-         0,
-         {},
-         [=](CaseMemory& m) -> Enqueue {
-             const Tensor sum = m.inout(DType::f32, {tokens, width}),
-                          lse = m.output(DType::f32, {heads, tokens}),
-                          before = m.input(DType::f32, {heads, tokens}), o = m.input({tokens, width}),
-                          lse_of_o = m.input(DType::f32, {heads, tokens});
-             return [=](Ops& ops, Stream& stream) {
-                 ops.merge_attention(
-                     {.sum = sum, .lse = lse, .lse_before = before, .o = o, .lse_of_o = lse_of_o}, stream);
-             };
-         }});
-}
-
 // What lies along a token's own value, taken from the output of each head, by one learned number a head.
 void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim;
@@ -326,7 +305,6 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
-    add_merge(cases, shapes.recipe);
     add_own_value(cases, shapes.recipe);
     add_key_offset(cases, shapes.recipe);
     add_composed_heads(cases, shapes.recipe);

@@ -17,7 +17,7 @@ tarball=packages/speedrun-$version-$(uname -s)-$(uname -m).tar.gz
 [ -s "$tarball" ] || fail "no $tarball but $(ls packages)"
 tar -xzf "$tarball"
 mv "speedrun-$version-$(uname -s)-$(uname -m)" prefix
-for file in bin/speedrun share/doc/speedrun/README.md share/doc/speedrun/docs/training.md share/doc/speedrun/CHANGELOG.md \
+for file in bin/speedrun share/doc/speedrun/README.md share/doc/speedrun/docs/quickstart.md share/doc/speedrun/CHANGELOG.md \
     share/doc/speedrun/LICENSE \
     share/speedrun/configs/kjv.json share/speedrun/scripts/report.py share/speedrun/scripts/requirements.txt \
     share/speedrun/scripts/speedrun_report/page.css; do

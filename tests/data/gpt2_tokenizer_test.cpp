@@ -3,6 +3,7 @@
 // Covers: data/bpe_vocabulary.cpp data/gpt2_pieces.cpp
 #include "data/gpt2_tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,18 +44,41 @@ TEST(Gpt2Pieces, FollowThePattern) {
     EXPECT_EQ(pieces_of("a\xff\xfe!b \xc3"), "a|\xff\xfe!|b| \xc3");  // bytes that are no UTF-8
 }
 
+std::string base64(std::string_view bytes) {
+    static const char* const kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (size_t i = 0; i < bytes.size(); i += 3) {
+        uint32_t word = 0;
+        for (size_t j = i; j < i + 3; ++j) word = word << 8 | (j < bytes.size() ? uint8_t(bytes[j]) : 0u);
+        for (size_t j = 0; j < 4; ++j)
+            text += i + j <= bytes.size() ? kDigits[word >> (18 - 6 * j) & 63] : '=';
+    }
+    return text;
+}
+
+// small_tokenizer.json in tiktoken's format.
+std::string small_tiktoken() {
+    const std::vector<std::string> tokens = read_bpe_vocabulary(kFixtures + "small_tokenizer.json").tokens;
+    std::string text;
+    for (size_t id = 0; id < tokens.size(); ++id)
+        if (!tokens[id].empty()) text += fmt::format("{} {}\n", base64(tokens[id]), id);
+    return text;
+}
+
 // Reads vocabularies of both formats; the texts are whole documents.
 TEST(Gpt2Tokenizer, AgreesWithTiktokenAndTokenizers) {
+    const TempDir dir;
     const Json fixture = Json::parse(read_text(kFixtures + "small_cases.json"));
-    for (const char* file : {"small.tiktoken", "small_tokenizer.json"}) {
-        const auto tokenizer = make_tokenizer("gpt2", kFixtures + file);
+    for (const std::string& file :
+         {dir.write("small.tiktoken", small_tiktoken()), kFixtures + "small_tokenizer.json"}) {
+        const auto tokenizer = make_tokenizer("gpt2", file);
         EXPECT_EQ(tokenizer->name(), "gpt2");
         EXPECT_EQ(tokenizer->separator(), fixture["separator"].get<int32_t>());
         EXPECT_EQ(tokenizer->vocab_size(), tokenizer->separator() + 1);
         ASSERT_GE(fixture["cases"].size(), 80u);
         for (const Json& c : fixture["cases"]) {
             const auto text = c["text"].get<std::string>();
-            const bool differs = c.contains("tokenizers") && std::string_view(file).ends_with("json");
+            const bool differs = c.contains("tokenizers") && file.ends_with("json");
             const auto expected = c[differs ? "tokenizers" : "tiktoken"].get<std::vector<int32_t>>();
             EXPECT_EQ(ids_of(*tokenizer, text), expected) << file << ": " << text;
             EXPECT_EQ(tokenizer->decode(expected), text) << file;
@@ -63,7 +87,7 @@ TEST(Gpt2Tokenizer, AgreesWithTiktokenAndTokenizers) {
 }
 
 TEST(Gpt2Tokenizer, AnyBytesComeBack) {
-    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small.tiktoken");
+    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
     std::mt19937 random(1);
     for (int round = 0; round < 200; ++round) {
         std::string text(random() % 200, '\0');
@@ -79,7 +103,7 @@ TEST(Gpt2Tokenizer, AnyBytesComeBack) {
 
 // A piece of a megabyte: with a scan of the piece for every merge this would take hours.
 TEST(Gpt2Tokenizer, LongPiecesTakeNoQuadraticTime) {
-    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small.tiktoken");
+    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
     std::string text(1 << 20, 'a');
     for (size_t i = 0; i < text.size(); i += 7) text[i] = 'b';
     EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, text)), text);
@@ -87,15 +111,11 @@ TEST(Gpt2Tokenizer, LongPiecesTakeNoQuadraticTime) {
 
 // ---- the two formats' rules of merging, on a vocabulary where they differ
 
-std::string base64_of_byte(int byte) {
-    static const char* const kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    return {kDigits[byte >> 2], kDigits[(byte & 3) << 4], '=', '='};
-}
-
 // All single bytes, then these lines.
 std::string tiktoken_file(const std::string& more = "") {
     std::string text;
-    for (int byte = 0; byte < 256; ++byte) text += base64_of_byte(byte) + " " + std::to_string(byte) + "\n";
+    for (int byte = 0; byte < 256; ++byte)
+        text += fmt::format("{} {}\n", base64(std::string(1, static_cast<char>(byte))), byte);
     return text + more;
 }
 

@@ -94,7 +94,7 @@ TEST_F(PrepareTest, SplitsShards) {
 }
 
 TEST_F(PrepareTest, TheVocabularyTravelsWithTheShards) {
-    const std::string vocabulary = SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small.tiktoken";
+    const std::string vocabulary = SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json";
     PrepareOptions settings =
         options({dir_.write("a", "they'll run <|endoftext|>"), dir_.write("b", "\xff")});
     settings.tokenizer = "gpt2";

@@ -32,7 +32,7 @@ TEST(TokenPrefixesTest, BytesMayEndWithinACharacter) {
 // Against the definition, on a vocabulary with some thousand merges.
 TEST(TokenPrefixesTest, HoldsForAVocabulary) {
     const Tokens tokens =
-        read_bpe_vocabulary(SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small.tiktoken").tokens;
+        read_bpe_vocabulary(SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json").tokens;
     const Ids prefixes = longest_prefixes(tokens);
     ASSERT_EQ(prefixes.size(), tokens.size());
     int64_t with = 0;

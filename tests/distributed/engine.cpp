@@ -34,7 +34,7 @@ void PrintTo(const Mode& mode, std::ostream* out) {
     if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
     if (mode.stages) *out << "_stages";
     if (mode.graphs) *out << "_graphs";
-    if (mode.context > 1) *out << (mode.ring ? "_ring_" : "_context_") << mode.context;
+    if (mode.context > 1) *out << "_context_" << mode.context;
     if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
     if (mode.heads_per_matrix > 0) *out << "_per_matrix_" << mode.heads_per_matrix;
     if (mode.exchange_rows) *out << "_exchange_rows";
@@ -71,7 +71,6 @@ Config config_of(const Mode& mode) {
     config.model.num_heads = mode.heads;
     config.parallel.tensor = mode.tensor;
     config.parallel.sequence = mode.sequence;
-    if (mode.ring) config.parallel.context_exchange = ContextExchange::ring;
     const std::string family = mode.family;
     if (family != "recipe") {
         config.model.mix_first_embedding = false;
@@ -132,7 +131,6 @@ Sharing sharing_of(const Mode& mode) {
     sharing.reduce_dtype = mode.reduce_dtype;
     sharing.sequence_parallel = mode.sequence;
     sharing.bucket_bytes = mode.bucket_bytes;
-    if (mode.ring) sharing.context_exchange = ContextExchange::ring;
     return resolve_sharing(sharing);
 }
 

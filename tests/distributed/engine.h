@@ -52,7 +52,6 @@ struct Mode {
     bool sequence = false;
     int64_t heads = 3;
     int64_t heads_per_matrix = 0;  // of muon, with second moments
-    bool ring = false;             // of ranks that share rows
     bool exchange_rows = false;    // of tables of models in parts
     int64_t bucket_bytes = 0;
 

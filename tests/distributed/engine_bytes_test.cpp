@@ -83,8 +83,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
 }
 
 // What a rank sends of keys and values per step on average, in a stage with this window: each key that it has, to every
-// other rank of whose queries one sees it; and back the gradient. Once more where forward runs again, and in the backward of
-// a ring. first_keys: of all rows of the step; empty: as if each row were a document.
+// other rank of whose queries one sees it; and back the gradient. Once more where forward runs again. first_keys: of all rows of the step; empty: as if each row were a document.
 double exchanged_values(const Mode& mode, int64_t window, const std::vector<int32_t>& first_keys = {}) {
     const int C = mode.context;
     const int64_t K = (kSequence + 2 * C - 1) / (2 * C);
@@ -114,8 +113,8 @@ double exchanged_values(const Mode& mode, int64_t window, const std::vector<int3
     const int64_t attentions = parts ? 3 : model.num_layers, before = parts ? 2 * C - 2 : 0;
     // The last of the checkpointed blocks keeps all.
     const int64_t again = mode.checkpointing == Checkpointing::full ? attentions - 1 : 0;
-    const int64_t numbers = ((mode.ring ? 3 : 2) * attentions + again) * sent * 2 * model.model_dim +
-                            2 * mode.rows * before * model.model_dim;
+    const int64_t numbers =
+        (2 * attentions + again) * sent * 2 * model.model_dim + 2 * mode.rows * before * model.model_dim;
     return static_cast<double>(numbers * (mode.precision == DType::f32 ? 4 : 2)) / (mode.data_ranks() * C);
 }
 
@@ -169,12 +168,11 @@ TEST(EngineBytesTest, EqualTheFormula) {
     context.family = "parts";
     modes.push_back(context);
     for (const bool stages : {false, true}) {
-        Mode ring{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
-        ring.context = stages ? 4 : 3;
-        ring.ring = true;
-        ring.stages = stages;
-        ring.checkpointing = stages ? Checkpointing::none : Checkpointing::full;
-        modes.push_back(ring);
+        Mode shared{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
+        shared.context = stages ? 4 : 3;
+        shared.stages = stages;
+        shared.checkpointing = stages ? Checkpointing::none : Checkpointing::full;
+        modes.push_back(shared);
     }
     for (const bool sequence : {false, true}) {
         Mode tensor{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};

@@ -221,19 +221,16 @@ std::vector<Mode> modes_of_offset_keys(Strategy strategy) {
     modes.push_back(offset);
     offset.shard = offset.accumulation = 1;
     for (const int context : {3, 4, 8}) {  // chunks of 3 with a rest, of 2, and of single tokens
-        for (const bool ring : {false, true}) {
-            offset.context = context;
-            offset.ring = ring;
-            offset.stages = context == 4;
-            offset.checkpointing = context == 3 ? Checkpointing::full : Checkpointing::none;
-            modes.push_back(offset);
-        }
+        offset.context = context;
+        offset.stages = context == 4;
+        offset.checkpointing = context == 3 ? Checkpointing::full : Checkpointing::none;
+        modes.push_back(offset);
     }
     offset.context = offset.shard = offset.tensor = 2;
     offset.stages = false;
     offset.heads = 4;
     for (const bool sequence : {false, true}) {
-        offset.sequence = offset.ring = sequence;
+        offset.sequence = sequence;
         // In bf16 for ten steps: in the four that sanitizers take, gates that begin at zero have hardly moved, in directions that
         // roundings choose (measured: 7e-2 of their way).
         offset.precision = sequence && !kSanitized ? DType::bf16 : DType::f32;

@@ -114,10 +114,9 @@ std::vector<Mode> all_modes() {
         Mode context{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
         context.context = 2;
         add_in_turn(context);
-        Mode ring = context;
-        ring.ring = true;
-        ring.context = 3;
-        add_in_turn(ring);
+        Mode rows = context;
+        rows.context = 3;
+        add_in_turn(rows);
         for (const Mode& mode : modes_of_offset_keys(strategy)) add_in_turn(mode);
         // Matrices in parts of 2, 3 and 4, of which a vocabulary of 320 and 101 rows of n-grams are no multiples.
         const auto tensor_mode = [&](int tensor, bool sequence) {
@@ -156,7 +155,6 @@ std::vector<Mode> all_modes() {
                 modes.push_back(mode);
                 if (std::string(family) == "injected") continue;
                 mode.checkpointing = Checkpointing::full;
-                mode.ring = of == 3;
                 if (of == 1) mode.precision = DType::bf16;
                 modes.push_back(mode);
             }
@@ -215,34 +213,24 @@ std::vector<Mode> all_modes() {
                 modes.push_back(alone);
             }
         }
-        for (const int ranks : {2, 4}) {
-            for (const char* family : {"recipe", "gpt2", "modern", "parts"}) {
-                Mode alone{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-                alone.context = ranks;
-                alone.ring = true;
-                alone.family = family;
-                modes.push_back(alone);
-            }
-        }
-        ring.stages = true;  // of whose steps some have no keys
-        ring.replicate = 2;
-        ring.context = 2;
-        modes.push_back(ring);
-        ring.context = 4;
-        ring.replicate = 1;
-        ring.checkpointing = Checkpointing::full;
-        modes.push_back(ring);
-        ring = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16};
-        ring.context = 2;
-        ring.ring = true;
-        modes.push_back(ring);
-        ring.precision = DType::f32;
-        ring.tensor = 2;
-        ring.heads = 4;
-        ring.sequence = true;
-        ring.family = "parts";
-        ring.checkpointing = Checkpointing::selective;
-        modes.push_back(ring);
+        rows.stages = true;
+        rows.replicate = 2;
+        rows.context = 2;
+        modes.push_back(rows);
+        rows.context = 4;
+        rows.replicate = 1;
+        rows.checkpointing = Checkpointing::full;
+        modes.push_back(rows);
+        rows = {strategy, 1, 2, 1, OptimizerKind::muon, Launch::ready, DType::bf16};
+        rows.context = 2;
+        modes.push_back(rows);
+        rows.precision = DType::f32;
+        rows.tensor = 2;
+        rows.heads = 4;
+        rows.sequence = true;
+        rows.family = "parts";
+        rows.checkpointing = Checkpointing::selective;
+        modes.push_back(rows);
         context.context = 3;
         context.stages = true;  // windows smaller than a chunk, as large, and larger
         modes.push_back(context);

@@ -123,12 +123,9 @@ std::vector<Mode> other_modes() {
         modes.back().every = 2;
         modes.back().reduce_dtype = DType::bf16;
     }
-    for (const bool ring : {false, true}) {
-        modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
-        modes.back().family = "modern";
-        modes.back().context = 2;
-        modes.back().ring = ring;
-    }
+    modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
+    modes.back().family = "modern";
+    modes.back().context = 2;
     for (const bool sequence : {false, true}) {
         modes.push_back({Strategy::zero1, 1, 2, 1, OptimizerKind::muon, Launch::ready});
         modes.back().family = "modern";

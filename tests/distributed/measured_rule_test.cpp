@@ -38,7 +38,7 @@ using Gradients = std::vector<std::vector<float>>;  // by parameter
 struct AxisRanks {
     Axis axis;
     int size;
-    bool sequence = false, ring = false;
+    bool sequence = false;
 };
 
 Mode mode_of(const char* family, AxisRanks ranks) {
@@ -50,7 +50,6 @@ Mode mode_of(const char* family, AxisRanks ranks) {
     if (ranks.axis == Axis::replicate) mode.replicate = ranks.size;
     if (ranks.axis == Axis::shard) mode.shard = ranks.size;
     if (ranks.axis == Axis::context) mode.context = ranks.size;
-    mode.ring = ranks.ring;
     return mode;
 }
 
@@ -160,16 +159,17 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
         }
     }
 }
-INSTANTIATE_TEST_SUITE_P(
-    Axes, MeasuredRuleTest,
-    ::testing::Values(AxisRanks{Axis::replicate, 2}, AxisRanks{Axis::shard, 3}, AxisRanks{Axis::context, 2},
-                      AxisRanks{Axis::context, 3}, AxisRanks{Axis::context, 3, false, true},
-                      AxisRanks{Axis::tensor, 2}, AxisRanks{Axis::tensor, 3},
-                      AxisRanks{Axis::tensor, 2, true}, AxisRanks{Axis::tensor, 3, true}),
-    [](const auto& info) {
-        return std::string(name_of(info.param.axis)) + "_" + std::to_string(info.param.size) +
-               (info.param.sequence ? "_sequence" : "") + (info.param.ring ? "_ring" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(Axes, MeasuredRuleTest,
+                         ::testing::Values(AxisRanks{Axis::replicate, 2}, AxisRanks{Axis::shard, 3},
+                                           AxisRanks{Axis::context, 2}, AxisRanks{Axis::context, 3},
+                                           AxisRanks{Axis::tensor, 2}, AxisRanks{Axis::tensor, 3},
+                                           AxisRanks{Axis::tensor, 2, true},
+                                           AxisRanks{Axis::tensor, 3, true}),
+                         [](const auto& info) {
+                             return std::string(name_of(info.param.axis)) + "_" +
+                                    std::to_string(info.param.size) +
+                                    (info.param.sequence ? "_sequence" : "");
+                         });
 
 }  // namespace measured_rule_test
 }  // namespace speedrun::testing

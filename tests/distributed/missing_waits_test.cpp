@@ -113,10 +113,8 @@ std::vector<Trial> trials() {
     modes.push_back({Strategy::ddp, 1, 3, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().family = "scales";
     modes.back().optimizer_step = OptimizerStep::in_backward;
-    // Keys and their gradients on their way beside the attention of other steps.
     modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
     modes.back().context = 4;
-    modes.back().ring = true;
     std::vector<Trial> trials;
     for (const Mode& mode : modes) trials.push_back({mode});
     // A step changes these while they are copied: masters, state of both kinds of optimizers, scales, and the matrix of a

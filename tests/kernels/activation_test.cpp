@@ -9,9 +9,12 @@ SPEEDRUN_OP_TEST(ActivationTest);
 
 constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf};
 
-// A vectorised tanh or erf is off by some 2e-7 absolutely; where 1 + tanh or 1 − tanh² nearly cancels, that is all
-// there is to compare. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12
-// before the tail ends.
+// The absolute error of a vectorized tanh or erf is about 2e-7; it dominates where 1 + tanh or 1 − tanh²
+// nearly cancels. It enters gelu times
+// x
+// /2 < 4, its derivative times
+// x
+// ·√(2/π)·(1 + 0.134x²) < 12 before the tail ends.
 Tolerance tolerance_of(DType dtype, bool derivative) {
     Tolerance tolerance = few_operations(dtype);
     tolerance.absolute = derivative ? 1e-5 : 2e-6;
@@ -61,8 +64,8 @@ TEST_P(ActivationTest, Backward) {
     }
 }
 
-// Far out the cube in gelu's tanh overflows long before its value does, and a NaN must stay one: a diverged
-// run is found by its loss.
+// For large x the cube in gelu's tanh overflows long before its value. NaN must stay NaN: the loss reveals a
+// diverged run.
 TEST_P(ActivationTest, ExtremeValues) {
     for (Activation activation : kActivations) {
         SCOPED_TRACE(static_cast<int>(activation));

@@ -1,11 +1,11 @@
-// The numbers of a step of AdamW, for tests of it.
+// Scalars of an AdamW step, for tests.
 #pragma once
 
 #include "kernels/ops/optimizer.h"
 
 namespace speedrun::testing {
 
-// Its tensors are each test's to give.
+// The caller sets the tensors.
 inline op::AdamwStep adamw_numbers(int64_t step = 1) {
     return {.parameter = {},
             .master = {},

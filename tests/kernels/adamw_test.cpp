@@ -24,7 +24,7 @@ TEST_P(AdamwTest, ThreeSteps) {
     for (int64_t count : {1, 7, 33, 130, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
         const State start(count);
-        const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master itself
+        const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master
         const float scales[] = {1.0f, 0.125f, 3.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
             op::AdamwStep a = adamw_numbers();
@@ -53,7 +53,8 @@ TEST_P(AdamwTest, ThreeSteps) {
     }
 }
 
-// Weights of either sign under gradients of either sign: half of them decay. Every fifth has neither moved nor moves.
+// Weights and gradients of either sign: half of the weights decay. Every fifth has no momentum and no
+// gradient.
 TEST_P(AdamwTest, CautiousDecay) {
     for (int64_t count : {1, 33, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
@@ -63,7 +64,7 @@ TEST_P(AdamwTest, CautiousDecay) {
         op::AdamwStep cautious = adamw_numbers();
         cautious.decays_unmoved = count != 33;
         cautious.cautious = true;
-        cautious.weight_decay = 30.0f;  // so much that one decay missed, or too many, is no rounding error
+        cautious.weight_decay = 30.0f;  // so large that one wrong decay exceeds rounding errors
         const Outputs out = run([&](Harness& h) -> Outputs {
             op::AdamwStep a = cautious;
             a.master = h.inout(start.master, DType::f32, {count});
@@ -83,8 +84,8 @@ TEST_P(AdamwTest, CautiousDecay) {
     }
 }
 
-// The first step moves by the learning rate against the gradient's sign, from 1 and from -1: only the first is on its
-// way to 0 and decays. A weight that does not move decays, unless that is asked not to be.
+// The first step moves by the learning rate against the gradient's sign, from 1 and from -1. Only the first
+// moves towards 0 and decays. A weight that does not move decays unless decays_unmoved is false.
 TEST_P(AdamwTest, CautiousDecayByHand) {
     for (const bool unmoved : {true, false}) {
         const Outputs out = run([&](Harness& h) -> Outputs {
@@ -109,8 +110,9 @@ TEST_P(AdamwTest, CautiousDecayByHand) {
     }
 }
 
-// Each step against the reference from the state that the one before has stored: the master takes moments as f32 has
-// them, and what is stored is the nearest bf16, or its neighbour where f32 and float64 lie on two sides of a middle.
+// Compares each step with the reference from the state stored by the one before. The master uses the f32
+// moments. Stored moments are the nearest bf16, or its neighbor where f32 and float64 are on two sides of a
+// midpoint.
 TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
     for (int64_t count : {1, 7, 33, 130, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
@@ -145,14 +147,14 @@ TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
     }
 }
 
-// With beta1 = beta2 = 0 the moments are the gradient and its square, with nothing to round but the store: halves go to
-// even, and the next step does not see what was cut off.
+// With beta1 = beta2 = 0 the moments are the gradient and its square, and only the store rounds. Halves round
+// to even, and the next step does not see the rounding error.
 TEST_P(AdamwTest, Bf16MomentsAreTheNearest) {
     const int64_t count = 200;
     Matrix grad = random_matrix(1, count, 1, DType::f32);
-    grad[0] = 1.0 + 1.0 / 256;   // between 1 and 1 + 1/128: to 1
-    grad[1] = 1.0 + 3.0 / 256;   // between 1 + 1/128 and 1 + 2/128: to the latter
-    grad[2] = -1.0 - 1.0 / 256;  // likewise
+    grad[0] = 1.0 + 1.0 / 256;   // midpoint of 1 and 1 + 1/128: rounds to 1
+    grad[1] = 1.0 + 3.0 / 256;   // midpoint of 1 + 1/128 and 1 + 2/128: rounds up
+    grad[2] = -1.0 - 1.0 / 256;  // rounds to -1
     Matrix squares(1, count);
     for (int64_t i = 0; i < count; ++i) {
         const auto g = static_cast<float>(grad[i]);

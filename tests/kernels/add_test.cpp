@@ -18,7 +18,7 @@ TEST_P(AddTest, Sums) {
                 h.ops().add({.y = y, .x = tx, .z = tz}, h.stream());
                 return {h.read(y)};
             });
-            // One addition: the nearest representable number, bit for bit.
+            // One addition: rounded to nearest, bit for bit.
             expect_same_bits(out[0], rounded(reference::plus(x, z), dtype()), "y");
         }
     }

@@ -1,5 +1,5 @@
-// Attention of queries that stand at given places among the keys: those of one rank, which has chunks r and
-// 2C − 1 − r of each sequence cut into 2C, and others.
+// Attention of queries at given places among the keys: the queries of one rank, which has chunks r and 2C − 1
+// − r of each sequence cut into 2C, and other placements.
 #include "tests/kernels/attention_support.h"
 
 namespace speedrun::testing {
@@ -12,16 +12,17 @@ SPEEDRUN_OP_TEST(AttentionPlaceTest);
 
 struct PlacedCase {
     Case of;
-    int64_t ranks;    // C; 0: as many queries as given, at equal distances
-    int64_t queries;  // of each sequence; with ranks they follow
+    int64_t ranks;    // C; 0: `queries` queries at equal distances
+    int64_t queries;  // queries per sequence; computed if ranks > 0
 };
 constexpr PlacedCase kCases[] = {
-    // Chunks of whole tiles, with every window: none, within a chunk, longer than one, as long as all.
+    // Chunks of whole tiles, with each window: none, within a chunk, longer than a chunk, as long as the
+    // sequence.
     {{256, 1, 1, 64, 0, 0.125f, Documents::whole, true}, 2, 0},
     {{256, 1, 1, 64, 20, 0.125f, Documents::mixed, true}, 2, 0},
     {{256, 1, 1, 128, 100, 0.1f, Documents::mixed, false}, 2, 0},
     {{512, 1, 1, 64, 130, 0.125f, Documents::whole, false}, 2, 0},
-    // Chunks that end beside a vector, a strip or a tile; the last of them has rows of padding.
+    // Chunks that end next to a vector, strip or tile boundary; the last chunks have padding rows.
     {{90, 2, 2, 64, 0, 0.125f, Documents::mixed, true}, 3, 0},
     {{203, 2, 1, 128, 0, 0.1f, Documents::mixed, true}, 2, 0},
     {{203, 1, 2, 64, 40, 0.125f, Documents::whole, false}, 3, 0},
@@ -29,25 +30,25 @@ constexpr PlacedCase kCases[] = {
     {{97, 2, 2, 24, 5, 0.2f, Documents::mixed, true}, 3, 0},
     {{330, 2, 1, 16, 0, 0.25f, Documents::whole, true}, 3, 0},
     {{65, 2, 1, 48, 0, 2.0f, Documents::mixed, false}, 2, 0},  // nearly one-hot
-    // Chunks of a few rows, some of which are all padding.
+    // Chunks of a few rows, some of which are only padding.
     {{19, 3, 3, 16, 5, 0.25f, Documents::mixed, true}, 3, 0},
     {{7, 3, 2, 32, 0, 0.2f, Documents::whole, true}, 2, 0},
     {{2, 3, 1, 64, 0, 0.125f, Documents::whole, false}, 3, 0},
     {{1, 5, 1, 16, 0, 0.25f, Documents::whole, true}, 2, 0},
-    // A query a sequence, far between, and several at each place.
+    // One query per sequence, sparse queries, and several queries at each place.
     {{70, 3, 2, 64, 0, 0.125f, Documents::mixed, false}, 0, 1},
     {{300, 1, 1, 64, 30, 0.125f, Documents::mixed, true}, 0, 11},
     {{300, 1, 1, 128, 0, 0.1f, Documents::whole, true}, 0, 50},
     {{40, 2, 1, 64, 9, 0.125f, Documents::mixed, true}, 0, 130},
     {{130, 1, 2, 16, 0, 0.25f, Documents::mixed, false}, 0, 290},
-    {{70, 1, 4, 128, 0, 0.1f, Documents::whole, false}, 0, 70},  // rows of 512 numbers; a query a key
+    {{70, 1, 4, 128, 0, 0.1f, Documents::whole, false}, 0, 70},  // rows of 512 elements; one query per key
 };
 
 int64_t num_ranks(const PlacedCase& c) {
     return std::max<int64_t>(c.ranks, 1);
 }
 
-// Places of a rank's queries in one sequence. Padding stands where the last key does.
+// Places of a rank's queries in one sequence. Padding has the place of the last key.
 std::vector<int64_t> places_of(const PlacedCase& c, int64_t rank) {
     const int64_t length = c.of.sequence_length;
     std::vector<int64_t> places;
@@ -62,7 +63,7 @@ std::vector<int64_t> places_of(const PlacedCase& c, int64_t rank) {
 // Keys and values of whole sequences, and the queries of one rank.
 struct Placed {
     int64_t of_sequence;
-    Indices place, first_key, row;  // row: in the whole of the sequences, of each query
+    Indices place, first_key, row;  // row: global row of each query
     Matrix k, v, q, dout;
 
     Placed(const PlacedCase& c, int64_t rank, DType dtype) {
@@ -80,7 +81,7 @@ struct Placed {
                 place.push_back(static_cast<int32_t>(places[static_cast<size_t>(i)]));
                 first_key.push_back(all.first_key[static_cast<size_t>(at)]);
                 row.push_back(static_cast<int32_t>(at));
-                // Rows at one place differ: one that is read instead of the other shows.
+                // Rows at one place differ, so that reading the wrong one is detected.
                 for (int64_t d = 0; d < all.width; ++d) {
                     const double factor = is_copy(i, places) ? 0.5 : 1.0;
                     q(s * of_sequence + i, d) = factor * all.q(at, d);
@@ -89,7 +90,7 @@ struct Placed {
             }
         }
     }
-    // Whether query i of a sequence stands where the one before it does.
+    // True if query i of a sequence has the place of the query before it.
     static bool is_copy(int64_t i, const std::vector<int64_t>& places) {
         return i > 0 && places[static_cast<size_t>(i)] == places[static_cast<size_t>(i - 1)];
     }
@@ -100,7 +101,7 @@ std::string describe(const PlacedCase& c, int64_t rank) {
     return fmt::format("{} rank {} of {} queries={}", attention::describe(c.of), rank, c.ranks, c.queries);
 }
 
-// o, lse and what is right of o where packed.
+// o, lse, and the margin to the right of o if packed.
 Outputs forward(Harness& h, const PlacedCase& c, const Placed& in, DType dtype, bool with_place = true) {
     const std::vector<Tensor> kv = upload(h, {&in.k, &in.v}, dtype, c.of.packed);
     const Margin o = output(h, in.q.rows, in.q.cols, dtype, c.of.packed);
@@ -117,7 +118,7 @@ Outputs forward(Harness& h, const PlacedCase& c, const Placed& in, DType dtype, 
     return {h.read(o.inner), h.read(lse), c.of.packed ? h.read(o.wide.column_slice(in.q.cols, 8)) : Matrix()};
 }
 
-// dq, dk, dv from these results of the forward.
+// dq, dk, dv from these forward results.
 Outputs backward(Harness& h, const PlacedCase& c, const Placed& in, const Matrix& o, const Matrix& lse,
                  DType dtype, bool with_place = true) {
     const std::vector<Tensor> kv = upload(h, {&in.k, &in.v}, dtype, c.of.packed),
@@ -182,8 +183,8 @@ TEST_P(AttentionPlaceTest, Backward) {
                 expect_same_bits(reference::row_block(out[2], j, 1), zeros,
                                  fmt::format("dv of unseen {}", j));
             }
-            // The mean square of all rows has the zeros of unseen keys in it, and where several queries stand
-            // at a place their errors add up in sums that may cancel.
+            // The mean square of all rows includes zeros of unseen keys. If several queries share a place,
+            // their errors add up in sums that may cancel.
             const double rows_of_zeros = std::sqrt(static_cast<double>(in.k.rows) / num_seen);
             const double at_place = std::max(
                 1.0, static_cast<double>(in.of_sequence) / static_cast<double>(c.of.sequence_length));
@@ -199,7 +200,7 @@ TEST_P(AttentionPlaceTest, Backward) {
     }
 }
 
-// A query at the place of each key is the operation without places, in every bit.
+// With one query at the place of each key, the bits are those of the operation without places.
 TEST_P(AttentionPlaceTest, EachKeysPlaceIsAsNone) {
     for (const Case& of : {Case{256, 1, 1, 64, 100, 0.125f, Documents::mixed, true},
                            Case{203, 2, 1, 128, 0, 0.1f, Documents::mixed, false},
@@ -221,8 +222,8 @@ TEST_P(AttentionPlaceTest, EachKeysPlaceIsAsNone) {
     }
 }
 
-// What C ranks compute is what one does: rows of queries in every bit, since tiles of keys that a query does
-// not see add zeros to its sums; gradients of keys as a sum of another order.
+// C ranks compute the results of one rank. Rows of queries have equal bits, as hidden tiles of keys add zeros
+// to their sums. Gradients of keys are sums in another order.
 TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
     for (const PlacedCase& c : kCases) {
         if (c.ranks == 0) continue;
@@ -237,7 +238,7 @@ TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
         for (int64_t rank = 0; rank < c.ranks; ++rank) {
             SCOPED_TRACE(describe(c, rank));
             Placed in(c, rank, dtype());
-            std::vector<bool> padding;  // nothing may come back through it
+            std::vector<bool> padding;  // must receive no gradient
             for (int64_t i = 0; i < in.q.rows; ++i) {
                 const int64_t chunk = in.of_sequence / 2, at = i % in.of_sequence,
                               first = (at < chunk ? rank : 2 * c.ranks - 1 - rank) * chunk;
@@ -266,7 +267,7 @@ TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
         }
         SCOPED_TRACE(describe(c, 0));
         EXPECT_EQ(rows_found, all.q.rows);
-        // Each rank rounds its part to the type, and the whole is rounded too.
+        // Each rank's part is rounded to the type, and so is the whole.
         Tolerance of_keys = tolerance_of_gradient(c.of, dtype()), of_values = tolerance_of(c.of, dtype());
         const double terms = static_cast<double>(c.ranks + 1);
         for (Tolerance* tolerance : {&of_keys, &of_values}) tolerance->scaled *= terms;
@@ -275,7 +276,7 @@ TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
     }
 }
 
-// Ranks that share sequences evenly share their work evenly.
+// Ranks that split sequences evenly have equal counted work.
 TEST_P(AttentionPlaceTest, WorkIsCountedByQueries) {
     const PlacedCase c{{24, 2, 2, 16, 0, 0.25f, Documents::whole, false}, 2, 0};
     const PlacedCase whole{c.of, 0, 24};

@@ -1,4 +1,4 @@
-// What the tests of attention share: a case, its inputs, and how near the results have to come.
+// Common code of the attention tests: cases, inputs and tolerances.
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,15 @@
 
 namespace speedrun::testing::attention {
 
-enum class Documents { whole, mixed, single };  // of a sequence: one; of 1, 2, 3 … tokens; all of one token
+enum class Documents { whole, mixed, single };  // per sequence: one; of 1, 2, 3 … tokens; one per token
 
 struct Case {
     int64_t sequence_length, num_sequences, num_heads, head_dim, window;
     float scale;
     Documents documents;
-    bool packed;  // q|k|v in one tensor, and their gradients; o among other columns
+    bool packed;  // q
+                  // k
+                  // v in one tensor, their gradients in another; o among other columns
 };
 
 inline Indices first_keys(const Case& c) {
@@ -56,7 +58,7 @@ struct Inputs {
           v(random_matrix(rows, width, 3, dtype)) {}
 };
 
-// Matrices of one shape, beside each other in one tensor where packed.
+// Uploads matrices of one shape; packed: side by side in one tensor.
 inline std::vector<Tensor> upload(Harness& h, std::initializer_list<const Matrix*> matrices, DType dtype,
                                   bool packed) {
     std::vector<Tensor> tensors;
@@ -87,7 +89,7 @@ inline Operands upload(Harness& h, const Inputs& in, DType dtype, bool packed) {
     return {tensors[0], tensors[1], tensors[2]};
 }
 
-// An output of `width` columns; where packed with a margin of 8 columns that must stay as they are.
+// An output of `width` columns. If packed, a margin of 8 more columns must stay unchanged.
 struct Margin {
     Tensor wide, inner;
 };
@@ -96,8 +98,8 @@ inline Margin output(Harness& h, int64_t rows, int64_t width, DType dtype, bool 
     return {wide, wide.column_slice(0, width)};
 }
 
-// Errors of an exponential are those of its argument, which is a sum of D products; the output sums S of
-// them.
+// Errors of an exponential are the errors of its argument, a sum of D products; the output sums S
+// exponentials.
 inline Tolerance tolerance_of(const Case& c, DType dtype) {
     Tolerance tolerance = reduction_of_rounded(dtype, c.sequence_length + c.head_dim);
     const double largest_score = std::max(1.0, 3.0 * static_cast<double>(c.scale) * std::sqrt(c.head_dim));
@@ -105,9 +107,9 @@ inline Tolerance tolerance_of(const Case& c, DType dtype) {
     return tolerance;
 }
 
-// Tolerance of dq and dk. A token that sees itself alone has no gradient in q and k but what is left of dP − Σ P·dP, which
-// cancels only up to the rounding of o: √D products of size 1, then times scale and a vector of size 1. The
-// worst of 10⁴ products of two normal numbers is about 12, of a rounding half an ulp at most.
+// Tolerance of dq and dk. A token that sees only itself has gradient zero in q and k, except for the residue
+// of dP − Σ P·dP. It cancels only up to the rounding of o: √D products of size 1, times scale and a vector of
+// size 1. The maximum of 10⁴ products of two normal values is about 12; rounding errs by at most half an ulp.
 inline Tolerance tolerance_of_gradient(const Case& c, DType dtype) {
     Tolerance tolerance = tolerance_of(c, dtype);
     tolerance.absolute =

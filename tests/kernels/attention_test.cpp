@@ -19,17 +19,16 @@ constexpr Case kCases[] = {
     {200, 2, 1, 32, 200, 0.18f, Documents::whole, false},
     {130, 1, 2, 16, 65, 0.25f, Documents::mixed, true},
     {65, 2, 3, 32, 0, 0.18f, Documents::single, true},
-    // Windows that end inside a tile: the last queries that see a tile of keys are the edge.
+    // Windows that end inside a tile: tests the last queries that see a tile of keys.
     {200, 1, 1, 32, 66, 0.18f, Documents::whole, false},
     {200, 1, 1, 64, 66, 0.125f, Documents::whole, false},
     {200, 1, 1, 128, 66, 0.1f, Documents::whole, false},
-    // One key less, and the last of 32 queries does not see all of the 32 keys that the first one does.
+    // One key less: the last of 32 queries does not see all of the 32 keys that the first one sees.
     {200, 1, 1, 64, 63, 0.125f, Documents::whole, false},
     {330, 1, 1, 128, 0, 0.1f, Documents::mixed, true},
     {330, 1, 1, 64, 34, 0.1f, Documents::mixed, true},
     {200, 1, 1, 48, 70, 2.0f, Documents::mixed, false},  // nearly one-hot: scores up to ±40
-    // Sequences that end beside a vector of 16 keys or a tile of 64; heads that are no whole number of
-    // vectors.
+    // Sequences that end next to a vector of 16 keys or a tile of 64; head sizes that are not whole vectors.
     {7, 3, 2, 24, 0, 0.2f, Documents::whole, true},
     {16, 2, 2, 16, 0, 0.25f, Documents::mixed, true},
     {31, 2, 1, 64, 0, 0.125f, Documents::whole, false},
@@ -40,8 +39,8 @@ constexpr Case kCases[] = {
     {100, 1, 2, 64, 17, 0.125f, Documents::mixed, false},
     {256, 1, 1, 32, 0, 0.18f, Documents::whole, true},
     {256, 1, 1, 128, 100, 0.1f, Documents::whole, true},
-    {300, 1, 1, 64, 0, 0.125f, Documents::whole, false},  // more queries than a piece of the forward pass has
-    // Rows of 512 numbers, which are copied before they are read.
+    {300, 1, 1, 64, 0, 0.125f, Documents::whole, false},  // more queries than one forward work item
+    // Rows of 512 elements, which are copied before they are read.
     {70, 1, 4, 128, 0, 0.1f, Documents::whole, false},
 };
 
@@ -110,8 +109,8 @@ TEST_P(AttentionTest, Backward) {
     }
 }
 
-// What a query may not see must not matter, in any bit: neither the keys before its document and its window,
-// nor those that follow it, nor those of other sequences.
+// Invisible tokens must not change any bit: keys before the query's document and window, later keys, and keys
+// of other sequences.
 TEST_P(AttentionTest, InvisibleTokensDoNotMatter) {
     const Case c{130, 2, 1, 32, 20, 0.18f, Documents::mixed, false};
     Inputs in(c, dtype());

@@ -38,7 +38,7 @@ const BackendFactory* factory(Isa isa) {
 
 }  // namespace
 
-// One for each instruction level that this processor has.
+// One backend per instruction level of this processor.
 const std::vector<const BackendFactory*>& backends() {
     static const std::vector<const BackendFactory*> all = [] {
         std::vector<const BackendFactory*> factories;

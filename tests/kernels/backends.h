@@ -1,5 +1,5 @@
-// The backends that the kernel tests run on. The tests see Device, Stream and Ops alone; backend_*.cpp are
-// the places that know what implements them, one for each program.
+// Backends of the kernel tests. Tests see only Device, Stream and Ops. Each program has one backend_*.cpp
+// that creates the implementations.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ namespace speedrun::testing {
 
 struct Backend {
     std::unique_ptr<Device> device;
-    std::unique_ptr<Ops> ops;  // after the device: goes first
+    std::unique_ptr<Ops> ops;  // declared after the device: destroyed first
 };
 
 struct BackendFactory {
     const char* name;
-    // num_threads: of each stream, where the backend has such a thing.
+    // num_threads: threads per stream, for backends that have them.
     Backend (*make)(int num_threads, bool dry);
     // Enqueues a host function that may throw.
     void (*submit)(Stream& stream, std::function<void()> work);
@@ -27,7 +27,7 @@ struct BackendFactory {
 
 // All backends that this machine can run.
 const std::vector<const BackendFactory*>& backends();
-// The same, and those that differ in attention alone.
+// All backends of backends(), plus variants that differ only in attention.
 const std::vector<const BackendFactory*>& attention_backends();
 
 inline std::ostream& operator<<(std::ostream& out, const BackendFactory* factory) {

@@ -1,5 +1,5 @@
-// Steps on weights that are bf16 and have no f32 behind them: AdamW's and Muon's. What is stored has to be, in every bit,
-// the f32 step from these weights, rounded once.
+// AdamW and Muon steps on bf16 weights without an f32 master. The stored bits must be the f32 step from these
+// weights, rounded once.
 #include <limits>
 
 #include "tests/kernels/adamw_numbers.h"
@@ -13,15 +13,15 @@ SPEEDRUN_OP_TEST(Bf16WeightsTest);
 constexpr int64_t kCounts[] = {1, 7, 33, 130, 20011};
 
 struct Weights {
-    DType dtype;    // of the master
-    bool separate;  // the parameter is memory of its own
+    DType dtype;    // dtype of the master
+    bool separate;  // the parameter has its own memory
 };
 
 struct AdamwState {
     Matrix weights, first_moment, second_moment;
 };
 
-// A step from this state: parameter, master, both moments.
+// One step from this state: returns parameter, master, both moments.
 Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, op::AdamwStep a, Weights weights,
               DType moments, double scale = 0.5) {
     const int64_t count = state.weights.size();
@@ -63,8 +63,8 @@ TEST_P(Bf16WeightsTest, AdamwStoresTheRoundedStep) {
     }
 }
 
-// Without betas and epsilon a step is the learning rate against the gradient's sign, exactly. From 1 a bf16 goes in steps of
-// 1/128 upwards: halves go to even, and what is less than that is lost.
+// Without betas and epsilon a step is exactly the learning rate against the gradient's sign. Above 1 the bf16
+// spacing is 1/128: halves round to even, and smaller steps are lost.
 TEST_P(Bf16WeightsTest, AdamwByHand) {
     const auto step_by = [&](float rate, float decay) {
         AdamwState state{Matrix(1, 5), Matrix(1, 5), Matrix(1, 5)};
@@ -84,7 +84,7 @@ TEST_P(Bf16WeightsTest, AdamwByHand) {
     EXPECT_EQ(step_by(1.5f / 256, 0).values,
               (Numbers{1 + 1.0 / 128, 1 + 2.0 / 128, -1 - 1.0 / 128, 1 - 2.0 / 256, -1.5 / 256}));
     EXPECT_EQ(step_by(1.0f / 1024, 0).values, (Numbers{1, 1 + 1.0 / 128, -1, 1, -1.0 / 1024}));
-    // A decay of as much as the step: both come before the rounding, which is one.
+    // A decay as large as the step: both are applied before a single rounding.
     EXPECT_EQ(step_by(1.0f / 256, 1)[0], 1);
     EXPECT_EQ(step_by(1.0f / 256, 1)[3], 1 - 2.0 / 256);
 }

@@ -1,4 +1,4 @@
-// A mix of heads' maps applied to the values of each head, against float64.
+// A mix of the heads' maps applied to the values of each head, against float64.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -9,10 +9,11 @@ SPEEDRUN_OP_TEST(ComposeHeadsTest);
 struct Case {
     int64_t sequences, length, heads, head_dim, keys;
     bool strided;             // all real tensors are columns of wider rows
-    bool token_w1, token_w2;  // weights for each token, which are one number a head otherwise
-    int64_t document = 0;     // places from one document to the next; 0: one document
+    bool token_w1, token_w2;  // weights per token; otherwise one per head
+    int64_t document = 0;     // tokens per document; 0: one document
 };
-// Fewer tokens than keys and more; tiles that end in the middle; heads of odd, small and full size; one head; one key.
+// Fewer tokens than keys, and more; tiles that end in the middle; heads of odd, small and full size; one
+// head; one key.
 constexpr Case kCases[] = {
     {1, 1, 1, 8, 1, false, false, false},          {2, 37, 3, 16, 8, true, false, false, 11},
     {1, 70, 2, 24, 112, false, true, true},        {3, 20, 2, 7, 5, true, true, false, 6},
@@ -41,7 +42,7 @@ struct Inputs {
             const int64_t place = i % c.length;
             x.first_key.push_back(static_cast<int32_t>(i - (c.document > 0 ? place % c.document : place)));
         }
-        // Scores of some units, as heads that are normed give.
+        // Scores of magnitude 1 to 10, as from normed heads.
         options = {.sequence_length = c.length,
                    .num_heads = c.heads,
                    .head_dim = c.head_dim,
@@ -51,7 +52,7 @@ struct Inputs {
     }
 };
 
-// Columns in the middle of wider rows where strided; what lies beside them is to stay as it is.
+// Columns in the middle of wider rows if strided; the adjacent columns must stay unchanged.
 Tensor put(Harness& h, const Matrix& x, DType dtype, bool strided, bool constant) {
     if (!strided) return constant ? h.input(x, dtype) : h.inout(x, dtype);
     Matrix wide(x.rows, x.cols + 32, 0.5);
@@ -129,11 +130,12 @@ TEST_P(ComposeHeadsTest, Backward) {
             const char* const names[] = {"dq", "dk", "dv", "dw1", "dw2"};
             for (size_t i = 0; i < 5; ++i) {
                 const bool weights = i >= 3, per_token = i == 3 ? c.token_w1 : c.token_w2;
-                // dS is a difference of numbers some times its size, each of them summed over heads.
+                // dS is a difference of values several times its size, each summed over heads.
                 const int64_t terms =
                     4 * c.heads * (c.head_dim + c.keys) * (weights && !per_token ? rows : 1);
                 Tolerance tolerance = reduction(weights ? DType::f32 : dtype(), terms);
-                // The norm of one head leaves what epsilon has of its gradient: a difference of numbers of some units.
+                // With one head the norm leaves only the effect of epsilon in its gradient: a difference of
+                // values of order 1.
                 if (i == 3 && c.heads == 1) tolerance.absolute = 1e-6;
                 expect_close(out[i], accumulate ? plus(*gradients[i], before[i]) : *gradients[i], tolerance,
                              names[i]);

@@ -1,4 +1,5 @@
-// Limits of control groups, read from made-up trees: both versions, nested groups, namespaces, damaged files.
+// Limits of control groups, read from synthetic trees: both versions, nested groups, namespaces, damaged
+// files.
 #include "kernels/device/control_group.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ TEST_F(ControlGroupTest, Version2) {
     EXPECT_EQ(group.cores->cores, 1.5);
     EXPECT_EQ(group.cores->source, "/sys/fs/cgroup/job/cpu.max");
     EXPECT_EQ(group.memory->limit, 100 * kMiB);
-    EXPECT_EQ(group.memory->left, 60 * kMiB);  // page cache can be taken back
+    EXPECT_EQ(group.memory->left, 60 * kMiB);  // page cache is reclaimable
     EXPECT_EQ(group.tasks->left, 38);
 }
 
@@ -130,7 +131,7 @@ TEST_F(ControlGroupTest, Version1SumsUpWhereTheHierarchyCounts) {
     EXPECT_EQ(read().memory->limit, 50 * kMiB);
     put("sys/fs/cgroup/memory/outer/memory.use_hierarchy", "0\n");
     EXPECT_EQ(read().memory->limit, 90 * kMiB);
-    // The outer group is not shown.
+    // The outer group is not visible.
     version_1("/outer/job", "/outer/job");
     put("sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit " + std::to_string(40 * kMiB) + "\n");
     EXPECT_EQ(read().memory->limit, 40 * kMiB);
@@ -160,7 +161,7 @@ TEST_F(ControlGroupTest, BothVersionsBesideEachOther) {
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
-// A container with files made by other means, such as lxcfs or a bind mount.
+// A container whose files have no mount, such as with lxcfs or a bind mount.
 TEST_F(ControlGroupTest, TheUsualPlaceWithoutAMount) {
     put("sys/fs/cgroup/cpu.max", "100000 100000\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(60 * kMiB) + "\n");
@@ -177,7 +178,7 @@ TEST_F(ControlGroupTest, AMountPointWithASpace) {
 }
 
 TEST_F(ControlGroupTest, DamagedFilesAreNoLimit) {
-    EXPECT_FALSE(read().cores);  // nothing there at all
+    EXPECT_FALSE(read().cores);  // no files at all
     put("proc/self/cgroup", "0\n::\n4:memory\n:::::\n\n0::/a/../../..\n");
     put("proc/self/mountinfo",
         "-\n - \n1 2 3 - cgroup2\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");

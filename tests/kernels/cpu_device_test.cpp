@@ -1,4 +1,4 @@
-// What the CPU's device does beyond streams and memory.
+// Features of the CPU device other than streams and memory.
 // Covers: kernels/device/buffer.cpp kernels/device/memory_table.cpp kernels/device/tensor.cpp
 #include "kernels/cpu/cpu_device.h"
 
@@ -9,7 +9,7 @@
 namespace speedrun::testing {
 namespace cpu_device_test {
 
-// A rehearsal counts work and gets memory, but runs nothing, and what memory holds is not changed by it.
+// A dry run counts work and allocates memory, runs nothing, and leaves the contents of memory unchanged.
 TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
     CpuDevice device(2);
     const auto ops = make_cpu_ops(device);

@@ -1,4 +1,4 @@
-// Ids outside of their table, which the CPU refuses as it meets them: with both numbers, before anything is read or written.
+// Ids outside their table: the CPU throws with both numbers, before any memory access.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -20,7 +20,7 @@ struct Id {
     int32_t value;
     bool others;
 };
-// Tables have 9 rows: one that somebody else has is 9, where there is somebody else.
+// Tables have 9 rows. With `others`, id 9 marks a row of another rank.
 constexpr Id kOutside[] = {{-1, false}, {9, false}, {-1, true}, {10, true}};
 
 TEST(CpuIdsTest, Embedding) {
@@ -72,7 +72,7 @@ TEST(CpuIdsTest, PositionsAreNobodyElses) {
         "position 5 at row 1 is outside the table of 5 rows");
 }
 
-// A target is one of the whole vocabulary, whatever columns the part has.
+// Targets are ids of the whole vocabulary, for any columns of the part.
 TEST(CpuIdsTest, CrossEntropy) {
     for (const int32_t target : {-2, 40}) {
         const std::string message = fmt::format("target {} at row 1 is outside the vocabulary of 40", target);

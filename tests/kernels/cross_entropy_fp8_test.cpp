@@ -1,4 +1,5 @@
-// Gradients of logits in 8 bits: in every bit what rounding those of the logits' type gives, as a matrix and transposed.
+// FP8 gradients of logits: bit for bit the gradients of the logits' type, rounded, as a matrix and
+// transposed.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -11,14 +12,14 @@ struct Problem {
     std::vector<double> weights = {};  // empty: one target
     Softcap softcap = {};
     float scale = 0.0f;
-    int64_t rows = 80;  // two groups and a half of those that CUDA transposes together
+    int64_t rows = 80;  // two and a half of the groups that CUDA transposes together
 };
 
-// Gradients as 8-bit numbers and transposed, by the loss itself or by another operation. `loss` enqueues that of dlogits,
-// transposed and scale.
+// FP8 gradients and their transpose, from the loss itself (fused) or from op::Quantize. `loss` enqueues the
+// loss with dlogits, transposed and scale.
 template <class Loss>
 Outputs gradients(Harness& h, bool fused, const Tensor& logits, const Tensor& scale, const Loss& loss) {
-    constexpr int64_t kMargin = 16;  // rows of the transposed are further apart than they are long
+    constexpr int64_t kMargin = 16;  // row stride of the transposed matrix exceeds its width
     const int64_t rows = logits.rows(), cols = logits.cols();
     const Tensor eight = h.output(DType::e5m2, {rows, cols}),
                  transposed = h.output(DType::e5m2, {cols, rows + 2 * kMargin}).column_slice(kMargin, rows);
@@ -36,7 +37,7 @@ struct Inputs {
     Tensor logits, targets, weights, scale;
 };
 
-// Rows whose targets are one, rows without, and targets at the edge.
+// Rows whose targets coincide, rows without targets, and targets in edge columns.
 Inputs inputs_of(Harness& h, const Problem& p, DType dtype) {
     const int64_t num_targets = std::max<int64_t>(1, static_cast<int64_t>(p.weights.size()));
     Indices ids = random_indices(num_targets * p.rows, p.vocabulary, 2);
@@ -80,7 +81,7 @@ Outputs whole(Harness& h, const Problem& p, DType dtype, bool fused) {
     return {h.read(losses), dlogits[0], dlogits[1]};
 }
 
-// The columns stand for the second half of the ids, and what the first half knows comes from them too.
+// The columns are the second half of the ids; the same logits serve as the first half.
 Outputs part(Harness& h, const Problem& p, DType dtype, bool fused) {
     const Inputs in = inputs_of(h, p, dtype);
     const int64_t first = p.vocabulary / 2, kept = p.vocabulary - first;
@@ -127,7 +128,7 @@ std::vector<Problem> problems() {
         }
     }
     all.push_back({497, 512, {}, {15.0f}, 0.0f});   // zeros
-    all.push_back({497, 512, {}, {15.0f}, 1e-9f});  // all beyond the largest number
+    all.push_back({497, 512, {}, {15.0f}, 1e-9f});  // all beyond the largest finite value
     return all;
 }
 

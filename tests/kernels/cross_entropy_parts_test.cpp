@@ -1,4 +1,4 @@
-// The loss of a vocabulary that is cut in parts, each of which has some of the columns.
+// Loss of a vocabulary split into parts, each with some of the columns.
 #include <algorithm>
 #include <cmath>
 
@@ -15,8 +15,8 @@ struct Columns {
     int64_t size, padded;
 };
 using Split = std::vector<Columns>;
-// One part that is the whole; a single real column; none, and fewer columns than a vector has lanes; rows of several
-// vectors that end in a part of one.
+// One part with all columns; a single valid column; none, and fewer columns than lanes of a vector; rows of
+// several vectors that end in a partial one.
 const std::vector<Split> kSplits = {
     {{257, 272}},
     {{16, 16}, {1, 16}},
@@ -27,8 +27,8 @@ const std::vector<Split> kSplits = {
 struct Problem {
     DType dtype;
     Split split;
-    std::vector<Matrix> logits = {};    // of each part, with its padding
-    std::vector<Indices> targets = {};  // a row of them for each weight
+    std::vector<Matrix> logits = {};    // per part, with its padding
+    std::vector<Indices> targets = {};  // one row per weight
     std::vector<double> weights = {};   // empty: one target of weight 1
     Softcap softcap = {};
 
@@ -44,7 +44,7 @@ struct Problem {
         for (const double w : all_weights()) sum += w;
         return sum;
     }
-    // All real columns beside each other.
+    // All valid columns, concatenated.
     Matrix whole_logits() const {
         Matrix whole(rows(), whole_size());
         int64_t first = 0;
@@ -71,7 +71,7 @@ Problem random_problem(const Split& split, int64_t rows, DType dtype, double dev
     return problem;
 }
 
-// Rows in which several weights have one target, and rows in which some or all of them have none.
+// Rows in which several weights have one target, and rows in which some or all have none.
 void add_targets(Problem& problem, const std::vector<double>& weights) {
     problem.weights = weights;
     const size_t count = std::max<size_t>(1, weights.size());
@@ -87,14 +87,14 @@ void add_targets(Problem& problem, const std::vector<double>& weights) {
 
 enum class Gradient { absent, separate, in_place };
 
-// What each part knows, the losses that each part computes, and each part's gradients.
+// Results of each part: its reduction, its losses and its gradients.
 struct Places {
     size_t num_parts;
     size_t losses(size_t p) const { return 1 + p; }
     size_t dlogits(size_t p) const { return 1 + num_parts + p; }
 };
 
-// Targets lie among more columns.
+// Target rows are columns of a wider tensor.
 constexpr int64_t kColumnsBefore = 3;
 
 Outputs compute(Harness& h, const Problem& problem, Gradient mode) {
@@ -107,7 +107,7 @@ Outputs compute(Harness& h, const Problem& problem, Gradient mode) {
     } else {
         Indices flat;
         for (const Indices& row : problem.targets) {
-            flat.insert(flat.end(), kColumnsBefore, 99999);  // nobody's
+            flat.insert(flat.end(), kColumnsBefore, 99999);  // not a valid id
             flat.insert(flat.end(), row.begin(), row.end());
         }
         targets =
@@ -166,8 +166,9 @@ struct Tolerances {
     Tolerance losses, gradients;
 };
 
-// Those of cross_entropy_test.cpp: numbers up to 30, each rounded, and the error of tanh times the softcap. The targets'
-// weights multiply them. Where logits are larger, L itself is rounded that much more, and shifts all probabilities with it.
+// As in cross_entropy_test.cpp: values up to 30, each rounded, and the error of tanh times the softcap. The
+// targets' weights multiply them. For larger logits the rounding error of L grows and shifts all
+// probabilities.
 Tolerances tolerances(const Problem& problem) {
     const double cap = std::max(15.0, static_cast<double>(problem.softcap.cap)) / 15.0;
     const double weight = std::max(1.0, problem.sum_of_weights());
@@ -183,7 +184,7 @@ Tolerances tolerances(const Problem& problem) {
     return result;
 }
 
-// −∞ where a part has no columns, of which the reference knows as well.
+// −∞ for a part without columns, also in the reference.
 void expect_parts(Matrix actual, Matrix expected, Tolerance tolerance, const std::string& name) {
     for (int64_t t = 0; t < expected.rows; ++t) {
         if (!std::isinf(expected(t, 0))) continue;
@@ -255,7 +256,7 @@ TEST_P(CrossEntropyPartsTest, LossesAndGradients) {
     }
 }
 
-// Targets in the first and last column of each part, all of them of one part, and one target eight times.
+// Targets in the first and last column of each part, all targets in one part, and one target eight times.
 TEST_P(CrossEntropyPartsTest, TargetsAtTheEdges) {
     const Split& split = kSplits[3];
     Problem problem = random_problem(split, 4, dtype());
@@ -277,8 +278,8 @@ TEST_P(CrossEntropyPartsTest, AllIgnored) {
     }
 }
 
-// Logits of ±1e4, and parts that lie 1e4 from each other: all but one of them have nothing to say, and a target there
-// costs as much.
+// Logits of ±1e4, and parts with offsets of 1e4: one part dominates, and a target in another part costs as
+// much.
 TEST_P(CrossEntropyPartsTest, LogitsFarApart) {
     for (const double between : {0.0, 1e4, -1e4}) {
         for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}}) {
@@ -295,7 +296,7 @@ TEST_P(CrossEntropyPartsTest, LogitsFarApart) {
     }
 }
 
-// A diverged model must show in the loss of every part.
+// NaN must reach the loss of every part: it reveals a diverged model.
 TEST_P(CrossEntropyPartsTest, NanStaysNan) {
     for (size_t part = 0; part < 4; ++part) {
         for (const Softcap& softcap : {Softcap{}, Softcap{15.0f}}) {

@@ -20,15 +20,15 @@ Matrix random_logits(int64_t rows, Vocabulary vocabulary, DType dtype) {
     return logits;
 }
 
-// The loss is a difference of numbers up to 30, each with a rounding error of its own, and of a vectorised
-// tanh (2e-7) times the softcap (15), which also shifts each probability by that much, relatively.
+// The loss is a difference of values up to 30, each with a rounding error, plus the error of a vectorized
+// tanh (2e-7) times the softcap (15). The latter also shifts each probability by that relative error.
 constexpr Tolerance kLossTolerance{16 * kF32Roundoff, 0, 1e-5};
-// None, one by the book, and 23·σ((z + 5)/7.5).
+// None, the standard form, and 23·σ((z + 5)/7.5).
 constexpr Softcap kCaps[] = {{}, {15.0f}, {11.5f, 5.0f, 15.0f}};
 
 Tolerance gradient_tolerance(DType dtype, float gradient_scale) {
     Tolerance tolerance{dtype == DType::bf16 ? kBf16Ulp : 2e-5, 0, 2e-6};
-    tolerance.absolute *= static_cast<double>(gradient_scale);  // p − 1 of the target where p is near 1
+    tolerance.absolute *= static_cast<double>(gradient_scale);  // the target's p − 1 with p near 1
     return tolerance;
 }
 
@@ -84,9 +84,10 @@ TEST_P(CrossEntropyTest, LossesAndGradients) {
     }
 }
 
-// K targets a row: some do not count, some are the same, some rows have none; they lie among more columns.
+// K targets per row: some are ignored, some coincide, some rows have none; they are columns of a wider
+// tensor.
 TEST_P(CrossEntropyTest, SeveralTargets) {
-    constexpr int64_t kColumns = 3, kRows = 33;  // before the rows, of the targets
+    constexpr int64_t kColumns = 3, kRows = 33;  // target columns before the rows
     const float gradient_scale = 0.125f;
     for (const Vocabulary& vocabulary : kVocabularies) {
         for (const std::vector<double>& weights :
@@ -106,7 +107,7 @@ TEST_P(CrossEntropyTest, SeveralTargets) {
                             if (t % 4 == 1 && k % 2 == 1) row[t] = -1;
                             if (t % 16 == 7) row[t] = -1;
                         }
-                        flat.insert(flat.end(), kColumns, 99999);  // nobody's
+                        flat.insert(flat.end(), kColumns, 99999);  // not a valid id
                         flat.insert(flat.end(), row.begin(), row.end());
                         targets.push_back(std::move(row));
                     }
@@ -134,7 +135,7 @@ TEST_P(CrossEntropyTest, SeveralTargets) {
                     for (const double w : weights) sum += w;
                     Tolerance losses = kLossTolerance,
                               gradients = gradient_tolerance(dtype(), gradient_scale);
-                    losses.absolute *= std::max(1.0, sum);  // each target's, times its weight
+                    losses.absolute *= std::max(1.0, sum);  // each target's loss, times its weight
                     gradients.absolute *= std::max(1.0, sum);
                     expect_close(out[0],
                                  reference::weighted_cross_entropy_losses(logits, targets, weights,
@@ -150,7 +151,7 @@ TEST_P(CrossEntropyTest, SeveralTargets) {
     }
 }
 
-// A weight of 1 for one target is the plain loss, in every bit.
+// A weight of 1 for one target gives the plain loss, bit for bit.
 TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
     const Vocabulary vocabulary{257, 272};
     const Matrix logits = random_logits(33, vocabulary, dtype());
@@ -180,7 +181,7 @@ TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
     };
     const Outputs plain = compute(false), weighted = compute(true);
     EXPECT_EQ(plain[0].values, weighted[0].values);
-    // A GPU's kernel rounds the target's element once more where it has one target alone.
+    // The GPU kernel rounds the target's element twice if there is one target.
     expect_close(weighted[1], plain[1], gradient_tolerance(dtype(), 0.1f), "dlogits");
 }
 
@@ -225,7 +226,7 @@ TEST_P(CrossEntropyTest, LargeLogits) {
     }
 }
 
-// A diverged model must show in its loss.
+// NaN must reach the loss: it reveals a diverged model.
 TEST_P(CrossEntropyTest, NanStaysNan) {
     for (int64_t column : {0, 31, 47}) {
         Matrix logits = random_matrix(2, 48, 1, dtype());

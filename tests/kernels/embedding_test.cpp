@@ -9,7 +9,7 @@ namespace embedding_test {
 
 SPEEDRUN_OP_TEST(EmbeddingTest);
 
-constexpr int64_t kVocab = 20;  // fewer rows than most token counts: gradients of equal tokens must add up
+constexpr int64_t kVocab = 20;  // below most token counts: gradients of equal tokens must be summed
 constexpr int64_t kPositions = 40;
 
 TEST_P(EmbeddingTest, Forward) {
@@ -33,7 +33,7 @@ TEST_P(EmbeddingTest, Forward) {
                     return {h.read(y)};
                 });
                 const Matrix expected = reference::embedding_forward(index, table, position, offsets);
-                // One addition at most, rounded once.
+                // At most one addition, rounded once.
                 expect_close(out[0], expected, few_operations(dtype()), "out");
                 if (!positions) expect_same_bits(out[0], expected, "a copy of rows");
             }
@@ -69,7 +69,7 @@ TEST_P(EmbeddingTest, Backward) {
     }
 }
 
-// Some of the columns of 7 rows of signs are −1, in the words that an operation reads them from.
+// Some columns of 7 rows of signs are −1, packed into the words that an operation reads.
 struct RandomSigns {
     Matrix signs;
     Indices row, bits;
@@ -141,7 +141,7 @@ TEST_P(EmbeddingTest, WithSigns) {
     }
 }
 
-// Tokens of which half, and all, are one: runs long enough for a backend to add them in pieces.
+// Half of the tokens, or all, have one id: runs long enough for a backend to sum them in segments.
 TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
     const int64_t rows = 1003;
     for (int64_t cols : {48, 33}) {
@@ -165,7 +165,7 @@ TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
     }
 }
 
-// [2,T] as op::SortIds says.
+// [2,T], as specified by op::SortIds.
 Matrix sorted_ids(const Indices& index) {
     Indices tokens(index.size());
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -180,7 +180,7 @@ Matrix sorted_ids(const Indices& index) {
     return order;
 }
 
-// One id, ids of one digit and of four for a radix sort, its tiles partly filled; equal ids stay in order.
+// One id, ids of one and of four radix digits, partly filled tiles; equal ids keep their order.
 TEST_P(EmbeddingTest, SortsIds) {
     for (int64_t count : {1, 7, 1024, 2500}) {
         for (int64_t limit : {1, 20, 256, 66000, 20000000}) {
@@ -197,12 +197,12 @@ TEST_P(EmbeddingTest, SortsIds) {
     }
 }
 
-// A table in `count` parts as even as they go: rows of part p from first(p) on.
+// A table in `count` parts of nearly equal size: part p has the rows from first(p) on.
 struct Parts {
     int64_t count;
     int64_t first(int64_t p) const { return p * kVocab / count; }
     int64_t rows(int64_t p) const { return first(p + 1) - first(p); }
-    // Ids as part p counts them: those of other parts are the one behind its last.
+    // Ids relative to part p: ids of other parts are the number of its rows.
     Indices ids(const Indices& index, int64_t p) const {
         Indices result;
         for (const int32_t id : index) {
@@ -218,8 +218,8 @@ struct Part {
     bool others, positions;
 };
 
-// What the parts look up adds up to what the whole table has: each row comes from one part, the others say 0. The
-// positions' table is the first one's.
+// The parts' lookups add up to the lookup in the whole table: each row comes from one part, the others return
+// 0. The first part has the positions' table.
 TEST_P(EmbeddingTest, ForwardInParts) {
     for (const Parts parts : {Parts{2}, Parts{3}, Parts{kVocab}}) {
         for (int64_t rows : {1, 33, 130}) {
@@ -264,8 +264,8 @@ TEST_P(EmbeddingTest, ForwardInParts) {
     }
 }
 
-// Each part's gradient has the bits of its rows of the whole table's: no run of equal tokens is so long that a backend
-// adds it in pieces, which begin elsewhere in a part.
+// Each part's gradient has the bits of its rows in the whole table's gradient. Runs of equal tokens are
+// short: segments would begin elsewhere in a part.
 TEST_P(EmbeddingTest, BackwardInParts) {
     for (const Parts parts : {Parts{2}, Parts{3}, Parts{kVocab}}) {
         for (int64_t rows : {1, 33, 130}) {
@@ -310,7 +310,7 @@ TEST_P(EmbeddingTest, BackwardInParts) {
     }
 }
 
-// Tokens that somebody else has come last, in their order; all of them may be.
+// Tokens of other parts are sorted last, in order; all tokens may be of other parts.
 TEST_P(EmbeddingTest, SortsOthersLast) {
     const int64_t count = 1100;
     for (int64_t limit : {1, 255, 256, 66000}) {

@@ -10,7 +10,7 @@ SPEEDRUN_OP_TEST(Fp8Test);
 
 constexpr DType kTypes[] = {DType::e4m3, DType::e5m2};
 
-// What op::Quantize says, of each element.
+// op::Quantize, element by element.
 Matrix quantized(const Matrix& x, float scale, DType type) {
     Matrix result = x;
     const float inverse = scale == 0 ? 0 : 1 / scale;
@@ -22,7 +22,8 @@ Matrix scalar(float value) {
     return Matrix(1, 1, value);
 }
 
-// Every number of both types, the middles between neighbours and what lies just beside these, and beyond the largest.
+// Every value of both types, midpoints between neighbors, values just next to midpoints, and values beyond
+// the largest.
 Matrix hard_numbers(DType real) {
     Matrix x(64, 96);
     for (int64_t i = 0; i < x.size(); ++i) {
@@ -38,7 +39,7 @@ Matrix hard_numbers(DType real) {
     x[1] = -INFINITY;
     x[2] = std::numeric_limits<double>::quiet_NaN();
     x[3] = 1e-30;
-    x[4] = -std::ldexp(1.0, -10);  // half of the smallest of e4m3: even is 0
+    x[4] = -std::ldexp(1.0, -10);  // half of the smallest e4m3 value: rounds to even, 0
     x[5] = std::ldexp(3.0, -10);
     x[6] = 463.9;
     x[7] = -1e30;
@@ -115,7 +116,8 @@ TEST_P(Fp8Test, HandsOnAConstantScale) {
     EXPECT_EQ(out[1][0], 0.375f);
 }
 
-// Bit by bit what an activation and a rounding of it give, which the test of the activation holds to its formula.
+// Bit for bit the results of an activation and of quantization. The test of the activation checks its
+// formula.
 TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
     constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}};
     for (const auto& [rows, cols] : kSizes) {
@@ -158,7 +160,7 @@ TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
     }
 }
 
-// A part of what came before may be larger, and a NaN is not lost; steps that follow see what was noted, and zeros.
+// The earlier maximum may be larger, and NaN is kept. Later steps see the recorded maximum, and zeros.
 TEST_P(Fp8Test, NotesTheLargestMagnitudeForTheNextStep) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     struct Case {
@@ -243,7 +245,7 @@ TEST_P(Fp8Test, ProductsAreExactButForTheirSums) {
                 for (int64_t r = 0; r < sizes.m; ++r)
                     for (int64_t c = 0; c < sizes.n; ++c)
                         expected(r, c) = scale * expected(r, c) + (accumulate ? before(r, c + margin) : 0.0);
-                // Products of 8-bit numbers are exact in f32; sums, the scale and the result's type round.
+                // Products of FP8 values are exact in f32; sums, the scale and the result's type round.
                 expect_close(out[0], expected, reduction(dtype(), sizes.k), "c");
             }
         }

@@ -1,4 +1,4 @@
-// Default numbers of threads, and memory that is left, under limits.
+// Default numbers of threads, and available memory, under limits.
 #include "kernels/device/host_limits.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ HostThreads host(int cores, double limit = 0, int64_t tasks = -1) {
 TEST(HostLimitsTest, ThreadsAreAsManyAsTheTightestLimit) {
     EXPECT_EQ(threads_within(host(8)), 8);
     EXPECT_EQ(threads_within(host(8, 3)), 3);
-    EXPECT_EQ(threads_within(host(8, 2.5)), 3);  // rounded up: half a core is worth having
+    EXPECT_EQ(threads_within(host(8, 2.5)), 3);  // rounded up: half a core is worth using
     EXPECT_EQ(threads_within(host(8, 0.01)), 1);
     EXPECT_EQ(threads_within(host(8, 64)), 8);
     EXPECT_EQ(threads_within(host(8, 0, 1000)), 8);
-    EXPECT_EQ(threads_within(host(8, 0, 16)), 4);  // streams, prefetcher and others need some
+    EXPECT_EQ(threads_within(host(8, 0, 16)), 4);  // streams, prefetcher and others need some tasks
     EXPECT_EQ(threads_within(host(8, 0, 0)), 1);
     EXPECT_EQ(threads_within(host(8, 2, 15)), 2);
     EXPECT_EQ(threads_within(host(1, 1e300, int64_t{1} << 59)), 1);

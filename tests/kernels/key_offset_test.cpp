@@ -1,4 +1,4 @@
-// Keys with some dimensions of the token before, against float64: the numbers are moved, or two of them added.
+// Keys with some dimensions of the token before, against float64: values are moved, or two of them added.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -11,7 +11,7 @@ struct Case {
     KeyOffsetOptions options;
     bool strided;  // keys are columns of q|k|v
 };
-// Parts of whole vectors, and parts that vectors would straddle; sequences of one token.
+// Shifted ranges of whole vectors, and ranges that vectors would straddle; sequences of one token.
 constexpr Case kCases[] = {{1, {6, 128, 32, 50}, true}, {3, {2, 64, 16, 7}, false}, {2, {3, 24, 5, 11}, true},
                            {5, {1, 16, 8, 1}, true},    {2, {2, 16, 0, 6}, false},  {2, {2, 32, 16, 6}, true},
                            {1, {4, 10, 2, 33}, false}};
@@ -22,7 +22,7 @@ std::string describe(const Case& c) {
                        c.options.turning_pairs, c.strided);
 }
 
-// The middle third of rows three times as wide, or a tensor of its own.
+// The middle third of rows three times as wide, or a separate tensor.
 Tensor put(Harness& h, const Matrix& x, DType dtype, bool strided) {
     if (!strided) return h.input(x, dtype);
     Matrix wide(x.rows, 3 * x.cols, 0.5);

@@ -1,4 +1,4 @@
-// In f32 an operation gives the same bits at every instruction level: a run can be repeated on another
+// f32 operations give the same bits at every instruction level, so a run can be repeated on another
 // processor.
 // Covers: kernels/cpu/cpu_ops.cpp
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace speedrun::testing {
 namespace levels_test {
 
-// Runs it at each level that this processor has, with one thread and with three.
+// Runs body at each level of this processor, with one thread and with three.
 void expect_same_at_all_levels(const std::function<Outputs(Harness&)>& body) {
     Outputs lowest;
     for (const BackendFactory* level : backends()) {
@@ -74,7 +74,7 @@ TEST(LevelsTest, Attention) {
     }
 }
 
-// Rows that end in part of a vector, and more of them than chunks of a reduction.
+// Rows that end in a partial vector, and more rows than chunks of a reduction.
 TEST(LevelsTest, RowsAndElements) {
     constexpr int64_t kRows = 311, kCols = 90;
     expect_same_at_all_levels([](Harness& h) -> Outputs {
@@ -147,7 +147,7 @@ TEST(LevelsTest, RowsAndElements) {
     });
 }
 
-// With three threads: one matrix for all of them, three at the same time, and both after each other.
+// With three threads: one matrix by all of them, three matrices together, and both in sequence.
 TEST(LevelsTest, PolarExpress) {
     for (const int64_t count : {1, 3, 5}) {
         for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{33, 130}, {96, 40}}) {

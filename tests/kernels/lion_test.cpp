@@ -7,7 +7,7 @@ namespace lion_test {
 
 SPEEDRUN_OP_TEST(LionTest);
 
-// The numbers of a step; its tensors are each test's to give.
+// Scalars of a step; the caller sets the tensors.
 op::LionStep numbers() {
     return {.parameter = {},
             .master = {},
@@ -20,7 +20,7 @@ op::LionStep numbers() {
             .weight_decay = 0.1f};
 }
 
-// Algorithm 2 of Chen et al. 2023 in float64; the numbers are exact in what their floats hold.
+// Algorithm 2 of Chen et al. 2023 in float64; the scalars are exact in f32.
 void reference_step(Matrix& master, Matrix& momentum, const Matrix& grad, double grad_scale) {
     const op::LionStep a = numbers();
     const double beta1 = a.beta1, beta2 = a.beta2;
@@ -45,7 +45,7 @@ TEST_P(LionTest, ThreeSteps) {
     for (int64_t count : {1, 7, 33, 130, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
         const State start = random_state(count);
-        const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master itself
+        const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master
         const float scales[] = {1.0f, 0.125f, 3.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
             op::LionStep a = numbers();
@@ -70,7 +70,7 @@ TEST_P(LionTest, ThreeSteps) {
     }
 }
 
-// Neither gradient nor momentum: only the decay is left. A NaN shows.
+// Without gradient and momentum only the decay remains. NaN propagates.
 TEST_P(LionTest, ZeroHasNoSignAndANanStaysOne) {
     const int64_t count = 33;
     Matrix grad(1, count);

@@ -12,7 +12,7 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{1, 48, 96},    {7, 33, 130},  {33, 96, 48},
                             {130, 272, 96}, {96, 48, 130}, {5, 7, 1}};
 
-// Each operand is the middle of a wider tensor where `strided`: its rows are then not adjacent.
+// If `strided`, each operand is the middle of a wider tensor, with rows that are not adjacent.
 constexpr int64_t kMargin = 16;
 
 Tensor middle(const Tensor& wide, bool strided) {
@@ -66,7 +66,7 @@ void check(const Runner& run, Sizes sizes, DType real, DType result, bool transp
     Matrix expected = reference::matmul(a, b);
     if (extra == Extra::accumulate) expected = reference::plus(expected, before);
     for (int64_t i = 0; extra == Extra::bias && i < expected.size(); ++i) expected[i] += bias[i % sizes.n];
-    // Products of bf16 are exact in f32: only the sum and the result's own type round.
+    // Products of bf16 are exact in f32: only the sum and the result's type round.
     expect_close(out[0], expected, reduction(result, sizes.k), "c");
     if (!strided || extra == Extra::accumulate) return;
     expect_all_nan(out[1], "left of c");
@@ -101,8 +101,8 @@ TEST_P(MatmulTest, StridedRows) {
     }
 }
 
-// A product long in K and small in M and N: the library splits the sum among threads, so only reruns with the
-// same number of threads promise the same bits (kernels/ops/ops.h).
+// A matmul with long K and small M and N. The library splits the sum among threads, so only reruns with the
+// same number of threads must give the same bits (kernels/ops/ops.h).
 TEST_P(MatmulTest, LongSumIsDeterministic) {
     const auto runner = [this](const std::function<Outputs(Harness&)>& body) { return run(body, {2, 2, 2}); };
     check(runner, {48, 48, 4099}, dtype(), DType::f32, true, false, Extra::accumulate, false);
@@ -164,7 +164,7 @@ TEST_P(MatmulTest, ShapeErrors) {
 }
 
 TEST_P(MatmulTest, ColumnSum) {
-    // Up to two chunks of rows; a few more than a block has warps; the most there are.
+    // Up to two chunks of rows; slightly more rows than a block has warps; the maximum number of chunks.
     for (int64_t rows : {1, 7, 33, 130, 1100, 16500}) {
         for (int64_t cols : {48, 96, 33}) {
             if (rows > 1000 && cols == 96) continue;

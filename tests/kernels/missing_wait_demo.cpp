@@ -1,8 +1,8 @@
-// Shows that a missing wait between two streams is found on a machine without a GPU:
+// Shows that a missing wait between two streams is detected on a machine without a GPU:
 //   missing_wait_demo wait   orders them by an event: silent under ThreadSanitizer, exit 0
 //   missing_wait_demo race   does not: ThreadSanitizer reports a data race
-// The racing consumer is enqueued long after the producer has finished, so the numbers come out right either
-// way: it is the missing order that is reported, not bad luck.
+// The racing consumer is enqueued long after the producer has finished, so the results are correct in both
+// cases. ThreadSanitizer reports the missing order itself.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -31,8 +31,8 @@ int demo(bool with_wait) {
         producer->record(*produced);
         consumer->wait(*produced);
     }
-    // Sleeping orders the two in time, but not for the memory model: no lock of the producer is taken after
-    // it.
+    // Sleeping orders the two in time, but not in the memory model: the producer's locks are not acquired
+    // afterwards.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     device.copy(destination.data(), buffer.data(), kBytes, *consumer);
     consumer->synchronize();

@@ -116,10 +116,10 @@ TEST_P(MuonTest, Gram) {
     }
 }
 
-// f32: rounding errors are stretched with the singular values, 8-fold and less for these well conditioned
-// matrices. bf16: b·A + c·A² nearly cancels a, so five rounded iterations settle a singular value anywhere in
-// the band that the polynomials leave, [0.858, 1.142]; its vectors stay. A wrong side or a wrong iterate
-// would be an error of order 1; that the coefficients are right is for f32 to show.
+// f32: the iteration amplifies rounding errors along with the singular values, at most 8-fold for these
+// well-conditioned matrices. bf16: b·A + c·A² nearly cancels a. So five rounded iterations leave a singular
+// value anywhere in the band [0.858, 1.142] of the polynomials; its vectors stay. A wrong side or a wrong
+// iterate would be an error of order 1. The f32 case checks the coefficients.
 TEST_P(MuonTest, PolarExpress) {
     for (const Batch& b : {Batch{1, 16, 96}, {2, 96, 16}, {3, 7, 48}, {1, 33, 130}, {1, 1, 5}}) {
         SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
@@ -141,8 +141,8 @@ TEST_P(MuonTest, PolarExpress) {
     }
 }
 
-// An epsilon this large leaves the singular values where the polynomials are steep: the result is no orthogonal matrix,
-// and its norm tells what was added. bf16: five iterations, each rounded three times.
+// With an epsilon this large the singular values stay where the polynomials are steep. The result is not
+// orthogonal, and its norm depends on epsilon. bf16: five iterations, each rounded three times.
 TEST_P(MuonTest, PolarExpressDividesByTheNormAndEpsilon) {
     for (const Batch& b : {Batch{2, 16, 96}, {1, 96, 16}}) {
         SCOPED_TRACE(fmt::format("[{},{},{}]", b.n, b.rows, b.cols));
@@ -168,7 +168,7 @@ TEST_P(MuonTest, PolarExpressDividesByTheNormAndEpsilon) {
     }
 }
 
-// A matrix of zeros (a parameter without gradient) stays zero: epsilon keeps the division away from 0/0.
+// A matrix of zeros (a parameter without gradient) stays zero: epsilon prevents 0/0.
 TEST_P(MuonTest, PolarExpressOfZero) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.inout(Matrix(16, 48), dtype(), {1, 16, 48});

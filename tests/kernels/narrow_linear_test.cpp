@@ -11,8 +11,8 @@ constexpr GateActivation kActivations[] = {GateActivation::identity, GateActivat
 struct Shape {
     int64_t rows, inputs, outputs;
 };
-// Gates of the recipes (12 columns, 1 and 6 outputs; 64 and 41), the smallest and the largest, columns that
-// are no whole quads; rows of no, one and several tiles and chunks.
+// Gates of the recipes (12 columns, 1 and 6 outputs; 64 and 41), the smallest and the largest shapes, columns
+// that are not whole quads. Rows: none, one and several tiles and chunks.
 const std::vector<Shape> kShapes = {{1, 1, 1},   {7, 12, 6},    {130, 12, 1}, {33, 64, 41},
                                     {65, 17, 5}, {140, 64, 64}, {257, 15, 33}};
 
@@ -20,7 +20,7 @@ struct Setting {
     Shape shape;
     GateActivation activation;
     bool weight_f32, biased;
-    int64_t slice;  // x is columns of a wider tensor, from this one on; y as well
+    int64_t slice;  // first column of x, and of y, in a wider tensor
     bool accumulate, accumulate_x;
 
     std::string describe() const {
@@ -30,7 +30,7 @@ struct Setting {
     }
 };
 
-// Every shape with every activation; the switches take their values in turns.
+// Every shape with every activation; the switches alternate.
 std::vector<Setting> settings() {
     std::vector<Setting> result;
     for (const Shape& shape : kShapes) {
@@ -88,7 +88,7 @@ TEST_P(NarrowLinearTest, Forward) {
                 h.stream());
             return {h.read(y)};
         });
-        // tanh and exp err by some 3e-7 where the result itself is small.
+        // tanh and exp err by about 3e-7 where the result is small.
         Tolerance tolerance = reduction(DType::f32, s.shape.inputs);
         tolerance.absolute = 16 * kF32Roundoff;
         expect_close(out[0], reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation),
@@ -136,7 +136,7 @@ TEST_P(NarrowLinearTest, Backward) {
     }
 }
 
-// Each gradient alone: what is not wanted is neither written nor read.
+// Each gradient alone: gradients that are not requested are neither written nor read.
 TEST_P(NarrowLinearTest, OneGradientAtATime) {
     const Setting s{{130, 12, 6}, GateActivation::sigmoid, true, true, 0, false, false};
     const Inputs in = random_inputs(s, dtype());
@@ -167,7 +167,7 @@ TEST_P(NarrowLinearTest, OneGradientAtATime) {
     }
 }
 
-// 2·sigmoid and tanh, far from 0, reach their limits; no overflow becomes a NaN.
+// 2·sigmoid and tanh reach their limits far from 0; no overflow becomes NaN.
 TEST_P(NarrowLinearTest, SaturatesAtItsLimits) {
     Matrix x(2, 1), weight(1, 1, 1000.0);
     x[0] = 4.0, x[1] = -4.0;

@@ -14,7 +14,7 @@ struct Batch {
 constexpr Batch kBatches[] = {{1, 16, 48}, {3, 33, 7},    {2, 7, 130},  {1, 96, 96},  {2, 1, 5},
                               {1, 5, 1},   {1, 310, 304}, {2, 70, 304}, {1, 40, 1104}};
 
-// Rows and columns of very different sizes, so that a factor of another line shows.
+// Rows and columns of very different magnitudes, so that the factor of another line would be detected.
 Matrix uneven(const Batch& b, uint64_t seed, DType dtype) {
     Matrix u = random_matrix(b.n * b.rows, b.cols, seed, dtype);
     for (int64_t r = 0; r < u.rows; ++r) {
@@ -34,7 +34,7 @@ struct Rule {
     NormuonLines lines;
     float epsilon;
 };
-// One epsilon is as large as roots of mean squares are.
+// One epsilon is as large as the root mean squares.
 constexpr Rule kRules[] = {
     {NormuonLines::more, 1e-8f}, {NormuonLines::rows, 1e-8f}, {NormuonLines::columns, 2.0f}};
 

@@ -10,10 +10,10 @@ namespace speedrun::testing {
 
 namespace {
 
-constexpr int64_t kGuard = 256;  // bytes; keeps the alignment that buffers have
+constexpr int64_t kGuard = 256;  // bytes; keeps the alignment of buffers
 constexpr char kPoison = static_cast<char>(0xff);
 
-// Kept over the tests of a suite, so that shapes meet caches that other shapes have filled.
+// Shared by the tests of a suite, so that shapes run with caches filled by other shapes.
 std::map<std::pair<const BackendFactory*, int>, std::unique_ptr<Harness>>& harnesses() {
     static std::map<std::pair<const BackendFactory*, int>, std::unique_ptr<Harness>> all;
     return all;

@@ -1,4 +1,4 @@
-// What lies along a token's own value, taken from each head's output, against float64.
+// Removal of the component of each head's output along the token's own value (XSA), against float64.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -9,9 +9,10 @@ SPEEDRUN_OP_TEST(OwnValueTest);
 struct Case {
     int64_t rows, heads, head_dim;
     bool strided;    // o, v and their gradients are columns of wider rows
-    bool per_token;  // alpha, which is one number a head otherwise
+    bool per_token;  // one alpha per head and token; otherwise one per head
 };
-// Heads within one chunk of a lane, of part of one, and of several; rows that are fewer than chunks, and not a multiple.
+// Heads of one chunk per lane, of a part of one, and of several; row counts below the number of chunks and
+// not a multiple of it.
 constexpr Case kCases[] = {{1, 1, 8, false, false},   {7, 3, 16, true, false},   {150, 6, 128, true, false},
                            {130, 2, 24, false, true}, {67, 2, 7, true, true},    {9, 1, 520, false, false},
                            {33, 40, 4, false, false}, {200, 2, 12, true, false}, {70, 3, 64, true, true}};
@@ -24,19 +25,19 @@ std::string describe(const Case& c) {
 struct Inputs {
     Matrix o, v, dy, alpha;
 
-    // tiny: values whose squares are below the least that is divided by.
+    // tiny: values whose squares are below kLeastSquare.
     Inputs(const Case& c, DType dtype, bool tiny = false)
         : o(random_matrix(c.rows, c.heads * c.head_dim, 1, dtype)),
           v(random_matrix(c.rows, c.heads * c.head_dim, 2, dtype)),
           dy(random_matrix(c.rows, c.heads * c.head_dim, 3, dtype)),
           alpha(random_matrix(c.per_token ? c.rows : 1, c.heads, 4, DType::f32)) {
         for (double& x : v.values) x *= tiny ? 0x1p-20 : 1;
-        for (int64_t d = 0; d < c.head_dim; ++d) v(c.rows / 2, d) = 0;  // no division by zero
+        for (int64_t d = 0; d < c.head_dim; ++d) v(c.rows / 2, d) = 0;  // must not divide by zero
         if (c.heads > 1) alpha(0, 1) = 0;
     }
 };
 
-// Columns in the middle of wider rows where strided; what lies beside them is to stay as it is.
+// Columns in the middle of wider rows if strided; the adjacent columns must stay unchanged.
 Tensor put(Harness& h, const Matrix& x, DType dtype, const Case& c, bool constant) {
     if (!c.strided) return constant ? h.input(x, dtype) : h.inout(x, dtype);
     Matrix wide(x.rows, x.cols + 32, 0.5);
@@ -50,7 +51,7 @@ Tensor put_alpha(Harness& h, const Matrix& alpha, const Case& c, bool constant) 
     return constant ? h.input(alpha, DType::f32, {c.heads}) : h.inout(alpha, DType::f32, {c.heads});
 }
 
-// Calls body(case, inputs) for usual values, and where it makes a difference for tiny ones.
+// Calls body(case, inputs) for usual values, and for tiny ones where they matter.
 template <class Body>
 void for_cases(DType dtype, Body&& body) {
     for (const Case& c : kCases) {

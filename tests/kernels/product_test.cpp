@@ -1,6 +1,6 @@
-// The CPU's products at sizes that reach each of their loops: several pieces of K, ranges of columns, groups
-// of packed rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too
-// small for that.
+// CPU matmuls at sizes that reach each of their loops: several pieces of K, ranges of columns, groups of
+// packed rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too
+// small.
 #include "kernels/cpu/product.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct Case {
     int64_t b_gap = 0;  // elements between rows of b
 };
 
-// Values that are exact in bf16, as f32.
+// Values exact in bf16, as f32.
 std::vector<float> random_values(int64_t count, unsigned seed) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
@@ -62,8 +62,8 @@ class Array {
     std::vector<Bf16> bf16_;
 };
 
-// c of one product by this many threads. Rows of c are 3 wider than they need to be; nothing may be written
-// there.
+// Result c of one matmul with `threads` threads. Rows of c are 3 elements wider than needed; the excess must
+// not be written.
 std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vector<float>& left,
                              const std::vector<float>& right, const std::vector<float>& bias,
                              const std::vector<float>& before, int threads) {
@@ -101,7 +101,7 @@ std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vect
     cpu::set_current_team(&team);
     const int64_t bytes = cpu_level(isa).product_workspace(product);
     std::vector<char> memory(static_cast<size_t>(bytes) + 64,
-                             static_cast<char>(0xff));  // NaN: nothing is taken from there
+                             static_cast<char>(0xff));  // NaN: must not be read
     auto* workspace = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
     cpu_level(isa).run_product(product, workspace);
     cpu::set_current_team(nullptr);
@@ -141,12 +141,13 @@ void check(Isa isa, DType real, const Case& x) {
         if (x.symmetric) return left(j, k);
         return static_cast<double>(b[static_cast<size_t>(x.transpose_b ? j * x.k + k : k * x.n + j)]);
     };
-    // Products of bf16 are exact in f32; a sum of k terms below 1 errs by less than k·2^-24 of its own size
-    // √k, and a bf16 result is rounded to 2^-9 of itself besides.
+    // Products of bf16 are exact in f32. A sum of k terms below 1 errs by less than k·2^-24 of its own size
+    // √k. A bf16 result also rounds by 2^-9 relative.
     const double size = std::sqrt(static_cast<double>(x.k));
     const double absolute = static_cast<double>(x.k) * size * 6e-8,
                  relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
-    // Every element of small products, and of large ones as many terms, spread over all tiles.
+    // Checks every element of small matmuls. Of large ones it checks the same number of terms, spread over
+    // all tiles.
     const int64_t step = (x.m * x.n * x.k / (kSanitized ? 2'000'000 : 20'000'000)) | 1;
     for (int64_t e = 0; e < x.m * x.n; e += step) {
         const int64_t i = e / x.n, j = e % x.n;
@@ -188,13 +189,13 @@ TEST_P(ProductTest, EveryLoop) {
                 {20, 70, 2100, true, false, f32, beta, false, false, false});   // three pieces of K, a packed
             check({2100, 65, 30, true, true, f32, beta, false, false, false});  // two groups of packed rows
             check({50, 130, 1027, false, true, f32, beta, false, false,
-                   false});  // an odd K: a packed by its rows
+                   false});  // an odd K: a is packed by its rows
             check({700, 64, 256, false, false, f32, beta, false, false, false});  // blocks of whole tiles
         }
     }
 }
 
-// K of whole tiles for matrix registers (level amx_bf16), with every kind of last tile.
+// K of whole AMX tiles (level amx_bf16), with every kind of last tile.
 TEST_P(ProductTest, DepthsOfWholeTiles) {
     for (const bool transposed : {false, true}) {
         for (const int64_t m : {1, 15, 17, 32, 47, 97}) {
@@ -209,7 +210,8 @@ TEST_P(ProductTest, DepthsOfWholeTiles) {
     }
 }
 
-// From 4,096 of K on, small results are the sum of two parts. 4,101: the second of an odd number of elements, the first not.
+// From K = 4,096 on, small results are the sum of two parts. 4,101: the second part has an odd length, the
+// first not.
 TEST_P(ProductTest, PartsOfK) {
     for (const bool transpose_a : {false, true}) {
         for (const bool transpose_b : {false, true}) {
@@ -225,10 +227,10 @@ TEST_P(ProductTest, PartsOfK) {
            false});  // too large for parts: pieces of K
 }
 
-// Short products of whole panels, whose b is read where it lies, and those on the other side of each bound.
+// Short matmuls of whole panels, whose b is read in place, and cases just beyond each bound.
 TEST_P(ProductTest, PanelsInPlace) {
     for (const bool transpose_a : {false, true}) {
-        for (const int64_t gap : {0, 3, 320}) {  // the last: rows at multiples of 512
+        for (const int64_t gap : {0, 3, 320}) {  // the last: row stride a multiple of 512
             check({50, 192, 767, transpose_a, false, false, 0.0f, false, false, false, gap});
             check({50, 192, 769, transpose_a, false, false, 0.0f, false, false, false, gap});
         }
@@ -240,7 +242,7 @@ TEST_P(ProductTest, PanelsInPlace) {
     check({192, 192, 700, true, false, false, 0.0f, false, false, true});
 }
 
-// A long piece of K has panels of fewer columns at a time: here of two ranges, in f32 and in bf16.
+// A long piece of K has panels of fewer columns: here two ranges, in f32 and in bf16.
 TEST_P(ProductTest, ColumnsOfLongPieces) {
     for (const bool transpose_b : {false, true}) {
         check({30, 900, 768, false, transpose_b, false, 1.0f, true, false, false});

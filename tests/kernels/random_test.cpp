@@ -1,5 +1,5 @@
-// Random numbers are compared with what they promise, not with a reference: the words of the generator (whose
-// known answers tests/data checks), independence of how an array is cut into pieces, and the moments.
+// Random values have no reference: tests check the generator's words (tests/data has their known answers),
+// independence of how an array is split, and the moments.
 #include <algorithm>
 
 #include "kernels/device/philox.h"
@@ -51,7 +51,8 @@ TEST_P(RandomTest, PiecesEqualTheWhole) {
     }
 }
 
-// Every one of seed, sequence and offset counts, in its upper half too: no two share more than chance equals.
+// Seed, sequence and offset all matter, including their upper halves: no two streams have more equal values
+// than by chance.
 TEST_P(RandomTest, SeedsAndSequencesDiffer) {
     constexpr uint64_t kHigh = uint64_t{1} << 32;
     for (bool normal : {false, true}) {
@@ -71,7 +72,7 @@ TEST_P(RandomTest, SeedsAndSequencesDiffer) {
     }
 }
 
-// Bounds of five standard errors at n = 200000: a right generator fails one in a million; the seed is fixed
+// Bounds of five standard errors at n = 200000: a correct generator fails one in a million; the seed is fixed
 // anyway.
 TEST_P(RandomTest, NormalMoments) {
     const int64_t count = 200000;
@@ -83,7 +84,7 @@ TEST_P(RandomTest, NormalMoments) {
     EXPECT_NEAR(mean_power(x, 2), 1.0, error * std::sqrt(2.0));
     EXPECT_NEAR(mean_power(x, 3), 0.0, error * std::sqrt(15.0));
     EXPECT_NEAR(mean_power(x, 4), 3.0, error * std::sqrt(96.0));
-    // Kolmogorov–Smirnov: the largest distance of the distributions, below 1.95/√n in 99.9% of cases.
+    // Kolmogorov–Smirnov: the maximum distance of the distributions, below 1.95/√n in 99.9% of cases.
     std::vector<double> sorted = x.values;
     std::sort(sorted.begin(), sorted.end());
     double distance = 0.0;
@@ -93,7 +94,7 @@ TEST_P(RandomTest, NormalMoments) {
                             std::abs(expected - (static_cast<double>(i) + 0.5) / static_cast<double>(count)));
     }
     EXPECT_LT(distance, 1.95 / std::sqrt(static_cast<double>(count)));
-    for (int64_t lag : {1, 2, 3, 4}) {  // neighbours come from one block of random words
+    for (int64_t lag : {1, 2, 3, 4}) {  // adjacent values come from one block of random words
         double sum = 0.0;
         for (int64_t i = lag; i < count; ++i) sum += x[i] * x[i - lag];
         EXPECT_NEAR(sum / static_cast<double>(count), 0.0, error) << "lag " << lag;
@@ -114,9 +115,8 @@ TEST_P(RandomTest, UniformMoments) {
     EXPECT_NEAR(mean_power(x, 4), 1.0 / 5.0, error * std::sqrt(1.0 / 9.0 - 1.0 / 25.0));
 }
 
-// What a run of an older build initialised must come out the same: uniform element i is word i mod 4 of the
-// block (counter i div 4, sequence; key seed), its upper 24 bits mapped to the middles of 2²⁴ equal
-// intervals.
+// Initial values must not change between builds. Uniform element i is word i mod 4 of the block (counter i
+// div 4, sequence; key seed). Its upper 24 bits select the midpoint of one of 2²⁴ equal intervals.
 TEST_P(RandomTest, UniformIsPhilox) {
     const uint64_t seed = 0x123456789abcdef0, sequence = 0xfedcba9876543210;
     const int64_t offset = (int64_t{1} << 35) + 2;

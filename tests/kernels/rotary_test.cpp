@@ -27,7 +27,7 @@ Tables tables_for(int64_t head_dim) {
 struct Case {
     int64_t rows, num_heads, head_dim;
     bool packed;            // q and k are columns of q|k|v
-    int64_t positions = 1;  // of a token
+    int64_t positions = 1;  // positions per token
 };
 constexpr Case kCases[] = {
     {1, 1, 16, false}, {7, 3, 16, true},   {33, 2, 32, true},    {130, 2, 64, false},   {130, 1, 64, true},
@@ -43,7 +43,7 @@ void for_cases(Body&& body) {
                                          c.rows, c.num_heads, c.head_dim, c.packed, c.positions, normalize,
                                          rotate));
                 RotaryOptions options{c.num_heads, c.head_dim, normalize, rotate};
-                if (c.rows % 2 == 0) options.epsilon = 0.5f;  // of another size than the usual one
+                if (c.rows % 2 == 0) options.epsilon = 0.5f;  // larger than usual
                 body(c, options);
             }
         }
@@ -61,7 +61,9 @@ Optional upload(Harness& h, const Tables& tables, const Indices& position, const
             positions > 1 ? all.reshaped({all.numel() / positions, positions}) : all};
 }
 
-// What the operation may change in place: q|k|v in one tensor, or q and k in tensors of their own.
+// Tensors that the operation updates in place: q
+// k
+// v in one tensor, or q and k in separate ones.
 struct Pair {
     Tensor q, k, v;
 };
@@ -113,7 +115,7 @@ TEST_P(RotaryTest, Forward) {
     });
 }
 
-// v beside q and k, mixed in the same call: q and k come out as without it, also v where it is not the
+// v is mixed in the same call. q and k have the same results as without it; v is unchanged unless it is the
 // output.
 TEST_P(RotaryTest, ValueMix) {
     Matrix coefficients(1, 2);
@@ -166,7 +168,7 @@ TEST_P(RotaryTest, Backward) {
         const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
         const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
         const Matrix upstream = random_matrix(c.rows, 3 * width, 3, dtype());
-        // The operation gets the outputs of the forward, rounded as the forward would have stored them.
+        // Backward receives the outputs of forward, rounded as forward stores them.
         Matrix outputs = packed, rstd(c.rows, 2 * c.num_heads), expected = upstream;
         for (int64_t part : {0, 1}) {
             const Matrix u = reference::column_block(packed, part * width, width);
@@ -201,7 +203,7 @@ TEST_P(RotaryTest, Backward) {
                                             h.stream());
             return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
         });
-        // bf16: the normed vector is known only as rounded by the forward.
+        // bf16: the normed vector is available only as rounded by forward.
         const Tolerance tolerance = reduction_of_rounded(dtype(), c.head_dim);
         expect_close(out[0], reference::column_block(expected, 0, width), tolerance, "dq");
         expect_close(out[1], reference::column_block(expected, width, width), tolerance, "dk");

@@ -1,4 +1,4 @@
-// A host that refuses a thread: every place that starts one throws an error with the limits in it.
+// A host that refuses a thread: every function that starts one throws an error that states the limits.
 #include "kernels/device/start_thread.h"
 
 #include <dlfcn.h>
@@ -63,7 +63,7 @@ TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
     EXPECT_NE(text.find("threads=1"), std::string::npos) << text;
 }
 
-// Threads that did start are ended and joined.
+// Threads that started are stopped and joined.
 TEST(StartThreadTest, ATeamOfWhichOneCannotStart) {
     for (const int started : {0, 1, 5}) {
         const std::string text = refused_after(started, [] { cpu::Team team(8); });

@@ -1,4 +1,4 @@
-// Streams, events, buffers and the memory table: what the layers above build their overlap schedule on.
+// Streams, events, buffers and the memory table, on which the overlap schedule of the layers above depends.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ class StreamTest : public ::testing::TestWithParam<const BackendFactory*> {
 INSTANTIATE_TEST_SUITE_P(Backends, StreamTest, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param->name; });
 
-// A task that holds its stream until the test opens it, or for five seconds, so that a failing test ends.
+// A task that blocks its stream until the test opens it, or for five seconds, so that a failing test ends.
 class Gate {
   public:
     void open() { promise_.set_value(); }
@@ -61,7 +61,7 @@ TEST_P(StreamTest, EnqueuingReturnsAtOnceAndStreamsAreIndependent) {
     submit(*a_, gate.task());
     submit(*a_, [&] { done = true; });
     submit(*b_, [] {});
-    b_->synchronize();  // would wait for ever if b ran behind a
+    b_->synchronize();  // would deadlock if b ran after a
     EXPECT_FALSE(done);
     gate.open();
     a_->synchronize();
@@ -104,17 +104,17 @@ TEST_P(StreamTest, WaitRefersToTheLatestRecordBeforeIt) {
     const auto event = device().create_event();
     submit(*a_, first.task());
     a_->record(*event);
-    b_->wait(*event);  // for the first gate, whatever is recorded later
+    b_->wait(*event);  // waits for the first gate, in spite of later records
     submit(*a_, second.task());
     a_->record(*event);
     EXPECT_FALSE(event->complete());
     first.open();
-    b_->synchronize();  // would wait for ever if the wait meant the second record
+    b_->synchronize();  // would deadlock if the wait meant the second record
     EXPECT_FALSE(event->complete());
 
     const auto c = device().create_stream("c");
     std::atomic<bool> passed = false;
-    c->wait(*event);  // for the second gate
+    c->wait(*event);  // waits for the second gate
     submit(*c, [&] { passed = true; });
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(passed);
@@ -181,7 +181,7 @@ TEST_P(StreamTest, ErrorSkipsLaterWorkAndFiresItsEvents) {
         EXPECT_STREQ(error.what(), "first");
     }
     EXPECT_TRUE(skipped);
-    submit(*a_, [&] { later_ran = true; });  // once reported, the stream goes on
+    submit(*a_, [&] { later_ran = true; });  // after reporting, the stream continues
     a_->synchronize();
     EXPECT_TRUE(later_ran);
 }
@@ -252,7 +252,7 @@ TEST_P(StreamTest, DryDeviceAllocatesAndRunsNothing) {
     int host = 1;
     dry.device->copy(&host, nullptr, sizeof host, *stream);
 
-    // Operations check their sizes and count their work all the same.
+    // Operations of a dry device also check sizes and count work.
     const Tensor x = buffer.tensor(DType::f32, {1 << 20, 1 << 10}),
                  w = buffer.tensor(DType::f32, {1 << 10, 1 << 10});
     dry.ops->matmul({.c = x, .a = x, .b = w}, *stream);
@@ -284,7 +284,7 @@ TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
     Spans sink;
     int source = 1, destination = 0;
     device().set_trace(&sink);
-    // CUPTI sees copies and kernels by their own names, and nothing of tags.
+    // CUPTI reports copies and kernels with their own names, and no tags.
     const bool by_cupti = GetParam()->name == std::string("cuda") && device().trace_limits().empty();
     for (int i = 0; i < 3; ++i) {
         a_->set_trace_tag(10 + i);

@@ -1,4 +1,4 @@
-// The team of threads behind the CPU's loops: every item once, whoever helps, whoever else asks.
+// The thread team of CPU loops: every item runs once, with any helpers and any concurrent starters.
 #include "kernels/cpu/team.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,9 @@ namespace speedrun::testing {
 namespace team_test {
 
 struct Loop {
-    std::vector<int> visits;         // of each item; no atomics: ThreadSanitizer must see an item given twice
-    std::atomic<int64_t> pieces{0};  // that were run
+    std::vector<int> visits;         // per item; no atomics: ThreadSanitizer must detect an item that runs
+                                     // twice
+    std::atomic<int64_t> pieces{0};  // pieces that have run
     std::atomic<int> highest_member{0};
 };
 
@@ -28,7 +29,7 @@ void visit(const void* body, int64_t begin, int64_t end, int member) {
     }
 }
 
-// Runs one loop, and expects every item to have been visited once, in at most `pieces` pieces.
+// Runs one loop, and expects that every item is visited once, in at most `pieces` pieces.
 void run_loop(cpu::Team& team, int64_t count, int64_t pieces) {
     Loop loop;
     loop.visits.assign(static_cast<size_t>(count), 0);
@@ -50,14 +51,14 @@ TEST(TeamTest, EveryItemOnce) {
     }
 }
 
-// Loops that follow each other at once: a helper that comes late to one must not touch the next.
+// Loops in quick succession: a helper that is late for one must not run items of the next.
 TEST(TeamTest, ThousandsOfShortLoops) {
     cpu::Team team(3);
     for (int i = 0; i < 3000; ++i) run_loop(team, 1 + i % 9, 16);
 }
 
-// Helpers that are still on their way to their first wait, or back to it, must not miss the end: a test that
-// hangs if they do.
+// Helpers that are entering their first wait, or returning to it, must not miss the end. The test hangs if
+// they do.
 TEST(TeamTest, EndsAtAnyMoment) {
     for (int i = 0; i < 10000; ++i) {
         cpu::Team team(2 + i % 2);
@@ -94,7 +95,7 @@ TEST(TeamTest, HelpersHelp) {
     EXPECT_EQ(meeting.arrived, 2);
 }
 
-// A starter that has nothing left to do sleeps while a helper is still in its last piece.
+// A starter without work sleeps while a helper is still in its last piece.
 TEST(TeamTest, StarterWaitsForALongPiece) {
     cpu::Team team(3);
     struct Long {
@@ -118,7 +119,7 @@ TEST(TeamTest, StarterWaitsForALongPiece) {
 TEST(TeamTest, SleepsAndWakes) {
     cpu::Team team(3);
     for (int i = 0; i < 5; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than helpers stay awake
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than helpers spin
         run_loop(team, 64, 64);
     }
 }

@@ -26,7 +26,7 @@ TEST_P(UtilitiesTest, FillAndScale) {
     }
 }
 
-// Round to nearest even: ties, the largest finite number (which rounds to infinity), NaN, infinities, −0.
+// Round to nearest even: ties, the largest finite value (which rounds to infinity), NaN, infinities, −0.
 TEST_P(UtilitiesTest, CastRounds) {
     Matrix x = random_matrix(1, 100003, 1, DType::f32);
     const double special[] = {1.0 + 0x1p-8,
@@ -49,7 +49,7 @@ TEST_P(UtilitiesTest, CastRounds) {
         });
         for (size_t part : {0, 1}) {
             Matrix actual = out[part], expected = rounded(in, dtype());
-            for (int64_t i = 0; i < count; ++i) {  // a NaN stays one; its payload is nobody's business
+            for (int64_t i = 0; i < count; ++i) {  // NaN stays NaN; its payload does not matter
                 if (std::isnan(expected[i]) && std::isnan(actual[i])) actual[i] = expected[i] = 0.0;
             }
             expect_same_bits(actual, expected, part ? "and back" : "cast");
@@ -57,7 +57,7 @@ TEST_P(UtilitiesTest, CastRounds) {
     }
 }
 
-// One addition of two numbers, or none, of rows that are and are not neighbours.
+// One addition of two values, or none, with rows that are and are not adjacent.
 TEST_P(UtilitiesTest, Accumulates) {
     for (const int64_t rows : {1, 5}) {
         for (const int64_t cols : {1, 7, 96, 130}) {
@@ -98,7 +98,7 @@ TEST_P(UtilitiesTest, Sums) {
             });
             double expected = accumulate ? 2.5 : 0.0;
             for (double value : f32.values) expected += value;
-            // The sum may nearly cancel: it is judged against its typical size √n, as reduction() does for
+            // The sum may nearly cancel: compared relative to its typical size √n, as reduction() does for
             // rows.
             const double terms = static_cast<double>(count);
             expect_close(out[0], Matrix(1, 1, expected), {16 * kF32Roundoff, 0, 8 * terms * kF32Roundoff},
@@ -116,7 +116,7 @@ TEST_P(UtilitiesTest, CountNonfinite) {
             x[i] = bad[i % 3];
             ++expected;
         }
-        if (count > 3) x[3] = static_cast<float>(Bf16(3e38f));  // large, and finite
+        if (count > 3) x[3] = static_cast<float>(Bf16(3e38f));  // large but finite
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor result = h.output(DType::f32, {1}), none = h.output(DType::f32, {1});
             h.ops().count_nonfinite({.out = result, .x = h.input(x, dtype(), {count})}, h.stream());
@@ -136,7 +136,7 @@ TEST_P(UtilitiesTest, NormTerms) {
         for (int64_t count : kCounts) {
             SCOPED_TRACE(fmt::format("norm {} n={}", static_cast<int>(norm), count));
             const Matrix x = random_matrix(1, count, 1, dtype());
-            // A NaN or an infinity anywhere, of either sign, whatever stands beside it, is seen.
+            // Detects a NaN or an infinity at any index, of either sign, next to any value.
             Matrix bad[] = {x, x, x};
             const double values[] = {-kNan, -kInfinity, kInfinity};
             for (int64_t i = 0; i < 3 && count > 0; ++i) bad[i][count * i / 3] = values[i];
@@ -152,7 +152,7 @@ TEST_P(UtilitiesTest, NormTerms) {
             });
             const Matrix expected(1, 1, reference::norm_term(x, norm));
             if (norm == VectorNorm::infinity) {
-                expect_same_bits(out[0], expected, "largest magnitude");  // chosen, not computed
+                expect_same_bits(out[0], expected, "largest magnitude");  // selected, not computed
             } else {
                 expect_close(out[0], expected, reduction(DType::f32, count), "sum of powers");
             }

@@ -1,4 +1,4 @@
-// Weighted sums in the memory of what they read.
+// Weighted sums whose outputs alias their inputs.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -6,7 +6,7 @@ namespace weighted_sum_in_place_test {
 
 SPEEDRUN_OP_TEST(WeightedSumInPlaceTest);
 
-// Σ dy·s over `products` of them may nearly cancel: judged against its typical size √products.
+// Σ dy·s over `products` terms may nearly cancel: compared relative to its typical size √products.
 Tolerance of_sum(int64_t products) {
     return {16 * kF32Roundoff, 0, 8 * static_cast<double>(products) * kF32Roundoff};
 }
@@ -33,7 +33,7 @@ TEST_P(WeightedSumInPlaceTest, ForwardAndBackward) {
     expect_close(out[1], reference::times(z, 0.5), few_operations(dtype()), "dy");
 }
 
-// Any term's dsource may be dy, which the terms behind it still read.
+// Any term's dsource may alias dy, which the terms after it still read.
 TEST_P(WeightedSumInPlaceTest, EveryTerm) {
     constexpr int64_t kRows = 33, kLength = 11, kHeads = 3, kHeadSize = 16, kCols = kHeads * kHeadSize;
     const Matrix dy = random_matrix(kRows, kCols, 1, dtype());

@@ -15,8 +15,8 @@ struct Shape {
     }
 };
 
-// Heads that are no whole vectors, that a power of two of lanes does not fit, and longer than what a warp
-// loads at once; sequences of one row.
+// Head sizes that are not whole vectors, that are no power of two of lanes, and that exceed one load of a
+// warp; sequences of one row.
 const std::vector<Shape> kShapes = {{1, 1, 1, 1},    {6, 3, 2, 5},   {33, 11, 3, 8},  {130, 65, 6, 16},
                                     {12, 12, 1, 96}, {40, 8, 5, 24}, {10, 5, 2, 264}, {7, 1, 33, 8}};
 
@@ -27,7 +27,8 @@ struct TermKind {
     bool shifted;
 };
 
-// Eight terms in which each kind of coefficient meets both shifts; a sum of J has J of them, from the j-th on.
+// Eight terms that combine each kind of coefficient with both shifts; a sum of J terms has J of them, from
+// the j-th on.
 std::vector<TermKind> kinds_of(int count) {
     const TermKind all[] = {{Per::head, false}, {Per::all, false}, {Per::row, true},  {Per::none, false},
                             {Per::head, true},  {Per::row, false}, {Per::none, true}, {Per::all, true}};
@@ -50,7 +51,7 @@ std::vector<reference::WeightedTerm> random_terms(const Shape& shape, const std:
     return terms;
 }
 
-// Columns from `begin` on of a tensor that has this many more.
+// Columns from `begin` on of a tensor that has `more` additional ones.
 struct Slice {
     int64_t begin, more;
 };
@@ -63,7 +64,7 @@ Tensor sliced(Harness& h, const Matrix& values, DType dtype, Slice slice, bool c
     return (changes ? h.inout(wide, dtype) : h.input(wide, dtype)).column_slice(slice.begin, values.cols);
 }
 
-// Whole tensors, slices that leave rows aligned to 16 bytes, and slices that do not.
+// Whole tensors, slices with rows aligned to 16 bytes, and slices with unaligned rows.
 const Slice kSlices[] = {{0, 0}, {8, 24}, {1, 2}};
 
 WeightedTerms upload(Harness& h, const std::vector<reference::WeightedTerm>& terms,
@@ -106,7 +107,7 @@ TEST_P(WeightedSumTest, Forward) {
     }
 }
 
-// Σ dy·s over `products` of them may nearly cancel: judged against its typical size √products.
+// Σ dy·s over `products` terms may nearly cancel: compared relative to its typical size √products.
 Tolerance of_sum(int64_t products) {
     return {16 * kF32Roundoff, 0, 8 * static_cast<double>(products) * kF32Roundoff};
 }
@@ -120,7 +121,7 @@ class Backward {
     Backward(const Shape& shape, int count, DType dtype)
         : shape_(shape), dtype_(dtype), kinds_(kinds_of(count)), terms_(random_terms(shape, kinds_, dtype)) {}
 
-    // All that is wanted, dsource before dcoefficient, term by term.
+    // All requested gradients, dsource before dcoefficient, term by term.
     Outputs operator()(Harness& h, Slice slice, Wanted wanted) const {
         op::WeightedSumBackward a{.gradients = {},
                                   .dy = sliced(h, dy(), dtype_, slice, false),
@@ -196,7 +197,7 @@ TEST_P(WeightedSumTest, Backward) {
     }
 }
 
-// More rows than the warps of the largest grid: each takes several.
+// More rows than warps of the largest grid: each warp processes several.
 TEST_P(WeightedSumTest, BackwardOfManyRows) {
     const Shape shape{8196, 2049, 2, 8};
     const Backward backward(shape, 3, dtype());
@@ -204,7 +205,8 @@ TEST_P(WeightedSumTest, BackwardOfManyRows) {
     backward.expect(run([&](Harness& h) { return backward(h, kSlices[0], wanted); }), wanted);
 }
 
-// Smear: a row and the row before it are of one tensor. Both shares of its gradient are summed before rounding.
+// Smear: a row and the row before it are from one tensor. Both terms of its gradient are summed before
+// rounding.
 TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
     const Shape shape{33, 11, 1, 48};
     for (bool accumulate : {false, true}) {
@@ -237,7 +239,8 @@ TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
     }
 }
 
-// What a shift has no use for may be anything: the last row of each sequence, the coefficient of the first.
+// Values that a shift does not use are arbitrary: the last row of each sequence, the coefficient of the
+// first.
 TEST_P(WeightedSumTest, NothingCrossesSequences) {
     const int64_t rows = 12, cols = 32, length = 4;
     Matrix source = random_matrix(rows, cols, 1, dtype()), c = random_matrix(rows, 1, 2, DType::f32);
@@ -249,7 +252,7 @@ TEST_P(WeightedSumTest, NothingCrossesSequences) {
         }
         if (t % length == 0) c(t, 0) = std::nan("");
     }
-    const Matrix number(1, 1, 0.75);  // the coefficient of a second term, of the same source
+    const Matrix number(1, 1, 0.75);  // coefficient of a second term, of the same source
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor s = h.input(source, dtype());
         const WeightedTerms terms = {
@@ -326,7 +329,7 @@ TEST_P(WeightedSumTest, ForwardErrors) {
 }
 
 TEST_P(WeightedSumTest, BackwardErrors) {
-    // One term with a coefficient, shifted, and one without.
+    // One shifted term with a coefficient, and one without.
     const auto backward = [this](Harness& h, const std::function<void(op::WeightedSumBackward&)>& change) {
         const auto real = [&] { return h.output(dtype(), {8, 48}); };
         op::WeightedSumBackward a{

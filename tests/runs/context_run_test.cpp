@@ -8,7 +8,7 @@ namespace context_run_test {
 
 struct SharedRows {
     int ranks, context;
-    std::string strategy, exchange = "gather";
+    std::string strategy;
     bool operator==(const SharedRows&) const = default;
 };
 
@@ -50,9 +50,6 @@ class ContextRunTest : public RankRunFixture {
             "output": [{"type": "norm"}], "head": {"init": {"type": "normal", "value": 0.1}},
             "loss": {"weights": [1, 0.5, 0.25]}})";
     }
-    static Settings of(const std::string& strategy, const std::string& exchange = "gather") {
-        return {"parallel.strategy=" + strategy, "parallel.context_exchange=" + exchange};
-    }
 };
 
 TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
@@ -65,17 +62,15 @@ TEST_F(ContextRunTest, RanksThatShareRowsTrainAsOneDoes) {
         if (kSanitized && std::string(kind.name) != "further") continue;
         const std::string one = std::string("one_") + kind.name;
         run_on(1, shared(1, kind.settings), one);
-        std::vector<SharedRows> meshes = {{4, 2, "zero2"}, {3, 3, "zero1", "ring"}};
+        std::vector<SharedRows> meshes = {{4, 2, "zero2"}, {3, 3, "zero1"}};
         if (!kSanitized) {
-            const SharedRows more[] = {
-                {2, 2, "ddp"}, {3, 3, "zero1"}, {4, 4, "zero3"}, {4, 4, "zero3", "ring"}};
+            const SharedRows more[] = {{2, 2, "ddp"}, {4, 4, "zero3"}};
             meshes.insert(meshes.end(), std::begin(more), std::end(more));
         }
         for (const SharedRows& mesh : meshes) {
-            Settings settings = of(mesh.strategy, mesh.exchange);
+            Settings settings = {"parallel.strategy=" + mesh.strategy};
             settings.insert(settings.begin(), kind.settings.begin(), kind.settings.end());
-            const std::string name =
-                fmt::format("{}_{}_{}_{}", kind.name, mesh.strategy, mesh.exchange, mesh.context);
+            const std::string name = fmt::format("{}_{}_{}", kind.name, mesh.strategy, mesh.context);
             run_on(mesh.ranks, shared(mesh.context, settings), name);
             expect_near(curve(name), curve(one), kRanksTolerance, name);
         }
@@ -87,22 +82,21 @@ TEST_F(ContextRunTest, AnyMeshContinuesWhatAnotherSaved) {
     Settings model;
     const auto run = [&](const SharedRows& mesh, const std::string& name, const std::string& from = "") {
         Settings settings = model;
-        for (const std::string& setting :
-             mesh.context > 1 ? of(mesh.strategy, mesh.exchange) : of(mesh.strategy))
-            settings.push_back(setting);
+        settings.push_back("parallel.strategy=" + mesh.strategy);
         run_on(mesh.ranks, shared(mesh.context, settings), name, from);
     };
-    const std::vector<SharedRows> meshes = {{4, 2, "zero1"}, {1, 1, "ddp"},   {3, 3, "zero1", "ring"},
-                                            {3, 3, "zero3"}, {2, 1, "zero2"}, {4, 4, "ddp", "ring"}};
+    const std::vector<SharedRows> meshes = {{4, 2, "zero1"}, {1, 1, "ddp"},   {3, 3, "zero1"},
+                                            {3, 3, "zero3"}, {2, 1, "zero2"}, {4, 4, "ddp"}};
     for (const SharedRows& saving : {meshes[0], meshes[2]}) {
-        if (kSanitized && saving.exchange != "ring") continue;
-        if (saving.exchange == "ring") model = {model_of_further_tokens()};
-        const std::string saved = "saved_" + saving.exchange;
+        const bool further = saving.context == 3;
+        if (kSanitized && !further) continue;
+        if (further) model = {model_of_further_tokens()};
+        const std::string saved = further ? "saved_further" : "saved";
         run(saving, saved);
         for (const SharedRows& mesh : meshes) {
             if (kSanitized && mesh != meshes[0]) continue;
-            const std::string name = fmt::format("{}_{}_{}_on_{}_of_{}", saved, mesh.strategy, mesh.exchange,
-                                                 mesh.context, mesh.ranks);
+            const std::string name =
+                fmt::format("{}_{}_on_{}_of_{}", saved, mesh.strategy, mesh.context, mesh.ranks);
             run(mesh, name, checkpoint_of(saved, 4));
             const std::vector<double> expected = curve_behind(saved, 4), actual = curve_behind(name, 0);
             if (mesh == saving) {
@@ -127,8 +121,6 @@ TEST_F(ContextRunTest, RefusesRowsThatCannotBeShared) {
     EXPECT_NE(refusal(shared(16), 16).find("parallel.context is 16, but rows have 30 tokens"),
               std::string::npos);
     EXPECT_EQ(refusal(shared(15), 15), "accepted");
-    EXPECT_NE(refusal(shared(1, {"parallel.context_exchange=ring"}), 2).find("set parallel.context too"),
-              std::string::npos);
     EXPECT_NE(refusal(shared(4, {"eval.sequence_length=6"}), 4).find("rows have 6 tokens"),
               std::string::npos);
 }

@@ -185,7 +185,7 @@ TEST_F(StepModelTest, WgmmaIsOfHopperInBf16) {
     EXPECT_TRUE(chosen("bf16", "h200"));
     EXPECT_FALSE(chosen("f32", "h100"));
     EXPECT_FALSE(chosen("bf16", "a100"));
-    // The modern 124M at full size: what docs/gpu.md says of it.
+    // The modern 124M at full size: the figures of docs/step-time.md and docs/gpus.md.
     const auto ms = [](const char* attention) {
         const Config modern = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",
                                           {std::string("cuda.attention=") + attention});

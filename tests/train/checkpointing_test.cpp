@@ -92,7 +92,7 @@ TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
         const ModelConfig model = family(name);
         const Outcome expected = run(model, {}, DType::f32);
         for (const Checkpointing mode : kCheckpointings)
-            EXPECT_EQ(run(model, {mode, "all"}, DType::f32, true), expected) << name << " " << word_of(mode);
+            EXPECT_EQ(run(model, {mode}, DType::f32, true), expected) << name << " " << word_of(mode);
     }
 }
 
@@ -126,16 +126,12 @@ TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
                 return r * T * (1 + y) * C;
             };
             for (const Checkpointing mode : kCheckpointings) {
-                for (const int64_t n : {int64_t{0}, int64_t{6}, int64_t{12}}) {
-                    const int64_t checkpointed = std::max<int64_t>(n - 1, 0);
-                    const int64_t blocks =
-                        checkpointed * held(mode) + (12 - checkpointed) * held(Checkpointing::none);
-                    const int64_t all = activation_bytes(model, {mode, std::to_string(n)}, precision);
-                    SCOPED_TRACE(fmt::format("{} {} {} {}: {} for blocks of {}", name, name_of(precision),
-                                             word_of(mode), n, all, blocks));
-                    EXPECT_GE(all, blocks - held(Checkpointing::none));
-                    EXPECT_LE(all, blocks + held(Checkpointing::none) + r * T * model.padded_vocab_size());
-                }
+                const int64_t blocks = 11 * held(mode) + held(Checkpointing::none);
+                const int64_t all = activation_bytes(model, {mode}, precision);
+                SCOPED_TRACE(fmt::format("{} {} {}: {} for blocks of {}", name, name_of(precision),
+                                         word_of(mode), all, blocks));
+                EXPECT_GE(all, blocks - held(Checkpointing::none));
+                EXPECT_LE(all, blocks + held(Checkpointing::none) + r * T * model.padded_vocab_size());
             }
         }
     }
@@ -145,9 +141,8 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
         const Outcome none = run(model, {}, DType::f32),
-                      selective = run(model, {Checkpointing::selective, "all"}, DType::f32),
-                      full = run(model, {Checkpointing::full, "all"}, DType::f32),
-                      two = run(model, {Checkpointing::full, "2"}, DType::f32);
+                      selective = run(model, {Checkpointing::selective}, DType::f32),
+                      full = run(model, {Checkpointing::full}, DType::f32);
         EXPECT_EQ(none.recomputed_flops, 0);
         EXPECT_EQ(selective.recomputed_flops, 0);
         EXPECT_EQ(selective.flops, none.flops);
@@ -157,25 +152,7 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
                       products = 2 * kTokens * (3 * C * C + C * C + C * F),
                       attention = kRows * 4 * C * kSequence * (kSequence + 1) / 2;
         EXPECT_EQ(full.recomputed_flops, 2 * 3 * (products + attention)) << name;
-        EXPECT_EQ(two.recomputed_flops, 2 * 1 * (products + attention)) << name;
         EXPECT_EQ(full.flops, none.flops + full.recomputed_flops);
-    }
-}
-
-TEST(CheckpointingTest, BlocksThatAreNotThereAreRefused) {
-    EXPECT_EQ(MemoryConfig({Checkpointing::full, "all"}).num_checkpointed_blocks(4), 4);
-    EXPECT_EQ(MemoryConfig({Checkpointing::full, "3"}).num_checkpointed_blocks(4), 3);
-    EXPECT_EQ(MemoryConfig({Checkpointing::none, "3"}).num_checkpointed_blocks(4), 0);
-    for (const char* blocks : {"5", "-1", "some", "2.5", ""}) {
-        try {
-            MemoryConfig({Checkpointing::none, blocks}).num_checkpointed_blocks(4);
-            FAIL() << blocks;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            const std::string message = error.what();
-            EXPECT_NE(message.find("memory.checkpointed_blocks"), std::string::npos) << message;
-            EXPECT_NE(message.find("up to 4"), std::string::npos) << message;
-        }
     }
 }
 

@@ -58,7 +58,8 @@ std::string bad_member(const Json& schema, const Json& object, const std::string
 
 // The keywords that the schema uses, as draft-07 defines them. Empty: valid; else where and what is wrong.
 std::string violation(const Json& schema, const Json& value, const std::string& path) {
-    static const std::set<std::string> kNotes = {"$schema", "title", "description", "default", "properties"};
+    static const std::set<std::string> kNotes = {"$schema", "title",      "description",
+                                                 "default", "properties", "definitions"};
     for (const auto& [keyword, rule] : schema.items()) {
         bool good = true;
         if (keyword == "type") {
@@ -81,6 +82,12 @@ std::string violation(const Json& schema, const Json& value, const std::string& 
         } else if (keyword == "anyOf") {
             good = std::any_of(rule.begin(), rule.end(),
                                [&](const Json& one) { return violation(one, value, path).empty(); });
+        } else if (keyword == "allOf") {
+            for (const Json& one : rule)
+                if (auto bad = violation(one, value, path); !bad.empty()) return bad;
+        } else if (keyword == "$ref") {
+            static const Json kSchema = Json::parse(config_schema());
+            return violation(kSchema.at(Json::json_pointer(rule.get<std::string>().substr(1))), value, path);
         } else if (keyword == "additionalProperties") {
             EXPECT_TRUE(rule == false || rule.is_object());
             if (auto bad = bad_member(schema, value, path); !bad.empty()) return bad;
@@ -165,6 +172,8 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
         {"/optimizers/clip_norm", "\"inf\"", true},
         {"/optimizers/clip_norm", "4", false},
         {"/optimizers/groups/0/lr", "-0.1", false},
+        {"/model/layers", R"({"each": {"attention": {"headz": 4}}})", false},
+        {"/model/layers", R"({"at": {"1": {"attention": {"headz": 4}}}})", false},
         {"/optimizers/groups/0/weigth_decay", "0.1", false},
         {"/optimizers/groups/0/type", "\"muon\"", true},
         {"/optimizers/groups", "{}", false},

@@ -83,8 +83,8 @@ TEST(ConfigValuesTest, WrongTypes) {
          {"model.norm: expected rmsnorm | layernorm, got \"batchnorm\""}},
         {R"("memory": {"activation_checkpointing": true})",
          {"memory.activation_checkpointing: expected none | selective | full, got true"}},
-        {R"("memory": {"checkpointed_blocks": 1000})",
-         {"memory.checkpointed_blocks: \"1000\" is not \"all\" or a number of blocks up to 4"}},
+        {R"("memory": {"checkpointed_blocks": 2})",
+         {"memory.checkpointed_blocks: 2, but there is no such option any more: all blocks"}},
         {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2 | none, got \"gpt3\""}},
         {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2 | none, got 2"}},
         {R"("model": [])", {"model: an object {…} is expected, not []"}},
@@ -123,7 +123,6 @@ TEST(ConfigValuesTest, AcceptedForms) {
     for (const char* norm : {"1", "2", "3", "inf"})
         EXPECT_EQ(parse("", {std::string("optimizers.clip_norm=") + norm}).optimizers.clip_norm,
                   choice_of<VectorNorm>(norm));
-    EXPECT_EQ(parse(R"("memory": {"checkpointed_blocks": 2})").memory.checkpointed_blocks, "2");
     EXPECT_EQ(parse(R"("schedule": {"steps": 2e3})").schedule.steps, 2000);
     EXPECT_EQ(parse(R"("data": {"train": "one.bin"})").data.train, std::vector<std::string>{"one.bin"});
     EXPECT_EQ(parse(R"("parallel": {"shard": 1})").parallel.shard, "1");
@@ -290,7 +289,9 @@ TEST(ConfigValidationTest, Parallel) {
 TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
     EXPECT_EQ(error_of(R"("model": {"ngram_tables": 0})"), "no error");
     expect_parts(error_of(R"("model": {"ngram_tables": 2})"), {"model.ngram_tables: 2", "no such option"});
-    EXPECT_EQ(error_of(R"("parallel": {"tensor_chunks": 1})"), "no error");
+    EXPECT_EQ(error_of(R"("parallel": {"tensor_chunks": 1, "context_exchange": "gather"})"), "no error");
+    expect_parts(error_of(R"("parallel": {"context_exchange": "ring"})"),
+                 {"parallel.context_exchange: \"ring\"", "keys are gathered"});
     expect_parts(error_of(R"("parallel": {"tensor_chunks": 4})"),
                  {"parallel.tensor_chunks: 4", "no step faster"});
     expect_parts(error_of(R"("model": {"ngram_table": 0})"), {"model.ngram_table: unknown key"});

@@ -143,7 +143,6 @@ TEST(Fp8ModelTest, ValidationDoesNotRound) {
 TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
     MemoryConfig memory;
     memory.activation_checkpointing = Checkpointing::full;
-    memory.checkpointed_blocks = "all";
     ModelHarness plain(model_of(true), kTokens, kTokens),
         checkpointed(model_of(true), kTokens, kTokens, DType::f32, {}, memory);
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);

@@ -1,4 +1,4 @@
-// Twenty ways to cheat in a race: `verify --strict` or `rerun` refuses each, as the table of docs/records.md says.
+// Twenty ways to cheat in a race: `verify --strict` or `rerun` refuses each, as the table of docs/verify.md says.
 // build: apart
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace record_cheats_test {
 using ForgeRecord = std::function<void(Forgery&)>;
 
 struct Cheat {
-    const char* row;      // row of the table in docs/records.md
+    const char* row;      // row of the table in docs/verify.md
     const char* message;  // a part of the message, also in that row
     ForgeRecord forge;
 };
@@ -120,7 +120,7 @@ const ForgedRecord& narrow() {
 }
 
 std::string docs_text() {
-    return read_text_file(std::string(SPEEDRUN_SOURCE_ROOT) + "/docs/records.md");
+    return read_text_file(std::string(SPEEDRUN_SOURCE_ROOT) + "/docs/verify.md");
 }
 
 TEST(RecordCheatsTest, StrictRefusesEach) {
@@ -135,7 +135,7 @@ TEST(RecordCheatsTest, StrictRefusesEach) {
             true);
         EXPECT_TRUE(has_message(problems, cheat.message)) << cheat.row << "\n" << problems;
         const size_t row = docs.find("| " + std::string(cheat.row) + " |");
-        ASSERT_NE(row, std::string::npos) << "no row '" << cheat.row << "' in docs/records.md";
+        ASSERT_NE(row, std::string::npos) << "no row '" << cheat.row << "' in docs/verify.md";
         EXPECT_NE(docs.substr(row, docs.find('\n', row) - row).find(cheat.message), std::string::npos)
             << cheat.row;
     }

@@ -181,7 +181,7 @@ TEST(ScaleStoreTest, RepeatedForwardAndGraphsChangeNoBit) {
         SCOPED_TRACE(fmt::format("{} exact steps", exact));
         Engine plain(config_of(exact));
         const std::vector<double> expected = plain.losses();
-        const Settings repeat = {"memory.activation_checkpointing=full", "memory.checkpointed_blocks=all"};
+        const Settings repeat = {"memory.activation_checkpointing=full"};
         Engine repeated(config_of(exact, repeat)), graphs(config_of(exact), true),
             both(config_of(exact, repeat), true);
         for (Engine* engine : {&repeated, &graphs, &both}) {

@@ -195,7 +195,7 @@ void expect_same_on_all_ranks(World& world, const std::string& title, const std:
     if (different == hashes.end()) return;
     const auto rank = static_cast<size_t>(different - hashes.begin()),
                own = static_cast<size_t>(world.rank());
-    // All ranks see the same hashes, so that all know whose texts are wanted.
+    // All ranks have the same hashes, so each rank can tell whether its text is needed.
     const std::vector<std::string> texts = world.all_gather(own == 0 || own == rank ? text : "");
     const std::vector<std::string> first = split_lines(texts[0]), other = split_lines(texts[rank]);
     size_t at = 0;

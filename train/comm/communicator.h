@@ -1,15 +1,14 @@
-// Communicator and World: what every way of talking between ranks offers.
+// Communicator and World: interfaces of communication between ranks.
 //
-// A World is the set of all ranks; it connects communicators and does the few small exchanges that the host
-// needs. A Communicator enqueues collectives over one group of ranks on a Stream, like any other work.
+// A World is the set of all ranks. It connects communicators and provides the few small exchanges between hosts. A Communicator
+// enqueues collectives over one group of ranks on a Stream, like any other work.
 //
-// Every sum has ONE order: element e of the result is x_0[e] + x_1[e] + ... + x_(n-1)[e] over the members of
-// the group in their order, accumulated in f32 from left to right and rounded once to the tensor's type. So
-// results are bitwise equal on all ranks, from run to run, and from one implementation on host memory to
-// another, whatever the sizes.
+// Sums have a fixed order. Element e of the result is x_0[e] + x_1[e] + ... + x_(n-1)[e] over the members in group order,
+// accumulated in f32 from left to right and rounded once to the tensor's type. Results are therefore bitwise equal on all
+// ranks, in all runs and in all implementations on host memory, for any size.
 //
-// Goals: streams and errors behave as for all other work; a peer that is gone or hangs ends everybody (exit
-// code 5). Non-goals: averages (the scale is the caller's), groups that change, messages between two ranks.
+// Goals: streams and errors behave as for all other work; a lost or hanging peer ends all ranks (exit code 5). Non-goals:
+// averages (the caller scales), changing groups, point-to-point messages.
 #pragma once
 
 #include <atomic>
@@ -26,9 +25,8 @@
 
 namespace speedrun {
 
-// What a member sends in an all_to_all and where it receives: `count` elements from `begin` on, of the input
-// for (or of the output from) the member with this index. Slices between two members arrive in the order in
-// which both list them.
+// A range of elements that a member sends or receives in an all_to_all: `count` elements from `begin`, in the input for member
+// `member` or in the output from it. Slices between two members are matched in the order in which both list them.
 struct Slice {
     int member = 0;
     int64_t begin = 0, count = 0;
@@ -37,8 +35,8 @@ struct Exchange {
     std::vector<Slice> sends, receives;
 };
 
-// One collective as an implementation sees it; arguments are checked. `count` is in elements: of the buffer
-// for all_reduce and broadcast, of one member's part for the others; 0 for all_to_all.
+// One collective as passed to an implementation; the arguments are checked. `count` is in elements: the buffer for all_reduce
+// and broadcast, one member's part for the others, 0 for all_to_all.
 struct CollectiveCall {
     Collective kind = Collective::barrier;
     void* output = nullptr;
@@ -52,9 +50,8 @@ struct CollectiveCall {
     std::string describe() const;  // "reduce_scatter of f32[96] per rank"
 };
 
-// Must outlive the work that was enqueued through it. All members enqueue the same collectives in the same
-// order; use one communicator on one stream. Tensors are contiguous, f32 or bf16; wrong sizes throw when
-// enqueuing.
+// Must outlive the work enqueued through it. All members enqueue the same collectives in the same order. One communicator
+// serves one stream. Tensors are contiguous, f32 or bf16; wrong sizes throw when enqueuing.
 class Communicator {
   public:
     Communicator(std::string name, Group group) : name_(std::move(name)), group_(std::move(group)) {}
@@ -67,28 +64,27 @@ class Communicator {
     int size() const { return group_.size(); }
     int index() const { return group_.index; }
 
-    // values <- sum over the members, or the largest (f32, none negative). In place, any size.
+    // values <- sum over the members, or the maximum (f32, not negative). In place, any size.
     void all_reduce(const Tensor& values, Stream& stream, Reduction reduction = Reduction::sum);
-    // output [k] <- part `index` of the sum over the members of input [n k]. output may be that part of
-    // input.
+    // output [k] <- part `index` of the sum over the members of input [n k]. output may alias that part of input.
     void reduce_scatter(const Tensor& output, const Tensor& input, Stream& stream);
-    // output [n k] <- the inputs [k] of all members, in order. input may be part `index` of output.
+    // output [n k] <- the inputs [k] of all members, in order. input may alias part `index` of output.
     void all_gather(const Tensor& output, const Tensor& input, Stream& stream);
-    // Slices of output [any] <- slices of the members' inputs [any], this one's own among them. Input and
-    // output must not overlap.
+    // Slices of output [any] <- slices of the members' inputs [any], including this member's own. Input and output must not
+    // overlap.
     void all_to_all(const Tensor& output, const Tensor& input, std::shared_ptr<const Exchange> exchange,
                     Stream& stream);
-    // For an exchange that outlives the work.
+    // As above, for an exchange that outlives the work.
     void all_to_all(const Tensor& output, const Tensor& input, const Exchange& exchange, Stream& stream) {
         all_to_all(output, input, std::shared_ptr<const Exchange>(std::shared_ptr<void>(), &exchange),
                    stream);
     }
-    // values <- those of member `root`.
+    // values <- the values of member `root`.
     void broadcast(const Tensor& values, int root, Stream& stream);
-    // Work enqueued later on the stream runs after all members have come here.
+    // Work enqueued later on the stream runs after all members have reached the barrier.
     void barrier(Stream& stream);
 
-    // For communicators that wrap another: a call whose arguments were checked.
+    // Used by wrapping communicators: enqueues a call with checked arguments.
     void count_and_enqueue(const CollectiveCall& call, Stream& stream);
 
     // Sets the meter that times later collectives; null: none. The meter must outlive them.
@@ -97,16 +93,15 @@ class Communicator {
         timed_as_ = kind;
     }
 
-    // Counts by kind of collective. Calls count when enqueued, bytes when sent: exact after the stream is
-    // synchronised.
+    // Counters by kind of collective. Calls are counted when enqueued, bytes when sent: exact after the stream is synchronised.
     virtual CollectiveCounts counts() const;
-    // `into` <- the sum of the counts of these (null: none) as of all that is enqueued on the stream so far,
-    // once what is enqueued next runs.
+    // Adds the counters of `all` (entries may be null) and stores the sum in `into`, as of the work enqueued on the stream so
+    // far. Valid once work enqueued later runs.
     static void count_at(CollectiveCounts& into, std::vector<const Communicator*> all, Stream& stream);
 
   protected:
     virtual void enqueue(const CollectiveCall& call, Stream& stream) = 0;
-    // Bytes that this member sends to others in an all_to_all.
+    // Returns the bytes that this member sends to others in an all_to_all.
     int64_t sent_bytes(const CollectiveCall& call) const;
     void count_sent(Collective kind, int64_t bytes) { sent_[static_cast<size_t>(kind)] += bytes; }
 
@@ -119,12 +114,11 @@ class Communicator {
 };
 
 struct WorldOptions {
-    // How long a rank waits for a peer, without any progress, before it takes it for lost. 0 or less: usage
-    // error.
+    // Time without progress after which a rank considers its peer lost. Must be positive, else usage error.
     double timeout_s = 60;
 };
 
-// All ranks of a run. Host calls come from one thread, in the same order on all ranks.
+// All ranks of a run. Host calls are made from one thread, in the same order on all ranks.
 class World {
   public:
     virtual ~World() = default;
@@ -133,19 +127,19 @@ class World {
     virtual int local_rank() const = 0;  // among the ranks of this host
     virtual int local_size() const = 0;
 
-    // Connects the members of each group; collective over all ranks, each naming its own group. Throws, with
-    // the names, if another rank connects something else.
+    // Connects the members of each group. Collective over all ranks; each rank passes its own group. Throws, with the names, if
+    // the ranks pass different names.
     virtual std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) = 0;
-    // The texts of all ranks, by rank.
+    // Returns the texts of all ranks, by rank.
     virtual std::vector<std::string> all_gather(const std::string& text) = 0;
-    // The texts of all ranks, by rank, on the first rank alone; nothing on the others. Takes fewer messages than all_gather.
+    // Returns the texts of all ranks on rank 0, and an empty vector on the others. Takes fewer messages than all_gather.
     virtual std::vector<std::string> gather(const std::string& text);
-    // Tells every rank why the run ends and ends it with this exit code; the first reason given counts.
+    // Sends the reason to every rank and ends all ranks with this exit code. The first reason is used.
     virtual void abort(ExitCode code, const std::string& reason) = 0;
-    // Waits for all ranks; afterwards this rank may leave. Called once, when all went well.
+    // Waits for all ranks; afterwards this rank may exit. Called once, after success.
     virtual void finish() = 0;
 
-    // Over the values of all ranks, in rank order.
+    // Reductions over the values of all ranks, in rank order.
     double sum(double value);
     double min(double value);
     double max(double value);
@@ -155,8 +149,7 @@ class World {
     std::vector<double> gather(double value);
 };
 
-// Throws on every rank, naming the first rank and line that differ from rank 0's, unless all ranks pass the
-// same lines.
+// Throws on every rank unless all ranks pass the same lines. The message names the first rank and line that differ from rank 0.
 void expect_same_on_all_ranks(World& world, const std::string& title, const std::vector<std::string>& lines);
 
 }  // namespace speedrun

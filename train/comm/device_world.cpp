@@ -13,7 +13,7 @@ namespace speedrun {
 
 namespace {
 
-// Why NCCL cannot serve these ranks, the same on all of them; empty: it can.
+// Returns why NCCL cannot serve these ranks, the same on all ranks; empty if it can.
 std::string nccl_obstacle(World& world, const Device& device) {
     const std::vector<std::string> reasons = world.all_gather(nccl_unavailable());
     for (size_t rank = 0; rank < reasons.size(); ++rank) {

@@ -1,4 +1,4 @@
-// How ranks talk about tensors that are on GPUs.
+// Selects the world for tensors on GPUs.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,13 @@
 namespace speedrun {
 
 struct DeviceWorld {
-    std::unique_ptr<World> world;  // null: `world` itself serves, its communicators can read the memory
-    std::string note;              // what a user should know of the choice, one sentence; empty: nothing
+    std::unique_ptr<World> world;  // null: `world` itself, as its communicators can read the memory
+    std::string note;              // one sentence for the user about the choice; may be empty
 };
 
-// The world for tensors of this device as `parallel.communicator` has it; auto: NCCL where every rank has a
-// GPU of its own and the library, else copies staged through the host. Collective over the ranks, which all
-// decide alike. `world` and `device` must outlive the result. JointError (usage) if NCCL is asked for and
-// cannot be had.
+// Returns the world for tensors of this device, as `parallel.communicator` selects it. auto: NCCL if the library is available
+// and every rank has its own GPU, else copies staged through the host. Collective over the ranks, which all make the same
+// choice. `world` and `device` must outlive the result. Throws JointError (usage) if NCCL is requested but not available.
 DeviceWorld make_device_world(World& world, Device& device, const ParallelConfig& config);
 
 }  // namespace speedrun

@@ -1,6 +1,5 @@
-// EvenSplit: `count` things (rows of dimension 0, elements of a buffer) over `parts` ranks, in order. Every
-// part has the same size, count / parts rounded up; the last parts are short or empty, and what they lack is
-// padding.
+// EvenSplit: divides `count` items (rows of dimension 0, elements of a buffer) into `parts` contiguous ranges, one per rank.
+// Every part has the same padded size, count / parts rounded up; the last parts may be short or empty.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ struct EvenSplit {
     int64_t padded() const { return per_part() * parts; }
     int64_t padding() const { return padded() - count; }
     int64_t begin(int64_t part) const { return std::min(part * per_part(), count); }
-    int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }  // without the padding
+    int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }  // without padding
 };
 
 }  // namespace speedrun

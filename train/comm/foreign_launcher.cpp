@@ -20,8 +20,7 @@ constexpr std::array kTorch{"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 constexpr std::array kSlurm{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",  "SLURM_NPROCS",
                             "SLURM_PROCID",         "SLURM_STEP_ID", "SLURM_STEPID"};
 constexpr int64_t kMostProcesses = 100'000'000;
-constexpr int64_t kFirstSpecialStep =
-    0xfffffff0;  // Slurm's steps of batch scripts, interactive shells and so on
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;  // Slurm's steps of batch scripts, interactive shells etc.
 
 class Claims {
   public:
@@ -43,7 +42,7 @@ class Claims {
         return LauncherClaim{fmt::format("{}={}", variable, *value), *value, is_started};
     }
 
-    // A rank above 0 has ranks below it.
+    // A rank r > 0 implies at least r + 1 ranks.
     std::optional<LauncherClaim> rank(const char* variable) const {
         const std::optional<int64_t> value = number(variable);
         if (!value || *value < 1) return std::nullopt;

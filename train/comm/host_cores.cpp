@@ -44,7 +44,8 @@ CoreSet available_cores() {
     if (host.tasks) set.tasks = host.tasks->left;
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0) return set;  // more cores than it can tell of
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        return set;  // fails if the host has more cores than cpu_set_t
     for (int core = 0; core < CPU_SETSIZE; ++core) {
         if (CPU_ISSET(core, &cores)) set.cores.push_back(core);
     }
@@ -62,7 +63,7 @@ int share_of_cores(const std::vector<CoreSet>& processes, size_t own) {
         }
         share += 1.0 / users;
     }
-    constexpr double kRounding = 1e-6;  // three thirds make one
+    constexpr double kRounding = 1e-6;  // three thirds add up to 1
     HostThreads host{.cores = std::max(1, static_cast<int>(share + kRounding)), .limit = {}, .tasks = {}};
     if (self.limit > 0) host.limit = CoreLimit{.cores = self.limit, .source = {}};
     if (self.tasks >= 0) host.tasks = AmountLimit{.limit = self.tasks, .left = self.tasks, .source = {}};

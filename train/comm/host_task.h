@@ -1,5 +1,4 @@
-// Host code in the order of a stream: the one place that knows how each kind of stream runs a collective on
-// host memory.
+// Runs host code in stream order: the only place that depends on how each kind of stream runs a collective on host memory.
 #pragma once
 
 #include <functional>
@@ -8,9 +7,8 @@
 
 namespace speedrun {
 
-// Runs `work` on the stream's own thread, after all that was enqueued before and before all that will be. An
-// error that it throws reaches the host at Stream::synchronize. `label` lives for ever. `work` gets at the
-// memory of the host alone, also on a GPU's stream.
+// Runs `work` on the stream's own thread, in stream order. An error that it throws is rethrown by Stream::synchronize. `label`
+// must have static storage. `work` may access host memory only, also on a stream of a GPU.
 void enqueue_on_host(Stream& stream, const char* label, std::function<void()> work);
 
 }  // namespace speedrun

@@ -9,7 +9,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr char kFine = '0';  // then the exit code as one digit, and the text
+constexpr char kFine = '0';  // no error; else the exit code as one digit, then the text
 
 std::string outcome_of(const std::function<void()>& check) {
     try {
@@ -33,7 +33,7 @@ void throw_first(World& world, const std::string& outcome) {
     std::string text;
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
         if (!failed(outcomes[rank])) continue;
-        // What many ranks say is said once, by the lowest.
+        // A text reported by several ranks is printed once, for the lowest rank.
         const auto before = outcomes.begin() + static_cast<std::ptrdiff_t>(rank);
         if (std::find(outcomes.begin(), before, outcomes[rank]) != before) continue;
         text += fmt::format("{}rank {}: {}", text.empty() ? "" : "\n", rank, outcomes[rank].substr(1));

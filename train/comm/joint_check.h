@@ -1,4 +1,4 @@
-// Errors that all ranks meet together, so that the user reads them once.
+// Errors found by several ranks, reported to the user once.
 #pragma once
 
 #include <functional>
@@ -7,22 +7,21 @@
 
 namespace speedrun {
 
-// Thrown by every rank at the same point, with the same text and code: nobody is left waiting, and run_rank
-// lets one rank print it.
+// Thrown by every rank at the same point, with the same text and code. No rank is left waiting, and run_rank prints it on one
+// rank.
 class JointError final : public Error {
   public:
     using Error::Error;
 };
 
-// Runs `check` on all ranks; if it throws Error on any, throws JointError on all: the text alone if all say
-// the same, else each text with the rank it comes from, lowest first, and that rank's exit code. The check
-// must not wait for other ranks.
+// Runs `check` on all ranks. If it throws Error on any rank, throws JointError on all: the text alone if it is the same on all
+// ranks, else each text with its rank, lowest rank first, and that rank's exit code. The check must not wait for other ranks.
 void check_together(World& world, const std::function<void()>& check);
-// As above; a null world is one rank alone.
+// As above; a null world is a single rank.
 void check_together(World* world, const std::function<void()>& check);
 
-// Does the same, on a thread, with work that may take some ranks longer than the timeout of lost peers (a slow disk):
-// meanwhile all ranks exchange messages.
+// As above, for work that may take longer on some ranks than the timeout for lost peers (a slow disk). The work runs on a
+// thread, while all ranks exchange messages.
 void work_together(World& world, const std::function<void()>& work);
 
 }  // namespace speedrun

@@ -120,7 +120,7 @@ Mesh resolve_mesh(const ParallelConfig& parallel, int world_size) {
             world_size, others, parallel.replicate, parallel.context, parallel.tensor, others);
     }
     const int64_t shard = parallel.shard == "auto" ? world_size / others : parse_shard(parallel.shard);
-    // Compared by division: the product of two large numbers could wrap around.
+    // Compared by division: the product of two large factors could overflow.
     if (world_size % others != 0 || world_size / others != shard) {
         throw_usage(
             "parallel: replicate {} x shard {} x context {} x tensor {} is not the number of ranks, {}; set "

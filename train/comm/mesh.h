@@ -1,8 +1,7 @@
-// Mesh: the ranks of a run as a grid replicate x shard x context x tensor, and the groups of ranks along its
-// axes. Rank order: tensor varies fastest, then context, shard, replicate, so that the ranks that talk most
-// are neighbours:
+// Mesh: the ranks of a run as a grid replicate x shard x context x tensor, and the groups of ranks along its axes. In rank
+// order tensor varies fastest, then context, shard, replicate, so that ranks with the most traffic are neighbours:
 //     rank = ((r * S + s) * C + c) * T + t.
-// A plain value: knows nothing of MPI, streams or devices.
+// A plain value, independent of MPI, streams and devices.
 #pragma once
 
 #include <array>
@@ -37,7 +36,7 @@ class AxisSet {
     uint8_t bits_ = 0;
 };
 
-// The ranks that a communicator connects, in their order, and which of them we are.
+// The ranks connected by a communicator, in order, and this rank's index.
 struct Group {
     std::vector<int> ranks;  // global ranks, ascending
     int index = 0;           // ranks[index] is this rank
@@ -46,7 +45,7 @@ struct Group {
     std::string describe() const;  // "0 8 16 24"
 };
 
-using MeshCoordinates = std::array<int, kNumAxes>;  // by Axis
+using MeshCoordinates = std::array<int, kNumAxes>;  // index: Axis
 
 class Mesh {
   public:
@@ -60,7 +59,7 @@ class Mesh {
     AxisSet larger_than_one(AxisSet axes) const;
     MeshCoordinates coordinates(int rank) const;
     int rank(const MeshCoordinates& coordinates) const;
-    // All ranks that differ from `rank` on these axes alone. No axis: the rank by itself.
+    // Returns all ranks that differ from `rank` on these axes only. Without axes: the rank itself.
     Group group(int rank, AxisSet axes) const;
     std::string describe() const;  // "replicate 4 x shard 8 x context 1 x tensor 1"
 
@@ -68,8 +67,8 @@ class Mesh {
     std::array<int, kNumAxes> sizes_{1, 1, 1, 1};
 };
 
-// The mesh of section `parallel` for this many ranks; shard "auto" takes what the other axes leave. Usage
-// errors: a product that is not the number of ranks, a shard that is neither "auto" nor a number.
+// Returns the mesh of section `parallel` for this number of ranks. shard "auto" is the quotient of the ranks and the other
+// axes. Usage errors: a product that differs from the number of ranks, a shard that is neither "auto" nor a number.
 Mesh resolve_mesh(const ParallelConfig& parallel, int world_size);
 
 }  // namespace speedrun

@@ -1,6 +1,5 @@
-// Messages between ranks that are processes: what the collectives of message_world need from a transport such
-// as MPI. Nothing here blocks: the waiting is done in one place, PeerWatch::wait, which can tell that a peer
-// is lost.
+// Messages between ranks in separate processes: the interface that message_world needs from a transport such as MPI. No
+// function blocks. The only wait is PeerWatch::wait, which detects lost peers.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +10,26 @@
 
 namespace speedrun {
 
-// Sends and receives that were started together. Memory stays valid until test() has returned true. Going
-// earlier, after an error, cancels what can be cancelled.
+// Sends and receives that were started together. Their memory must stay valid until test() returns true. The destructor cancels
+// pending messages where possible (after an error).
 class PendingMessages {
   public:
     virtual ~PendingMessages() = default;
     virtual void send(int peer, const void* data, int64_t bytes) = 0;
     virtual void receive(int peer, void* data, int64_t bytes) = 0;
-    // Makes progress; true when all are complete. Error with exit code 5, naming the peer, if the transport
-    // reports one or a message has another size than was expected.
+    // Makes progress; returns true once all are complete. Error with exit code 5, naming the peer, if the transport reports an
+    // error or a message has an unexpected size.
     virtual bool test() = 0;
     virtual int64_t num_pending() const = 0;
-    virtual int first_pending_peer() const = 0;  // receives before sends; -1: nothing is pending
+    virtual int first_pending_peer() const = 0;  // receives before sends; -1: none pending
 };
 
-// Messages of one channel never meet those of another; from one rank to another they arrive in order per tag.
+// Channels are separate. Messages from one rank to another arrive in order per tag.
 class MessageChannel {
   public:
     virtual ~MessageChannel() = default;
     virtual std::unique_ptr<PendingMessages> start(int tag) = 0;
-    // Takes a message of at most `bytes` that has arrived from anybody; the sender, or -1 if there is none.
+    // Receives a message of at most `bytes` that has arrived from any rank. Returns the sender; -1 if there is none.
     virtual int try_receive(int tag, void* data, int64_t bytes) = 0;
 };
 
@@ -43,15 +42,15 @@ class MessageTransport {
     virtual int local_size() const = 0;
     // Collective over all ranks.
     virtual std::unique_ptr<MessageChannel> open_channel() = 0;
-    // Leaves in peace; all ranks call it, nothing is pending.
+    // Ends the transport. All ranks call it, with no message pending.
     virtual void close() = 0;
     // Ends the processes of all ranks.
     [[noreturn]] virtual void kill_all(int exit_code) noexcept = 0;
 };
 
-// Was this process started by mpirun or another launcher that speaks MPI?
+// True if this process was started by mpirun or another launcher that supports MPI.
 bool launched_with_mpi();
-// Name and version of the MPI library; "" without one.
+// Returns name and version of the MPI library; "" without one.
 std::string mpi_library_version();
 // Starts MPI with full thread support; usage error if this build has none.
 std::unique_ptr<MessageTransport> make_mpi_transport();

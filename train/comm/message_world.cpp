@@ -20,9 +20,8 @@ namespace {
 
 constexpr int kDataTag = 1, kHostTag = 2;
 
-// Every member sends each other member that one's part directly, and sums its own part in the order of the
-// members. A ring would send as many bytes, but its order of summation would differ from part to part and, in
-// bf16, round at every hop.
+// Every member sends to each other member that member's part directly, and sums its own part in member order. A ring would send
+// the same number of bytes, but its order of summation would differ between parts, and in bf16 it would round at every hop.
 class MessageCommunicator final : public Communicator {
   public:
     MessageCommunicator(std::string name, const Group& group, std::unique_ptr<MessageChannel> channel,
@@ -63,7 +62,7 @@ class MessageCommunicator final : public Communicator {
         }
     }
 
-    // `own` <- the sum (or maximum) over the members of this member's chunk of their inputs.
+    // own <- the sum (or maximum) over the members of this member's chunk of their inputs.
     void reduce(void* own, const CollectiveCall& call, const EvenSplit& chunks, const std::string& what) {
         const int64_t element = size_of(call.dtype);
         const int64_t slice = slice_bytes_ / element;
@@ -89,13 +88,13 @@ class MessageCommunicator final : public Communicator {
     struct Span {
         int64_t begin, count;
     };
-    // Elements of slice `s` of member `i`'s chunk.
+    // Range of slice `s` of member `i`'s chunk, in elements.
     static Span span(const EvenSplit& chunks, int i, int64_t s, int64_t slice) {
         const int64_t skipped = std::min(s * slice, chunks.size(i));
         return {chunks.begin(i) + skipped, std::min(chunks.size(i) - skipped, slice)};
     }
 
-    // Where member i's share of slice s arrives.
+    // Receive buffer for member i's share of slice s.
     void* landing(int i, int64_t s, const CollectiveCall& call, const EvenSplit& chunks) {
         const int64_t bytes = std::min(slice_bytes_, chunks.per_part() * size_of(call.dtype));
         return scratch_.data() + ((s % 2) * size() + i) * bytes;
@@ -118,7 +117,7 @@ class MessageCommunicator final : public Communicator {
         return messages;
     }
 
-    // Every member's chunk of the output goes to all others.
+    // Sends this member's chunk of the output to all others.
     void gather(const CollectiveCall& call, const EvenSplit& chunks, const std::string& what) {
         const int64_t element = size_of(call.dtype);
         char* const output = static_cast<char*>(call.output);
@@ -138,7 +137,7 @@ class MessageCommunicator final : public Communicator {
         char* const output = static_cast<char*>(call.output);
         const char* const input = static_cast<const char*>(call.input);
         const auto messages = channel_->start(kDataTag);
-        std::vector<const Slice*> kept;  // what this member has for itself
+        std::vector<const Slice*> kept;  // slices from this member to itself
         for (const Slice& slice : call.exchange->sends)
             if (slice.member == index()) kept.push_back(&slice);
         size_t copied = 0;
@@ -175,8 +174,9 @@ class MessageCommunicator final : public Communicator {
         watch_.wait(*messages, what);
     }
 
-    // Whoever has heard from the member `step` before it, in all rounds so far, has heard from 2 step members: all of them
-    // after ceil(log2 n) rounds (D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", 1988).
+    // Dissemination barrier: after the round with `step`, each member has heard, directly or indirectly, from 2 step members;
+    // after ceil(log2 n) rounds from all (D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization",
+    // 1988).
     void meet(const std::string& what) {
         for (int step = 1; step < size(); step *= 2) {
             char here = 0, there = 0;
@@ -189,7 +189,7 @@ class MessageCommunicator final : public Communicator {
 
     int member(int i) const { return group().ranks[static_cast<size_t>(i)]; }
 
-    // Begins behind this member, so that not all send to the first one first.
+    // Starts at the next member, so that the members do not all send to member 0 first.
     template <class Work>
     void for_each_peer(Work work) const {
         for (int step = 1; step < size(); ++step) {
@@ -205,7 +205,7 @@ class MessageCommunicator final : public Communicator {
     const std::unique_ptr<MessageChannel> channel_;
     PeerWatch& watch_;
     const int64_t slice_bytes_;
-    std::vector<char> scratch_;  // two slices of every member
+    std::vector<char> scratch_;  // two slices per member
 };
 
 class MessageWorld final : public World {
@@ -232,7 +232,7 @@ class MessageWorld final : public World {
     int local_size() const override { return transport_->local_size(); }
 
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
-        // Also makes sure that all are here: opening a channel cannot tell that somebody is lost.
+        // Also checks that all ranks are present: opening a channel does not detect a lost rank.
         expect_same_on_all_ranks(*this, "communicators", {name});
         return std::make_unique<MessageCommunicator>(name, group, transport_->open_channel(), *watch_,
                                                      slice_bytes_);
@@ -252,10 +252,10 @@ class MessageWorld final : public World {
     void abort(ExitCode code, const std::string& reason) override {
         if (watch_) {
             watch_->end_all(code, reason);
-            // The others are to say why they end, and the launcher kills them as soon as one of us goes.
+            // Lets the other ranks print their reasons: the launcher kills them as soon as one rank exits.
             constexpr std::chrono::milliseconds kLastWords(1000);
             std::this_thread::sleep_for(kLastWords);
-            code = watch_->ended()->code();  // of the first reason
+            code = watch_->ended()->code();  // exit code of the first reason
         }
         transport_->kill_all(static_cast<int>(code));
     }
@@ -269,7 +269,7 @@ class MessageWorld final : public World {
   private:
     const std::unique_ptr<MessageTransport> transport_;
     const int64_t slice_bytes_;
-    std::unique_ptr<PeerWatch> watch_;  // none once finished
+    std::unique_ptr<PeerWatch> watch_;  // null after finish()
     const std::unique_ptr<MessageChannel> channel_;
 };
 

@@ -1,4 +1,4 @@
-// Ranks that are processes and exchange messages: host memory, MPI underneath.
+// Ranks in separate processes that exchange messages: host memory, over MPI.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// Bytes per peer of a slice of a reduction, whole cache lines: while one slice is summed, the next is under way, and the memory
-// that slices arrive in stays small.
+// Bytes per peer of a slice of a reduction, whole cache lines. While one slice is summed the next is received, and the receive
+// buffer stays small.
 inline constexpr int64_t kSliceBytes = 256 << 10;
 
 // World::abort of the result ends all processes and does not return. Tests lower slice_bytes.

@@ -1,4 +1,4 @@
-// The only file that knows MPI.
+// The only file that uses MPI.
 #include <mpi.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class MpiMessages final : public PendingMessages {
     ~MpiMessages() override {
         for (size_t i = 0; i < requests_.size(); ++i) {
             if (requests_[i] == MPI_REQUEST_NULL) continue;
-            // After an error only: results do not matter any more, late messages must not reach freed memory.
+            // After an error only: results are not used any more, but late messages must not be written to freed memory.
             if (parts_[i].receives) MPI_Cancel(&requests_[i]);
             MPI_Request_free(&requests_[i]);
         }
@@ -89,7 +89,7 @@ class MpiMessages final : public PendingMessages {
         bool receives;
     };
 
-    // MPI counts in int. Nothing to send is no message.
+    // MPI counts are int. An empty range sends no message.
     template <class Start>
     static void for_each_piece(int64_t bytes, Start start) {
         constexpr int64_t kPiece = 1 << 30;
@@ -152,7 +152,7 @@ class MpiChannel final : public MessageChannel {
     }
 
   private:
-    // Never freed: MPI_Comm_free is collective, and channels live as long as the run.
+    // Never freed: MPI_Comm_free is collective, and channels have the lifetime of the run.
     const MPI_Comm comm_;
 };
 
@@ -202,8 +202,7 @@ class MpiTransport final : public MessageTransport {
 }  // namespace
 
 std::string mpi_library_version() {
-    // May be called before MPI_Init. Open MPI says more than its version, behind a comma; MPICH on further
-    // lines.
+    // May be called before MPI_Init. Open MPI appends details after a comma, MPICH on further lines.
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;
     check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");

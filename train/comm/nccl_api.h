@@ -1,5 +1,5 @@
-// The functions of NCCL that are used, found at run time: the program starts, and ranks talk through the
-// host, on machines without the library.
+// The functions of NCCL that are used, loaded at run time: the program starts without the library, and ranks then communicate
+// through the host.
 #pragma once
 
 #include <nccl.h>
@@ -28,14 +28,14 @@ struct NcclApi {
     decltype(&::ncclGroupEnd) group_end = nullptr;
 
     std::string version() const;  // "2.28.9"
-    // "ncclAllReduce on 'gather': unhandled system error: <what ncclGetLastError says>".
+    // "ncclAllReduce on 'gather': unhandled system error: <text of ncclGetLastError>".
     std::string describe(ncclResult_t result, const std::string& call) const;
-    // Throws exit code 5 with that text unless it went well.
+    // Throws exit code 5 with that text unless `result` is success.
     void check(ncclResult_t result, const std::string& call) const;
 };
 
-// The functions of libnccl.so.2, looked for where the loader looks. Null, with the reason in `why`, if they
-// are not to be had. Loaded once.
+// Returns the functions of libnccl.so.2, found by the loader's search path. Null, with the reason in `why`, if the library is
+// not available. Loaded once.
 const NcclApi* load_nccl(std::string& why);
 
 }  // namespace speedrun

@@ -33,7 +33,7 @@ NcclWatch::~NcclWatch() {
 
 void NcclWatch::add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame) {
     std::lock_guard lock(mutex_);
-    // The latest first: where all of them report an error, one that is used is named, not what they were split from.
+    // Newest first, so that an error names a communicator in use, not its parent.
     watched_.push_front({comm, name, std::move(blame), {}});
 }
 
@@ -106,13 +106,13 @@ void NcclWatch::run() {
     try {
         use_gpu(device_);
         while (!stop_ && reason.empty()) {
-            clock_.read();  // also while nothing is under way
+            clock_.read();  // also while no collective is pending
             for (Watched& watched : watched_) {
                 reason = look(watched);
                 if (!reason.empty()) break;
                 reason = late(watched);
                 if (reason.empty()) continue;
-                blaming_ = true;  // `watched` stays
+                blaming_ = true;  // keeps `watched` valid
                 lock.unlock();
                 const std::string missing = watched.blame();
                 lock.lock();
@@ -128,11 +128,10 @@ void NcclWatch::run() {
     }
     if (reason.empty()) return;
     lost_ = reason;
-    lock.unlock();  // the host may be inside NCCL, and hold no lock of ours
+    lock.unlock();  // the host may be inside NCCL, without holding mutex_
     on_lost_(reason);
     lock.lock();
-    for (const Watched& watched : watched_)
-        api_.comm_abort(watched.comm);  // nothing to do if that fails, too
+    for (const Watched& watched : watched_) api_.comm_abort(watched.comm);  // errors are ignored
     watched_.clear();
 }
 

@@ -1,5 +1,5 @@
-// NcclWatch: ends the run when a collective of NCCL fails or does not come to its end. Nobody else would
-// notice: the host waits for a stream, and the stream for a peer that is gone.
+// NcclWatch: ends the run when a collective of NCCL fails or does not complete. Otherwise a lost peer blocks the stream, and
+// the host blocks on the stream.
 #pragma once
 
 #include <condition_variable>
@@ -21,24 +21,24 @@ namespace speedrun {
 
 class NcclWatch {
   public:
-    // on_lost: called once, from the watch's thread, with the reason; then all communicators are aborted.
+    // on_lost: called once, from the watch's thread, with the reason; afterwards all communicators are aborted.
     NcclWatch(const NcclApi& api, Device& device, double timeout_s,
               std::function<void(const std::string&)> on_lost);
     ~NcclWatch();
     NcclWatch(const NcclWatch&) = delete;
     NcclWatch& operator=(const NcclWatch&) = delete;
 
-    // Watches the communicator until it is taken back; false then: it has been aborted, and is no more.
-    // blame: finds out, from the watch's thread, who is missing in its group; empty: nobody.
+    // Watches the communicator until remove(), which returns false if it has been aborted and is invalid. blame: called on the
+    // watch's thread, names the ranks of the group that are missing; empty: none.
     void add(ncclComm_t comm, const std::string& name, std::function<std::string()> blame);
     [[nodiscard]] bool remove(ncclComm_t comm);
 
-    // Around the enqueuing of a collective. The time runs while the host is between the two, and on the
-    // stream from when the collective is next.
+    // Called before and after enqueuing a collective. The timeout runs while the host is between the two calls, and on the
+    // stream from the time when the collective is next.
     void begin(ncclComm_t comm, const std::string& what, Stream& stream);
     void end(ncclComm_t comm, Stream& stream);
 
-    // Throws the reason, exit code 5, after something was lost.
+    // Throws the reason, exit code 5, after a loss.
     void throw_if_lost() const;
 
   private:
@@ -46,7 +46,7 @@ class NcclWatch {
         std::string what;
         std::unique_ptr<Event> next, done;  // on the stream
         bool enqueued = false;
-        std::optional<Silence> since;  // its time runs
+        std::optional<Silence> since;  // start of its timeout
     };
     struct Watched {
         ncclComm_t comm;
@@ -56,8 +56,8 @@ class NcclWatch {
     };
 
     void run();
-    std::string look(Watched& watched);  // what is wrong; empty: nothing
-    std::string late(Watched& watched);  // the same, of time alone
+    std::string look(Watched& watched);  // returns the error; empty: none
+    std::string late(Watched& watched);  // returns the timeout error; empty: none
     Watched& find(ncclComm_t comm);
     std::unique_ptr<Event> event();
 
@@ -66,13 +66,13 @@ class NcclWatch {
     const double timeout_s_;
     RunningClock clock_;
     const std::function<void(const std::string&)> on_lost_;
-    mutable std::mutex mutex_;  // guards all below
+    mutable std::mutex mutex_;  // guards the members below
     std::condition_variable changed_;
     bool stop_ = false, blaming_ = false;
     std::string lost_;
     std::list<Watched> watched_;
     std::vector<std::unique_ptr<Event>> spare_;
-    std::thread thread_;  // last: starts when all else is ready
+    std::thread thread_;  // last: starts once all other members are initialised
 };
 
 }  // namespace speedrun

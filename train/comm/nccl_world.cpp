@@ -28,8 +28,8 @@ ncclDataType_t nccl_type(DType dtype) {
     return dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
 }
 
-// What all communicators are split from; nothing is sent through it. They keep it, and it is watched as they are, so that it ends
-// with them when a rank is lost.
+// The parent of all communicators; no data is sent through it. Each communicator holds a reference. It is watched too, so that
+// it is aborted with them when a rank is lost.
 class AllRanks {
   public:
     AllRanks(const NcclApi& api, ncclComm_t comm, std::shared_ptr<NcclWatch> watch)
@@ -69,8 +69,8 @@ class NcclCommunicator final : public Communicator {
     }
 
     ~NcclCommunicator() override {
-        if (!watch_->remove(comm_)) return;  // it has been aborted
-        // Destroying waits for the others, who do not come when something goes wrong here.
+        if (!watch_->remove(comm_)) return;  // already aborted
+        // Destroying waits for the other members, which do not call it after an error on this rank.
         if (std::uncaught_exceptions() > 0)
             api_.comm_abort(comm_);
         else
@@ -78,7 +78,7 @@ class NcclCommunicator final : public Communicator {
     }
 
   private:
-    // All whose collective does not end come here. The host's communicator can tell who does not.
+    // Every rank with a pending collective calls this, so the host's communicator finds the missing ranks.
     std::string find_missing() const {
         try {
             CpuDevice host(1);
@@ -115,7 +115,7 @@ class NcclCommunicator final : public Communicator {
         };
         switch (call.kind) {
             case Collective::all_reduce:
-                // Values that are not negative order as their bits do, and so no NaN is lost.
+                // Non-negative values are ordered as their bits, so NaN is kept.
                 if (call.reduction == Reduction::max) {
                     return check(
                         api_.all_reduce(call.input, call.output, count, ncclUint32, ncclMax, comm_, stream),
@@ -131,7 +131,7 @@ class NcclCommunicator final : public Communicator {
                 return check(api_.all_gather(call.input, call.output, count, type, comm_, stream),
                              "ncclAllGather");
             case Collective::all_to_all: {
-                // Not ncclAlltoAll, which came with 2.28.
+                // ncclAlltoAll requires NCCL 2.28.
                 const int64_t element = size_of(call.dtype);
                 check(api_.group_start(), "ncclGroupStart");
                 for (const Slice& slice : call.exchange->sends) {
@@ -162,7 +162,7 @@ class NcclCommunicator final : public Communicator {
     const std::shared_ptr<NcclWatch> watch_;
     const std::unique_ptr<Communicator> roll_call_;
     Device& device_;
-    Buffer word_;  // of barriers
+    Buffer word_;  // dummy value of barriers
 };
 
 class NcclWorld final : public WrappedWorld {
@@ -175,7 +175,7 @@ class NcclWorld final : public WrappedWorld {
           watch_(std::make_shared<NcclWatch>(
               api_, device, options.timeout_s, [&inner](const std::string& reason) {
                   std::fprintf(stderr, "error: rank %d: %s\n", inner.rank(), reason.c_str());
-                  inner.abort(ExitCode::communication, reason);  // of ranks that are processes: no return
+                  inner.abort(ExitCode::communication, reason);  // does not return if ranks are processes
               })) {}
 
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
@@ -221,8 +221,9 @@ class NcclWorld final : public WrappedWorld {
             watch_);
     }
 
-    // What `function` makes, on a thread of its own: NCCL waits for the whole group, and not in vain for ever. What `make` holds is
-    // let go before the answer is there: the last to let go of all ranks' communicator must not be a thread that nobody waits for.
+    // Returns the communicator created by `make`, called on its own thread: NCCL may wait for the whole group without a
+    // timeout. The captures of `make` are released before the result is set: the last reference to the parent of all
+    // communicators must not be released by a thread that is never joined.
     template <class Make>
     ncclComm_t connected(const std::string& what, const char* function, Make make) {
         std::promise<ncclComm_t> promise;
@@ -259,7 +260,7 @@ class NcclWorld final : public WrappedWorld {
     Device& device_;
     const NcclOptions options_;
     const std::shared_ptr<NcclWatch> watch_;
-    std::shared_ptr<AllRanks> all_;  // from the first communicator on
+    std::shared_ptr<AllRanks> all_;  // set by the first communicator
 };
 
 }  // namespace

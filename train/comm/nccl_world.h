@@ -1,8 +1,8 @@
-// A world whose collectives are NCCL's, from GPU to GPU. Another world does the host's exchanges and carries
-// NCCL's ids. Every communicator is one of NCCL, so reducing and gathering never wait for each other.
+// A world with NCCL collectives, from GPU to GPU. Another world provides the host's exchanges and distributes NCCL's ids. Every
+// communicator has its own NCCL communicator, so reductions and gathers never wait for each other.
 //
-// The order of NCCL's sums is its own: the same from run to run on the same machines, equal on all ranks, but
-// not that of the other worlds; in bf16 it rounds at every hop, so what is to be exact is reduced in f32.
+// NCCL chooses the order of its sums: reproducible on the same machines and equal on all ranks, but different from the other
+// worlds. In bf16 it rounds at every hop, so sums that must be exact are reduced in f32.
 #pragma once
 
 #include <memory>
@@ -13,23 +13,22 @@
 namespace speedrun {
 
 struct NcclOptions {
-    int max_ctas = 0;       // blocks of the GPU that a collective may take; 0: NCCL decides
+    int max_ctas = 0;       // thread blocks per collective; 0: chosen by NCCL
     double timeout_s = 60;  // as in WorldOptions
-    // Limit for connecting the ranks, which on many hosts takes longer than any collective.
+    // Limit for connecting the ranks, which takes longer than any collective on many hosts.
     double start_timeout_s = 600;
 };
 
-// Can NCCL be had here (libnccl.so.2, and a build that knows it)? Else the reason.
+// Returns the reason why NCCL (libnccl.so.2, and a build with NCCL) is not available; empty if it is.
 std::string nccl_unavailable();
-// "2.28.9"; only where it can be had.
+// "2.28.9". Requires that NCCL is available.
 std::string nccl_version();
 
-// `world` and `device`, a GPU that no other rank has, must outlive the result. Sent bytes are counted by the
-// formulas of collective.h: NCCL does not tell. The ranks are connected once, by the first communicator; each is split from that
-// (ncclCommSplit), which needs no new connection. Nor does it enter its buffers in the memory table. An error,
-// or a collective that does not end in time, is printed and ends the run with exit code 5; who is missing
-// then is found out through `world`, which may take as long again. Collectives may be captured in graphs,
-// unwatched.
+// `world` and `device` must outlive the result; no other rank may use the GPU. Sent bytes are computed by the formulas of
+// collective.h, as NCCL does not report them. The first communicator connects the ranks; each communicator is split from it
+// (ncclCommSplit), which needs no new connection. NCCL's buffers are not in the memory table. An error or a timeout is printed
+// and ends the run with exit code 5. The missing ranks are then found through `world`, which may take the same time again.
+// Collectives may be captured in graphs; captured ones are not watched.
 std::unique_ptr<World> make_nccl_world(World& world, Device& device, const NcclOptions& options);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Stands in for mpi_transport.cpp in a build without MPI.
+// Replaces mpi_transport.cpp in a build without MPI.
 #include "kernels/device/error.h"
 #include "train/comm/message_channel.h"
 

@@ -1,4 +1,4 @@
-// NCCL of a build without it.
+// Replaces nccl_world.cpp in a build without NCCL.
 #include "train/comm/nccl_world.h"
 
 namespace speedrun {

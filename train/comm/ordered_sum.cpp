@@ -8,8 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// Elements that are summed at a time: they stay in the first-level cache while one input after the other is
-// added.
+// Elements per tile: the accumulators stay in the L1 cache while the inputs are added one by one.
 constexpr int64_t kTile = 1024;
 
 template <class T>

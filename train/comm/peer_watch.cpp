@@ -14,12 +14,11 @@ namespace {
 
 constexpr int kControlTag = 1;
 constexpr auto kPeriod =
-    std::chrono::milliseconds(10);  // period of the watch's thread; idle, it costs nothing measurable
-constexpr double kAnswer = 2;       // s; a watch answers within its period, if it still runs
-constexpr std::chrono::milliseconds kSend(500);  // for the news of the end to leave
-constexpr double kUnwind = 3;                    // s; for a rank to end by itself once it knows
-// A wait first gives its time slice away, then sleeps: ranks that share a core must let the one they wait for
-// run.
+    std::chrono::milliseconds(10);               // period of the watch's thread; no measurable cost when idle
+constexpr double kAnswer = 2;                    // s; a running watch answers within its period
+constexpr std::chrono::milliseconds kSend(500);  // time to send the notification of the end
+constexpr double kUnwind = 3;                    // s; for a notified rank to exit by itself
+// A wait first yields its time slice, then sleeps: on a shared core, the awaited rank must be able to run.
 constexpr int kYields = 200;
 constexpr auto kNap = std::chrono::microseconds(20);
 
@@ -37,7 +36,7 @@ PeerWatch::~PeerWatch() {
     thread_.join();
 }
 
-// A wait that has lasted long enough to tell others about.
+// A wait that has lasted long enough to be reported to other ranks.
 class PeerWatch::ListedWait {
   public:
     ListedWait(PeerWatch& watch, const std::string& what) : watch_(watch) {
@@ -127,7 +126,7 @@ std::optional<PeerWatch::Control> PeerWatch::ask(int peer) {
     Silence silence(clock_);
     while (!answers_.contains(peer) && !ended_ && !silence.exceeds(kAnswer))
         answered_.wait_for(lock, kPeriod);
-    if (ended_) throw Error(*ended_);  // another rank found it first
+    if (ended_) throw Error(*ended_);  // another rank found the cause first
     const auto found = answers_.find(peer);
     if (found == answers_.end()) return std::nullopt;
     return found->second;

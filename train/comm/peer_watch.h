@@ -1,12 +1,12 @@
-// PeerWatch: waits for messages, and finds out who is to blame when they do not come.
+// PeerWatch: waits for messages and identifies the rank that caused a timeout.
 //
-// A wait that makes no progress for the timeout ends the run; time in which this rank itself was stopped does not count. To name
-// the right rank, the waiting one asks the sender of its message for the rank that the sender waits for, and follows the answers.
-// A rank that waits for none hangs outside of communication; one whose watch does not answer is dead or stopped; a circle is
-// collectives enqueued in different orders. Then all ranks are told, their waits throw the same reason, and a rank that does not
-// end by itself is ended by its watch.
+// A wait without progress for the timeout ends the run; time in which this rank itself was stopped does not count. To find the
+// responsible rank, the waiting rank asks the sender of its message for the rank that the sender waits for, and follows the
+// answers. A rank that waits for none hangs outside of communication. A rank without an answer is dead or stopped. A cycle
+// means that collectives were enqueued in different orders. All ranks are then notified, and their waits throw the same reason.
+// The watch ends a rank that does not exit by itself.
 //
-// The answering is done by a thread per rank on a channel of its own. Nothing is sent while all goes well.
+// A thread per rank answers, on a channel of its own. No message is sent without a timeout.
 #pragma once
 
 #include <atomic>
@@ -34,25 +34,26 @@ class PeerWatch {
     PeerWatch(const PeerWatch&) = delete;
     PeerWatch& operator=(const PeerWatch&) = delete;
 
-    // The host of every rank, for messages: where there are several, ranks are named with theirs. Before other threads wait.
+    // Sets the host of every rank, for messages: with several hosts, ranks are named with theirs. Call it before other threads
+    // wait.
     void set_hosts(std::vector<std::string> hosts);
 
-    // Until all messages are there; any thread. `what` names the collective. Throws exit code 5 when a peer
-    // is lost, and the reason of whoever ended the run.
+    // Waits until all messages are complete; any thread. `what` names the collective. Throws exit code 5 when a peer is lost,
+    // or the reason given by a rank that ended the run.
     void wait(PendingMessages& messages, const std::string& what);
-    // Tells all ranks to end. The first reason counts, here and there. Returns when the messages are out, or
-    // a moment later.
+    // Notifies all ranks to end. The first reason is used, on this rank and on the others. Returns when the messages are sent,
+    // or after a short timeout.
     void end_all(ExitCode code, const std::string& reason);
-    // The reason given to or by end_all, if any.
+    // Returns the reason passed to end_all on any rank, if any.
     std::optional<Error> ended() const;
-    // This rank is about to leave in order: its watch must not end it any more.
+    // Called before a regular exit: the watch no longer ends this rank.
     void disarm() { armed_ = false; }
 
   private:
     enum class Kind : int32_t { question, waits, waits_not, end };
     struct Control {
         Kind kind;
-        int32_t value;  // waits: for which rank; end: the exit code
+        int32_t value;  // waits: the awaited rank; end: the exit code
         char text[1016];
     };
     struct Wait {
@@ -78,20 +79,20 @@ class PeerWatch {
     MessageTransport& transport_;
     const double timeout_s_;
     RunningClock clock_;
-    std::vector<std::string> hosts_;  // by rank; empty: one host
+    std::vector<std::string> hosts_;  // index: rank; empty: one host
     const std::unique_ptr<MessageChannel> channel_;
     std::atomic<bool> ending_ = false, armed_ = true, stop_ = false;
 
-    mutable std::mutex mutex_;  // guards all below
+    mutable std::mutex mutex_;  // guards the members below
     std::condition_variable answered_;
-    std::list<Wait> waits_;           // of this rank's threads, oldest first
-    std::map<int, Control> answers_;  // by rank
+    std::list<Wait> waits_;           // waits of this rank's threads, oldest first
+    std::map<int, Control> answers_;  // key: rank
     std::deque<std::pair<int, Control>> outbox_;
     int64_t num_unsent_ = 0;  // posted, not yet complete
     std::optional<Error> ended_;
 
-    std::list<Outgoing> outgoing_;  // of the thread alone
-    std::thread thread_;            // last: starts when all else is ready
+    std::list<Outgoing> outgoing_;  // used by the thread only
+    std::thread thread_;            // last: starts once all other members are initialised
 };
 
 }  // namespace speedrun

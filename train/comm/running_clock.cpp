@@ -21,7 +21,7 @@ RunningClock::Reading RunningClock::read() {
     return reading_;
 }
 
-// CLOCK_BOOTTIME, unlike CLOCK_MONOTONIC, includes the time in which the host was suspended.
+// CLOCK_BOOTTIME, unlike CLOCK_MONOTONIC, includes the time in which the host is suspended.
 double RunningClock::seconds_since_boot() {
     timespec time{};
     if (clock_gettime(CLOCK_BOOTTIME, &time) != 0) clock_gettime(CLOCK_MONOTONIC, &time);

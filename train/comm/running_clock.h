@@ -1,5 +1,5 @@
-// Time in which this process ran. A rank that is stopped (SIGSTOP, a frozen container) or suspended with its host must not count
-// that time as silence of its peers: all of them may have been stopped together.
+// Time in which this process ran. Time in which a rank is stopped (SIGSTOP, a frozen container) or suspended with its host must
+// not count as silence of its peers: all ranks may have been stopped together.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ class RunningClock {
     using Source = std::function<double()>;
     struct Reading {
         double seconds;      // in which the process ran
-        int64_t num_pauses;  // noticed so far
-        double pause_s;      // length of the last one
+        int64_t num_pauses;  // detected so far
+        double pause_s;      // duration of the last pause
     };
 
-    // limit_s: the longest wait that is measured. A gap of half of it is a pause.
+    // limit_s: the longest wait to measure. A gap of half of it is a pause.
     explicit RunningClock(double limit_s, Source source = seconds_since_boot);
 
-    // Returns the time; any thread. Some thread must call it every kLongestTick: of a longer gap no more than that counts.
+    // Returns the time; any thread. Some thread must call it every kLongestTick; of a longer gap only kLongestTick counts.
     Reading read();
 
     static constexpr double kLongestTick = 0.25;  // s
@@ -30,17 +30,17 @@ class RunningClock {
   private:
     const double pause_s_;
     const Source source_;
-    std::mutex mutex_;  // guards all below
+    std::mutex mutex_;  // guards the members below
     double last_;
     Reading reading_{};
 };
 
-// How long a peer has been silent. A pause of this process starts it afresh: peers that were stopped too may continue later.
+// Duration of a peer's silence. A pause of this process restarts it: peers that were stopped too may continue later.
 class Silence {
   public:
     explicit Silence(RunningClock& clock) : clock_(&clock) { restart(); }
     void restart() { since_ = clock_->read(); }
-    // True if it has lasted longer.
+    // True if the silence is longer than `seconds`.
     bool exceeds(double seconds);
 
   private:

@@ -1,4 +1,4 @@
-// The world of one rank: sums are what they were, gathers are copies.
+// The world of one rank: reductions are the identity, gathers are copies.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,7 @@ class SimulatedCommunicator final : public Communicator {
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         inner_->count_and_enqueue(call, stream);
-        // Asleep after the exchange, not before: a collective begins when its last member comes.
+        // The sleep follows the exchange: a collective starts when its last member arrives.
         const std::chrono::duration<double> wait(seconds(call));
         enqueue_on_host(stream, "network", [this, wait] { pass_time_(wait); });
     }

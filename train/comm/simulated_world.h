@@ -1,6 +1,5 @@
-// A world whose communicators are as slow as a given network: each collective of another world, followed by
-// the time that the network would take, spent asleep on the stream. For tests of schedules, and for measuring
-// overlap on one host.
+// A world with the speed of a given network. It runs each collective of another world and then sleeps on the stream for the
+// network's time. Used to test schedules and to measure overlap on one host.
 #pragma once
 
 #include <chrono>
@@ -15,20 +14,20 @@ namespace speedrun {
 
 struct SimulatedNetwork {
     NetworkModel model;
-    // A random wait on top, uniform in [0, jitter_s), from (seed, rank, communicator, call): disturbs the
-    // order of events.
+    // An additional random wait, uniform in [0, jitter_s), seeded by (seed, rank, communicator, call): varies the order of
+    // events.
     double jitter_s = 0;
     uint64_t seed = 1;
 };
 
-// What section `parallel` of a config says of it; nullopt: nothing.
+// Returns the simulated network of section `parallel`; nullopt if it has none.
 std::optional<SimulatedNetwork> simulated_network(const ParallelConfig& config);
 
-// Lets the time of one collective pass, on the thread of its stream.
+// Waits for the time of one collective, on the thread of its stream.
 using PassTime = std::function<void(std::chrono::duration<double>)>;
 void sleep_for(std::chrono::duration<double> time);
 
-// `world` must outlive the result. Exchanges of the host take no extra time.
+// `world` must outlive the result. Host exchanges take no extra time.
 std::unique_ptr<World> make_simulated_world(World& world, const SimulatedNetwork& network,
                                             PassTime pass_time = sleep_for);
 

@@ -21,8 +21,8 @@ class StagedCommunicator final : public Communicator {
     CollectiveCounts counts() const override { return inner_->counts(); }
 
   private:
-    // Where a collective's input and output lie in the staging memory, in bytes: as in tensors that overlap
-    // as far as the interface lets them.
+    // Offsets of a collective's input and output in the staging memory, in bytes. They overlap as the tensors do, within the
+    // limits of the interface.
     struct Layout {
         int64_t input = 0, input_bytes = 0, output = 0, output_bytes = 0, total = 0;
     };
@@ -60,13 +60,13 @@ class StagedCommunicator final : public Communicator {
 
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         const Layout at = layout(call);
-        // Smaller ones stay: on a GPU, freeing waits for all streams, also for one that waits for a peer. Slices may be longer
-        // from step to step; by powers of two the memory stays within twice what the longest need.
+        // Smaller buffers are kept: on a GPU, freeing waits for all streams, including one that waits for a peer. Slices may
+        // grow from step to step; sizes are powers of two, so that the memory is at most twice the longest need.
         const bool any_size = call.kind == Collective::all_to_all;
         const auto total = static_cast<uint64_t>(at.total);
         const auto needed = static_cast<int64_t>(any_size ? std::bit_ceil(total) : total);
         if (staging_.empty() || staging_.back().bytes() < at.total) staging_.emplace_back(device_, needed);
-        stream.wait(*idle_);  // of another stream, should the communicator have served one
+        stream.wait(*idle_);  // needed if the communicator last used another stream
         char* const host = staging_.back().as<char>();
         CollectiveCall staged = call;
         staged.input = host + at.input;
@@ -81,7 +81,7 @@ class StagedCommunicator final : public Communicator {
         stream.record(*idle_);
     }
 
-    // Between the slices lies what the collective must not touch.
+    // Copies only the received slices: the collective must not write between them.
     void take_received(const CollectiveCall& call, const char* staged, Stream& stream) {
         const int64_t element = size_of(call.dtype);
         for (const Slice& slice : call.exchange->receives) {
@@ -94,8 +94,8 @@ class StagedCommunicator final : public Communicator {
 
     const std::unique_ptr<Communicator> inner_;
     Device& device_;
-    const std::unique_ptr<Event> idle_;  // the staging memory is free
-    std::vector<HostBuffer> staging_;    // the last one serves
+    const std::unique_ptr<Event> idle_;  // signalled when the staging memory is free
+    std::vector<HostBuffer> staging_;    // the last one is in use
 };
 
 class StagedWorld final : public WrappedWorld {

@@ -13,7 +13,7 @@ namespace speedrun {
 void open_standard_streams() {
     for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
-        // The lowest free number, so this one: all numbers below are open.
+        // open() returns the lowest free descriptor: this one, as all lower ones are open.
         if (open("/dev/null", O_RDWR) < 0) return;
     }
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array kWriteSignals{SIGPIPE, SIGXFSZ};
 std::atomic<std::int64_t> interrupted{0},
-    terminated{0};  // time of the first, in ns of CLOCK_MONOTONIC; 0: none yet
+    terminated{0};  // time of the first signal, in ns of CLOCK_MONOTONIC; 0: none
 
 std::int64_t monotonic_ns() {
     timespec time{};

@@ -41,7 +41,7 @@ int wait_for(pid_t child) {
     return status;
 }
 
-// Returns the exit code for the launcher. `returned`: the rank's function has returned.
+// Returns the exit code for the launcher. `returned`: true if the rank's function has returned.
 int exit_code_of(int status, bool returned) {
     if (WIFEXITED(status) && (returned || WEXITSTATUS(status) != 0)) return WEXITSTATUS(status);
     if (WIFEXITED(status)) {
@@ -49,7 +49,7 @@ int exit_code_of(int status, bool returned) {
         return static_cast<int>(ExitCode::communication);
     }
     const int signal = WTERMSIG(status);
-    // A user wants the end, or the launcher does because another rank has died, which reports the reason.
+    // The user requested the end, or the launcher ended this rank after another rank died; that rank reports the reason.
     const int stopped = 128 + signal;
     if (is_stop_code(stopped)) return stopped;
     std::fprintf(stderr, "error: rank %s died of signal %d (%s)%s\n", rank_text(), signal, strsignal(signal),
@@ -75,7 +75,7 @@ int run_supervised(const std::function<int()>& rank) {
         const int status = wait_for(child);  // before `returned` is read
         return exit_code_of(status, returned);
     }
-    // The second check is for a parent that was gone before the first took effect.
+    // The second check handles a parent that exited before prctl took effect.
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         std::_Exit(static_cast<int>(ExitCode::communication));
     const int code = rank();

@@ -15,7 +15,7 @@ int64_t total(const std::vector<int64_t>& sizes) {
     return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-// Texts, as the two messages that carry them.
+// Texts in the form of their two messages.
 struct Joined {
     std::vector<int64_t> sizes;
     std::string text;
@@ -51,7 +51,7 @@ std::vector<GatherRound> gather_rounds(int rank, int size) {
 
 std::vector<std::string> gather_texts(MessageChannel& channel, int rank, int size, const std::string& text,
                                       int tag, const std::function<void(PendingMessages&)>& wait) {
-    Texts held{text};  // of this rank, the next, ...
+    Texts held{text};  // texts of this rank, the next, ...
     for (const GatherRound& round : gather_rounds(rank, size)) {
         const Joined own(held, static_cast<size_t>(round.count));
         std::vector<int64_t> sizes(static_cast<size_t>(round.count));
@@ -74,7 +74,7 @@ std::vector<std::string> gather_texts_to_first(MessageChannel& channel, int rank
                                                const std::string& text, int tag,
                                                const std::function<void(PendingMessages&)>& wait) {
     if (rank < 0 || rank >= size) throw_internal("a gathering of {} ranks has no rank {}", size, rank);
-    Texts held{text};  // of this rank, the next, ...
+    Texts held{text};  // texts of this rank, the next, ...
     const auto pass = [&](const auto& start) {
         const auto messages = channel.start(tag);
         start(*messages);

@@ -56,7 +56,7 @@ int run_rank(World& world, const std::function<int()>& body) {
         const int result = body();
         world.finish();
         return result;
-    } catch (const JointError& error) {  // all ranks are here
+    } catch (const JointError& error) {  // all ranks reach this handler
         if (world.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
         world.finish();
         return static_cast<int>(error.code());

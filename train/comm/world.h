@@ -1,4 +1,4 @@
-// Entering and leaving the world of ranks: what main needs.
+// Entry and exit of the world of ranks, for main.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,17 @@
 
 namespace speedrun {
 
-// The ranks that a launcher started, or a world of one if none did. Usage errors: a launcher, but a build
+// Returns the ranks started by a launcher, or a world of one rank without a launcher. Usage errors: a launcher and a build
 // without MPI; a timeout that is not positive.
 std::unique_ptr<World> make_world(const WorldOptions& options = {});
 
-// For commands that train. A world of one rank although a launcher started more processes is a usage error, as
-// expect_no_launcher() says it. `alone`: a world of one rank under any launcher.
+// As make_world(), for commands that train: a world of one rank under a launcher of several processes is a usage error, see
+// expect_no_launcher(). `alone`: a world of one rank under any launcher.
 std::unique_ptr<World> make_training_world(const WorldOptions& options, bool alone);
 
-// Runs `body` as this rank and leaves the world: its result, once all ranks are through. An error that leaves
-// `body` is printed with the rank's number (if there are several), told to all ranks, and ends them all with
-// its exit code; a JointError is printed once.
+// Runs `body` as this rank and leaves the world; returns its result once all ranks are done. An error thrown by `body` is
+// printed with the rank's number (if there are several), is sent to all ranks, and ends them all with its exit code. A
+// JointError is printed once.
 int run_rank(World& world, const std::function<int()>& body);
 
 }  // namespace speedrun

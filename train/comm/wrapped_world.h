@@ -1,4 +1,4 @@
-// A world that is another one but for its communicators.
+// A world that forwards all calls but connect() to another one.
 #pragma once
 
 #include "train/comm/communicator.h"

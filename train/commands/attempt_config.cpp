@@ -42,7 +42,7 @@ std::vector<int64_t> seeds_of(const RecordAttemptOptions& options) {
     return seeds;
 }
 
-// What a record could not be written with is found out now, not when all runs are made.
+// Errors that would prevent writing a record are reported before the first run.
 void check_name(const std::string& name) {
     const bool plain =
         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
@@ -91,7 +91,7 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
     AttemptSide side{parse_config(record.config, source + "/record.json: config", settings), record.name, "",
                      record.config};
     const fs::path folder = fs::path(out) / record.track / record.folder_name();
-    // Changed by settings, it is no longer that record's config.
+    // A config with settings differs from the record's.
     if (settings.empty() && fs::exists(folder) && fs::equivalent(folder, source))
         side.record = record.folder_name();
     return side;
@@ -136,7 +136,7 @@ Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank) {
         throw_usage(
             "systems-only leaves the losses alone, and class {} compares them: take a class of a target",
             a.track_class.name);
-    if (!first_rank) return a;  // the files need hashing once
+    if (!first_rank) return a;  // hash the files on one rank only
     a.data = check_side(a, a.candidate.config, a.candidate.name);
     if (a.baseline) check_side(a, a.baseline->config, a.baseline->name);
     return a;
@@ -163,7 +163,7 @@ AttemptTerms terms_of(const Attempt& a, const World& world) {
     if (!a.baseline_binary.empty()) terms.baseline_binary_sha256 = sha256_file(a.baseline_binary);
     terms.seeds = a.seeds;
     terms.git_sha = build_info().git_sha;
-    terms.binary_sha256 = sha256_file("/proc/self/exe");  // builds of other flags, and changes in no commit
+    terms.binary_sha256 = sha256_file("/proc/self/exe");  // distinguishes build flags and uncommitted changes
     terms.machine = machine_text(world);
     terms.config = config_to_json(a.candidate.config);
     if (a.baseline)

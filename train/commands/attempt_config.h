@@ -1,5 +1,4 @@
-// What `speedrun records attempt` is asked for: both sides, seeds, track; read and checked before there is a
-// run.
+// Reads and checks the options of `speedrun records attempt` before any run: both sides, seeds, track.
 #pragma once
 
 #include <optional>
@@ -17,35 +16,35 @@ namespace speedrun {
 
 struct AttemptSide {
     Config config;
-    std::string name, record;  // record: the folder whose config it is, in the candidate's track
-    std::string source;        // its JSON as it was written, without settings
+    std::string name, record;  // record: the folder of the record with this config, in the candidate's track
+    std::string source;        // original JSON, without settings
 };
 
-// What an attempt compares: equal on all ranks, but for what only the first one looks up.
+// The sides, seeds and rules of an attempt: equal on all ranks, except for members that only the first rank reads.
 struct Attempt {
     std::vector<int64_t> seeds;
     AttemptSide candidate;
     std::optional<AttemptSide> baseline;
     Track track;
-    TrackClass track_class;  // that it is made for
+    TrackClass track_class;  // class of the attempt
     std::vector<ShardInfo> data;
     bool systems_only = false;
-    std::string baseline_binary;  // that makes the baseline's runs; empty: this process makes all of them
+    std::string baseline_binary;  // builds the baseline's runs; empty: this process makes all runs
 
     const Config& config_of(const std::string& side) const {
         return side == kCandidate ? candidate.config : baseline->config;
     }
 };
 
-// The config that a file or a record's folder gives, with settings on top; `out`: the folder of tracks.
+// Reads a side from a config file or a record's folder, and applies the settings. `out`: the folder of tracks.
 AttemptSide read_attempt_side(const std::string& source, const std::vector<std::string>& settings,
                               const std::string& out);
 
-// Throws usage and data errors for everything that a record could not be made of, or not be written with.
-// first_rank: hashes the data.
+// Throws usage and data errors for everything that would prevent a record. first_rank: hashes the data.
 Attempt read_attempt(const RecordAttemptOptions& options, bool first_rank);
 
-// Usage error if the class of the attempt rules out this config on this hardware. How long a run takes shows when it is made.
+// Usage error if the class of the attempt excludes this config on this hardware. The limit on a run's time is checked after the
+// run.
 void expect_of_class(const Attempt& attempt, const AttemptSide& side, const HardwareClass& hardware);
 
 AttemptTerms terms_of(const Attempt& attempt, const World& world);

@@ -33,7 +33,7 @@ const char* bound_of(const OperationRow& row) {
     return row.compute_bound ? "compute" : "memory";
 }
 
-// What a step does without events: the time that the operations' shares are to be seen against.
+// A step without events: the reference for the operations' shares.
 struct Whole {
     double tokens_per_s, gflops, share_of_product, share_of_floor;
 };

@@ -17,7 +17,7 @@ namespace speedrun {
 
 namespace {
 
-// What the loader found for the first four; the others are in the program since it was compiled.
+// The first four are run-time versions, the others compile-time versions.
 std::string library_versions() {
     return fmt::format(
         "glibc {}, OpenSSL {}, zlib {}, utf8proc {}; compiled with fmt {}.{}.{}, spdlog {}.{}.{}, "

@@ -25,7 +25,7 @@ void add_settings(CLI::App* command, std::vector<std::string>& settings) {
         ->add_option("--set", settings,
                      "override one config key: dotted.key=value (JSON, else a string); repeatable")
         ->type_name("KEY=VALUE")
-        ->allow_extra_args(false);  // one value each: what follows it is not a setting
+        ->allow_extra_args(false);  // one value per flag: later arguments are not settings
 }
 
 void add_alone(CLI::App* command, bool& alone) {
@@ -74,13 +74,13 @@ int run_command_line(int argc, char** argv) {
     plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
     plan_command->add_flag("--spell-out", plan.spell_out,
                            "instead: print the config with the preset's model in parts, to change them");
-    plan_command->add_flag("--metrics", plan.metrics,
-                           "print what metrics.jsonl and summary.json hold, as JSON: keys, units, meanings");
+    plan_command->add_flag(
+        "--metrics", plan.metrics,
+        "print the fields of metrics.jsonl and summary.json as JSON: keys, units, meanings");
     plan_command->add_flag(
         "--parameters", plan.parameters,
         "instead: list every parameter: name, shape, type, initial values, optimizer group, meaning");
-    plan_command
-        ->add_option("--ranks", plan.ranks, "plan for so many ranks; default: those of the launcher, else 1")
+    plan_command->add_option("--ranks", plan.ranks, "number of ranks; default: the launcher's, else 1")
         ->check(CLI::Range(1, 65536));
     plan_command
         ->add_option("--gpu", plan.gpu,
@@ -89,11 +89,11 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option(
             "--measured", plan.measured,
-            "with --gpu: gpu_check.json of scripts/gpu_check.sh, or what op_bench --json writes, whose rates and "
-            "shares replace those built in")
+            "with --gpu: gpu_check.json of scripts/gpu_check.sh, or the output of op_bench --json; its rates and "
+            "shares replace the built-in ones")
         ->type_name("FILE");
     plan_command->add_flag("--timeline", plan.timeline,
-                           "with --gpu: the step in time, with what --ranks send each other: exposed "
+                           "with --gpu: the step in time, with the communication of --ranks: exposed "
                            "communication, critical path, efficiency on 8 to 4,096 GPUs");
     plan_command->add_flag(
         "--search", plan.search,
@@ -102,7 +102,7 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option("--network", plan.network,
                      "with --gpu: latency and bandwidth inside a host and between hosts, as JSON "
-                     "(docs/scale.md); default: hosts of 8 H100s")
+                     "(docs/step-time.md); default: hosts of 8 H100s")
         ->type_name("FILE");
     plan_command
         ->add_option("--trace", plan.trace,
@@ -111,13 +111,12 @@ int run_command_line(int argc, char** argv) {
     plan_command
         ->add_option(
             "--graph", plan.graph,
-            "instead: draw one unit of the model, nodes and values of forward, as .svg (by Graphviz's "
-            "dot) or as the text for dot (.dot, .gv)")
+            "instead: write one unit of the model, nodes and values of forward, for Graphviz (.dot, .gv)")
         ->type_name("FILE");
     plan_command
         ->add_option("--unit", plan.unit,
-                     "with --graph: the unit, as numbered in the table of layers; default: the middle one of "
-                     "those with the most nodes")
+                     "with --graph: the unit, as numbered in the table of layers; default: the middle one "
+                     "among the units with the most nodes")
         ->type_name("N");
     plan_command
         ->add_option("--stage", plan.stage,
@@ -136,22 +135,23 @@ int run_command_line(int argc, char** argv) {
         "Rows\n"
         "are sorted by the difference. Shares are assumed where they say so (kernels/ops/gpu_models.cpp). "
         "One GPU;\n"
-        "with --ranks one of so many, without the time of what they send each other. Needs no GPU.");
+        "with --ranks: one of these, without communication time. Needs no GPU.");
 
     BenchOptions bench;
     CLI::App* bench_command = app.add_subcommand(
-        "bench", "time steps of a config, operation by operation, beside the shortest times there can be");
+        "bench",
+        "time steps of a config, operation by operation, and compare them with their roofline bounds");
     bench_command->add_option("config", bench.config, "JSON config")->required();
     add_settings(bench_command, bench.settings);
     bench_command
         ->add_option("--steps", bench.steps,
-                     "so many timed with events around each operation, and as many without")
+                     "number of steps timed with events around each operation, and again without")
         ->capture_default_str()
         ->check(CLI::Range(1, 10000));
     bench_command->add_option("--warmup", bench.warmup, "steps before them")
         ->capture_default_str()
         ->check(CLI::Range(0, 10000));
-    bench_command->add_option("--threads", bench.threads, "of the CPU; 0: all; default: the config's")
+    bench_command->add_option("--threads", bench.threads, "CPU threads; 0: all; default: the config's")
         ->check(CLI::Range(0, 4096));
     CLI::Option* bench_stage =
         bench_command
@@ -160,30 +160,31 @@ int run_command_line(int argc, char** argv) {
             ->type_name("N");
     bench_command
         ->add_option("--run", bench.run_seconds,
-                     "instead: how long the whole training would take here, from about so many seconds of "
-                     "steps shared among the stages of the schedule")
+                     "instead: predict the time of the whole training here, from about SECONDS of "
+                     "steps over all stages of the schedule")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.0, 3600.0))
         ->excludes(bench_stage);
     bench_command->add_flag("--json", bench.json, "one JSON object, times in ms, per step");
     add_alone(bench_command, bench.alone);
     bench_command->footer(
-        "Trains on the config's data, or where its shards are not there on made-up tokens; nothing is "
+        "Trains on the config's data, or on made-up tokens if its shards are missing; nothing is "
         "saved.\n"
-        "floor: FLOPs over the rate of a large product, or the least bytes (operands read once, results "
+        "floor: FLOPs over the rate of a large matmul, or the least bytes (operands read once, results "
         "written\n"
         "once) over that of a large copy, whichever is longer; ceilings are measured before and after the "
         "steps.\n"
-        "A share above 100%: the data came from the cache, or attention skipped what documents hide.\n"
+        "A share above 100%: the data came from the cache, or attention skipped masked documents.\n"
         "One rank. Figures are means over the middle half of the steps by time.");
 
     LaunchOptions launch;
     CLI::App* launch_command = app.add_subcommand(
-        "launch", "run a command that trains, and again from its newest checkpoint when it dies");
+        "launch", "run a training command, and restart it from its newest checkpoint when it dies");
     launch_command
-        ->add_option("command", launch.command, "after --: mpirun, or what else starts speedrun train")
+        ->add_option("command", launch.command,
+                     "after --: mpirun, or another command that starts speedrun train")
         ->required();
-    launch_command->add_option("--max-restarts", launch.max_restarts, "then its exit code is ours")
+    launch_command->add_option("--max-restarts", launch.max_restarts, "then return its exit code")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
     launch_command
@@ -194,28 +195,28 @@ int run_command_line(int argc, char** argv) {
     launch_command
         ->add_option(
             "--stalled", launch.stalled_s,
-            "seconds without a change in the run's folder after which the command is killed, and the run is taken for "
-            "dead: mpirun may wait for ever for a host that is gone")
+            "seconds without a change in the run's folder after which the command is killed, and the run is considered "
+            "dead: mpirun may wait forever for a lost host")
         ->capture_default_str()
         ->check(CLI::Range(1.0, 1e9));
     launch_command
         ->add_option(
             "--hosts", launch.hosts,
-            "before every start, ask the hosts in this file (lines 'NAME slots=N') and place the ranks on those "
-            "that answer: as many as the config takes. In the command, {ranks} is their number, {hosts} "
+            "before every start, probe the hosts in this file (lines 'NAME slots=N') and place the largest "
+            "possible number of ranks on hosts that answer. In the command, {ranks} is their number, {hosts} "
             "'a:8,b:8', {names} 'a,b' and {nodes} 2")
         ->type_name("FILE");
     launch_command
         ->add_option("--probe", launch.probe,
-                     "asks {host}: a shell command that ends with 0 where it answers")
+                     "shell command that probes {host}; exit code 0: the host answers")
         ->capture_default_str()
         ->type_name("COMMAND");
     launch_command->footer(
         "  speedrun launch --max-restarts 10 -- mpirun -n 8 speedrun train CONFIG --name RUN --set checkpoint.every=100\n"
         "  speedrun launch --hosts hosts.txt -- mpirun --host {hosts} -n {ranks} speedrun train CONFIG --name RUN\n"
-        "--resume auto is added; metrics.jsonl stays one history. Restarted is a run that died: a rank was lost (exit\n"
-        "code 5), a signal, or 1. Not one that was refused (2, 3), diverged (4), was stopped by a signal, or\n"
-        "died after the same step as before, on the same number of ranks. Exit code: that of the last run.");
+        "--resume auto is added; metrics.jsonl stays one history. A run that died is restarted: a rank was lost (exit\n"
+        "code 5), a signal, or 1. A run is not restarted if it was refused (2, 3), diverged (4), was stopped by a signal, or\n"
+        "died after the same step as before, on the same number of ranks. Returns the exit code of the last run.");
 
     EvalOptions eval;
     CLI::App* eval_command =
@@ -278,11 +279,11 @@ int run_command_line(int argc, char** argv) {
     gradients_command
         ->add_option(
             "--stage", gradients.stage,
-            "the stage of the schedule, from 0, whose windows and loss weights count; default: the last")
+            "stage of the schedule, from 0, that defines windows and loss weights; default: the last")
         ->type_name("N");
     gradients_command->footer(
         "FILE of --out: loss.mean and loss.sum, f32 [1]; losses, f32 of each token; and the gradient of every parameter\n"
-        "under its name and in its shape, f32. Gradients are those of a step that has this row alone: of the mean loss, or\n"
+        "under its name and in its shape, f32. Gradients of a step with this row only: of the mean loss, or\n"
         "with model.loss.gradient_divisor D of the sum divided by D (1: the sum); not reduced, not clipped. The row is\n"
         "one sequence with positions 0, 1, 2, ...; under data.document_mask attention begins anew at each separator.\n"
         "Computes in the config's precision: compare with --set precision=f32. A whole port, step by step:\n"
@@ -332,20 +333,20 @@ int run_command_line(int argc, char** argv) {
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
-        "trace", "what share of each bucket's communication a traced run hid behind computing");
+        "trace", "share of each bucket's communication that a traced run hid behind compute");
     trace_command->add_option("file", trace.file, "trace.json of train --trace, or its run folder")
         ->required();
-    trace_command->add_option("--rank", trace.rank, "of this rank")->capture_default_str();
-    trace_command->add_option("--step", trace.step, "of this step alone; default: mean of all traced");
+    trace_command->add_option("--rank", trace.rank, "rank to show")->capture_default_str();
+    trace_command->add_option("--step", trace.step, "only this step; default: mean of all traced steps");
     trace_command->add_option("--top", trace.top, "only the N buckets with the most exposed time")
         ->check(CLI::PositiveNumber);
     trace_command->add_flag("--json", trace.json, "as JSON");
     trace_command->add_option("--svg", trace.svg, "also draw the streams into this file");
-    trace_command->add_option("--title", trace.title, "what the picture says above");
+    trace_command->add_option("--title", trace.title, "title of the picture");
 
     DoctorOptions doctor;
     CLI::App* doctor_command =
-        app.add_subcommand("doctor", "what this build and this machine can do, and what to mend");
+        app.add_subcommand("doctor", "check this build and this machine, and suggest fixes");
     doctor_command->add_option("--out", doctor.out, "folder of run folders, as of train")
         ->capture_default_str();
     doctor_command->add_flag("--json", doctor.json, "as JSON");
@@ -353,7 +354,7 @@ int run_command_line(int argc, char** argv) {
 
     const RecordsCli records(app);
 
-    // CLI11 alone would only say that a subcommand is required.
+    // CLI11's own message only says that a subcommand is required.
     if (argc > 1 && argv[1][0] != '-') {
         std::string known;
         bool found = false;

@@ -3,8 +3,8 @@
 
 namespace speedrun {
 
-// Parses, runs the subcommand and returns its exit code; bad usage is reported and gives 2. Throws what
-// commands throw.
+// Parses the command line, runs the subcommand and returns its exit code; 2 for bad usage, with a message. Throws the command's
+// errors.
 int run_command_line(int argc, char** argv);
 
 }  // namespace speedrun

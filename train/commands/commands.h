@@ -1,5 +1,5 @@
-// The subcommands of the binary: their options (bound to flags in cli.cpp) and what runs them. Each returns
-// the process's exit code and throws Error for what the user can mend.
+// The subcommands of the binary: their options (bound to flags in cli.cpp) and functions. Each returns the process's exit code
+// and throws Error for errors that the user can fix.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace speedrun {
 struct TrainOptions {
     std::string config;
     std::vector<std::string> settings;  // dotted.key=value
-    std::string name;                   // empty: the config's name and the time
+    std::string name;                   // empty: config name and time
     std::string out = "logs";
     std::optional<int64_t> seed;
-    std::string resume;  // "auto", a checkpoint, a run's folder; empty: start afresh
+    std::string resume;  // "auto", a checkpoint, a run's folder; empty: a new run
     std::string trace;   // "FIRST:LAST" or empty
     bool quiet = false;
     bool alone = false;  // one rank, under any launcher
-    // Settings of runs that are not the only one of their process.
+    // Settings for several runs in one process.
     bool print_result = true;
     double began_ms = 0;  // as in TrainerOptions
 };
@@ -30,22 +30,22 @@ int run_train(const TrainOptions& options);
 struct PlanOptions {
     std::string config;
     std::vector<std::string> settings;
-    bool options_help = false;     // list every option instead
-    bool schema = false;           // print the JSON Schema of configs instead
-    bool spell_out = false;        // print the config with its model in parts instead
-    bool metrics = false;          // print what is declared of metrics instead
-    bool parameters = false;       // list the model's parameters instead
-    int ranks = 0;                 // to plan for; 0: those that a launcher started, else 1
-    std::string gpu;               // a modelled step on this GPU instead (kernels/ops/gpu_models.h)
-    bool json = false;             // of that, or of the parameters
-    std::string measured;          // report of a check on a GPU, in place of what is built in
-    bool timeline = false;         // with gpu: in time, with what the ranks send each other
-    bool search = false;           // with gpu: which layouts of the ranks are fast
-    std::string network;           // of these: JSON (train/timeline/network.h); empty: the default
-    std::string trace;             // of that: write it there
-    std::string graph;             // write a picture of a unit of the model there instead: .svg, .dot or .gv
-    std::optional<int64_t> stage;  // that --gpu, --graph and the table of layers show; the last one
-    std::optional<int> unit;       // of that; the middle one of those with the most nodes
+    bool options_help = false;     // list every option and exit
+    bool schema = false;           // print the JSON Schema of configs and exit
+    bool spell_out = false;        // print the config with its model in parts and exit
+    bool metrics = false;          // print the declarations of metrics and exit
+    bool parameters = false;       // list the model's parameters and exit
+    int ranks = 0;                 // number of ranks; 0: the launcher's, else 1
+    std::string gpu;               // model a step on this GPU (kernels/ops/gpu_models.h)
+    bool json = false;             // with gpu or parameters
+    std::string measured;          // report of a check on a GPU; replaces the built-in rates
+    bool timeline = false;         // with gpu: the step in time, with communication
+    bool search = false;           // with gpu: search for fast layouts
+    std::string network;           // JSON (train/timeline/network.h); empty: the default
+    std::string trace;             // with timeline: output file
+    std::string graph;             // write a unit of the model to this file: .dot or .gv
+    std::optional<int64_t> stage;  // stage for gpu, graph and the table of layers; default: last
+    std::optional<int> unit;       // with graph; default: the middle one of those with the most nodes
 };
 int run_plan(const PlanOptions& options);
 
@@ -53,28 +53,27 @@ struct BenchOptions {
     std::string config;
     std::vector<std::string> settings;
     std::optional<int64_t> threads;  // overrides the config's
-    std::optional<int64_t> stage;    // the last one
+    std::optional<int64_t> stage;    // default: last
     int64_t steps = 10, warmup = 3;
-    std::optional<double>
-        run_seconds;  // how long the whole run would take instead, from so many seconds of it
+    std::optional<double> run_seconds;  // predict the time of the whole run from this many seconds of steps
     bool json = false;
     bool alone = false;  // as in TrainOptions
 };
 int run_bench(const BenchOptions& options);
 
 struct LaunchOptions {
-    std::vector<std::string> command;  // that starts `speedrun train`
+    std::vector<std::string> command;  // starts `speedrun train`
     int64_t max_restarts = 3;
-    double backoff_s = 1;     // before the first restart; twice as long before each further one
-    double stalled_s = 1800;  // without a sign of life, after which the command is killed
-    std::string hosts;        // file that lists them; empty: the command knows where its ranks go
+    double backoff_s = 1;     // delay before the first restart; doubled for each further one
+    double stalled_s = 1800;  // time without a sign of life after which the command is killed
+    std::string hosts;        // file with the host list; empty: the command places its ranks itself
     std::string probe = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true";
 };
-// Runs the command, and again when it dies. Its last exit code.
+// Runs the command, and restarts it when it crashes. Returns its last exit code.
 int run_launch(const LaunchOptions& options);
 
 struct EvalOptions {
-    std::string run;  // run folder, one of its checkpoints, or a config
+    std::string run;  // run folder, a checkpoint in it, or a config
     std::vector<std::string> settings;
 };
 int run_eval(const EvalOptions& options);
@@ -83,7 +82,7 @@ struct SampleOptions {
     std::string run;
     std::vector<std::string> settings;
     std::string prompt;
-    std::string vocabulary;  // of the tokenizer; empty: the one of the run's data
+    std::string vocabulary;  // tokenizer file; empty: the run's data determine it
     int64_t tokens = 300;
     double temperature = 0.8;
     int64_t seed = 1;
@@ -94,42 +93,42 @@ struct GradientsOptions {
     std::string config;
     std::vector<std::string> settings;
     std::string weights, tokens;       // safetensors; 16-bit tokens or a shard
-    std::string out;                   // safetensors, to be written
-    int64_t length = 0;                // of the row, its targets apart; 0: all of the file
-    std::optional<int64_t> separator;  // that documents start with; that of the config's data
-    std::optional<int64_t> stage;      // the last one
+    std::string out;                   // safetensors to write
+    int64_t length = 0;                // tokens of the row without the last target; 0: whole file
+    std::optional<int64_t> separator;  // first token of documents; default: the config's data
+    std::optional<int64_t> stage;      // default: last
 };
 int run_gradients(const GradientsOptions& options);
 
 struct TraceOptions {
-    std::string file;  // trace.json, or the run folder that has it
+    std::string file;  // trace.json, or its run folder
     int rank = 0;
-    std::optional<int64_t> step;  // one of those traced; all
-    int top = 0;                  // so many buckets only; 0: all
+    std::optional<int64_t> step;  // a traced step; default: all
+    int top = 0;                  // number of buckets; 0: all
     bool json = false;
-    std::string svg, title;  // a picture to write, and what stands above it
+    std::string svg, title;  // picture to write, and its title
 };
 int run_trace(const TraceOptions& options);
 
 int run_prepare(const PrepareOptions& options);
 
 struct ImportOptions {
-    std::string folder;                 // of the transformers library
-    std::vector<std::string> settings;  // on top of the config that follows from it
-    std::string name;                   // of the run folder; empty: the folder's
+    std::string folder;                 // in the transformers library's layout
+    std::vector<std::string> settings;  // override the config of the model
+    std::string name;                   // run folder; empty: the folder's name
     std::string out = "logs";
 };
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
     std::string run;
-    std::string folder;  // to be made
+    std::string folder;  // new folder
     std::string dtype = "f32";
 };
 int run_export(const ExportOptions& options);
 
 struct DoctorOptions {
-    std::string out = "logs";  // where runs would be written
+    std::string out = "logs";  // output folder of runs
     bool json = false;
 };
 int run_doctor(const DoctorOptions& options);
@@ -137,42 +136,42 @@ int run_doctor(const DoctorOptions& options);
 struct RecordAttemptOptions {
     std::string config;
     std::vector<std::string> settings;
-    int64_t runs = 0;     // 0: as many as seeds
-    std::string against;  // a record's folder, or a config; empty: nothing
+    int64_t runs = 0;     // 0: number of seeds
+    std::string against;  // a record's folder, or a config; empty: none
     std::vector<std::string> against_settings;
     std::string name;         // empty: the config's
-    std::string track_class;  // empty: the track's first
+    std::string track_class;  // empty: the track's first class
     int64_t first_seed = 1;
-    std::vector<int64_t> seeds;  // instead of runs and first_seed
-    std::string effect;          // instead of runs: "1%", the difference of times that is to be shown
+    std::vector<int64_t> seeds;  // replaces runs and first_seed
+    std::string effect;          // replaces runs: "1%", the time difference to detect
     std::string out = "records", work = "logs/attempts";
     std::string what;
     std::string baseline_name, baseline_what;  // write a record of the baseline too
     bool systems_only = false;
     bool alone = false;  // as in TrainOptions
     std::string
-        baseline_binary;  // another build of the engine: both train the config, each run in a process of its own
+        baseline_binary;  // another build of the engine: both train the config, each run in its own process
 };
 int run_record_attempt(const RecordAttemptOptions& options);
 
 struct RecordListOptions {
-    std::string folder = "records";  // of tracks, one track's folder, or a track's name
+    std::string folder = "records";  // folder of tracks, one track's folder, or a track's name
     bool json = false, markdown = false;
 };
 int run_record_list(const RecordListOptions& options);
 
 struct RecordCountsOptions {
-    std::string track = "records/kjv";  // its folder, or its name
+    std::string track = "records/kjv";  // folder or name
     int order = 5;
-    std::vector<int> orders;  // in place of order
+    std::vector<int> orders;  // replaces order
     int64_t row_length = 256;
-    std::string data;  // folder of the shards; empty: the one that the track's data is prepared in
-    std::string out;   // file of the reference
+    std::string data;  // folder of the shards; empty: the default folder of the track's data
+    std::string out;   // output file of the reference
 };
 int run_record_counts(const RecordCountsOptions& options);
 
 struct RecordCompareOptions {
-    std::string a, b;  // records' folders; or run folders, comma-separated patterns
+    std::string a, b;  // records' folders; or run folders as comma-separated patterns
     bool json = false;
 };
 int run_record_compare(const RecordCompareOptions& options);
@@ -180,14 +179,14 @@ int run_record_compare(const RecordCompareOptions& options);
 struct RecordVerifyOptions {
     std::vector<std::string> folders;  // records or tracks; empty: all in records/
     bool json = false;
-    bool strict = false;  // as records from now on have to be
+    bool strict = false;  // apply the rules for new records
 };
 int run_record_verify(const RecordVerifyOptions& options);
 
 struct RecordRerunOptions {
     std::string record;           // folder
-    int64_t runs = 0;             // number of each side; 0: the record's
-    std::string binary;           // program of the record's commit; empty: this one, or one that is built
+    int64_t runs = 0;             // runs per side; 0: as in the record
+    std::string binary;           // program of the record's commit; empty: this program, or one that is built
     std::string baseline_binary;  // program of the other side in a race of two builds
     std::string out;              // folder of the result; empty: RECORD/replications
     std::string work = "logs/reruns";

@@ -62,7 +62,7 @@ void add_cpu(Findings& all, const Environment& e, const Machine& m) {
              few + ": raise the limit to use all cores"});
     }
     if (host.tasks) {
-        constexpr int64_t kEnough = 64;  // threads of a run, its loops' not counted
+        constexpr int64_t kEnough = 64;  // threads of a run, without its loops' threads
         const bool little = host.tasks->left < host.cores + kEnough;
         all.push_back({little ? Status::warn : Status::ok, "task limit",
                        fmt::format("{} of {} processes and threads left ({})", host.tasks->left,
@@ -94,7 +94,7 @@ void add_memory(Findings& all, const Environment& e, const Machine& m) {
     const std::string limit = m.memory.limit ? fmt::format(" (limit {:.3g}, {})", gib(m.memory.limit->limit),
                                                            m.memory.limit->source)
                                              : "";
-    constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for one worth training
+    constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for a useful model
     all.push_back(
         {gib(available) < kLeast    ? Status::fail
          : gib(available) < kLittle ? Status::warn

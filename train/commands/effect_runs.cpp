@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMostRuns = 1000;
 
-// 0.01 of "1%" or "0.01".
+// Parses "1%" or "0.01" as 0.01.
 double share_of(const std::string& text) {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
@@ -45,7 +45,7 @@ SpreadOfRecord spread_of(const RecordAttemptOptions& options) {
     return {times, read_track(track_folder.string()).rules};
 }
 
-// Seconds of a run, from its start to its end where the record says it.
+// Returns the mean seconds of a run, from its start to its end if the record has them.
 double run_s(const Record& record, const std::string& side) {
     double sum = 0;
     const auto runs = record.done_runs(side);

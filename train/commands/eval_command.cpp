@@ -74,12 +74,12 @@ void forward_batch(const FinishedRun& run, Batch& batch) {
     Stream& stream = run.runtime->compute();
     model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
         run.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
-        stream.synchronize();  // `values` may be temporary
+        stream.synchronize();  // `values` may be a temporary
     });
     model.forward(false);
 }
 
-// Warns where the run validated on other shards than its config leads to now.
+// Warns if the run validated on other shards than its config now refers to.
 void compare_data(const FinishedRun& run, const SplitIdentity& val, const std::string& name) {
     if (run.data.empty()) return;
     std::vector<std::string> differences;

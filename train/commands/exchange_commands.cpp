@@ -17,14 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The config of a run that has these weights: one sequence at a time, and an optimizer, since one has to be
-// named.
+// Returns the config of a run with these weights: one sequence per step, and an optimizer, which a config requires.
 std::string config_text(const HfGpt2& hf) {
     Config config;
     config.model = hf.model;
     config.batch.sequence_length = hf.num_positions;
     config.batch.microbatch_tokens = config.batch.tokens_per_step = hf.num_positions;
-    config.data.document_mask = false;  // GPT-2 saw its documents in one row without
+    config.data.document_mask = false;  // GPT-2 was trained without document masks
     config.optimizers.groups.resize(1);
     config.optimizers.groups[0].params = {"*"};
     return config_to_json(config);

@@ -1,5 +1,4 @@
-// What the doctor finds. The part that follows from build and libraries is also what `speedrun --version`
-// says.
+// Findings of the doctor. The part about build and libraries is also the output of `speedrun --version`.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace speedrun {
 
-// ok: as it should be; note: a fact that limits; warn: something to mend; fail: nothing can be trained here.
+// ok: no problem; note: a limit; warn: should be fixed; fail: training is impossible.
 enum class Status : uint8_t { ok, note, warn, fail };
 
 struct Finding {
@@ -19,11 +18,10 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// Commit and compiler, libraries with their versions, and the instruction level that the CPU's operations run
-// at.
+// Commit and compiler, libraries with their versions, and the instruction set level of the CPU's operations.
 Findings build_findings(const Environment& environment, const Machine& machine);
 
-// The version, then a line of name and value for each of build_findings; no line end behind the last.
+// Returns the version, then a line with name and value for each of build_findings, without a newline at the end.
 std::string version_text();
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// A run as eval and sample need it: its config and its weights.
+// A finished run for eval and sample: its config and its weights.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,17 @@ struct FinishedRun {
     Config config;
     std::unique_ptr<Runtime> runtime;
     std::unique_ptr<StepRunner> runner;
-    std::string data;  // identity of the shards that it was trained and validated on, JSON; empty: unknown
+    std::string data;  // identity of the training and validation shards, JSON; empty: unknown
 };
 
-// Opens RUN/config.json (with settings on top) and loads RUN/checkpoints/final; or a checkpoint, which has
-// both; or a config, whose model is as its seed initialises it. The microbatch is one as of the run, or a single sequence. Throws a usage or data error that says
-// what is missing, and Error(diverged) for weights that are not finite.
+// Opens RUN/config.json (with settings applied) and loads RUN/checkpoints/final; or a checkpoint, which has both; or a config,
+// with the model initialised from its seed. The microbatch is one of the run's, or a single sequence. Throws a usage or data
+// error that names the missing part, and Error(diverged) for weights that are not finite.
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);
 
-// Hashes the n-grams of the batch, copies it to the run's device and runs forward of the validation model, without gradients.
+// Hashes the n-grams of the batch, copies it to the run's device and runs the forward pass of the validation model, without
+// gradients.
 void forward_batch(const FinishedRun& run, Batch& batch);
 
 }  // namespace speedrun

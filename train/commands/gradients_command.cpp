@@ -1,4 +1,4 @@
-// gradients: loss and raw gradients of one row, for people who port a recipe.
+// gradients: loss and raw gradients of one row, for porting a recipe.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ int64_t separator_for(const GradientsOptions& options, const Config& config) {
 
 int run_gradients(const GradientsOptions& options) {
     const Config config = read_config(options.config, options.settings);
-    config.in_chosen_stage(options.stage);  // refuses one that is not there
+    config.in_chosen_stage(options.stage);  // throws if the stage does not exist
     const int64_t stage = options.stage.value_or(config.schedule.num_stages() - 1);
     const TokenRow row{.tokens = read_token_row(options.tokens, options.length),
                        .separator = separator_for(options, config)};

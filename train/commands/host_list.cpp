@@ -17,12 +17,12 @@ bool has_only(const std::string& text, const std::string& allowed) {
     });
 }
 
-// True for a part of a name: not empty, and no option of ssh.
+// True for a part of a name: not empty, and not an option of ssh.
 bool is_word(const std::string& text, const std::string& allowed) {
     return !text.empty() && text.front() != '-' && has_only(text, allowed);
 }
 
-// True for NAME, an address, [IPV6], each after USER@ or not. No character has a meaning for a shell, but for the brackets.
+// True for NAME, an address, [IPV6], each optionally after USER@. No character except the brackets has a meaning for a shell.
 bool is_host(const std::string& name) {
     const size_t at = name.find('@');
     if (at != std::string::npos && !is_word(name.substr(0, at), "._-")) return false;

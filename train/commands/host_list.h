@@ -1,4 +1,4 @@
-// The hosts that `launch --hosts` may use.
+// The host list of `launch --hosts`.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@ namespace speedrun {
 
 struct LaunchHost {
     std::string name;
-    int slots = 1;  // ranks that it has room for
+    int slots = 1;  // maximum number of ranks
 };
 
-// Reads lines "NAME slots=N" as in Open MPI's hostfiles (without slots: 1); '#' begins a comment. Throws a usage error that names
-// file and line. An error is also a name that a shell or ssh could take for something else, and a file without hosts.
+// Reads lines "NAME slots=N" as in Open MPI's hostfiles (without slots: 1); '#' starts a comment. Throws a usage error that
+// names file and line. Errors include a name with a special meaning for a shell or ssh, and a file without hosts.
 std::vector<LaunchHost> read_launch_hosts(const std::string& path);
 
 }  // namespace speedrun

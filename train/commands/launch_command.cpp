@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kLongestWait = 60;
 
-// Value of an option of `train`, as "--name X" or "--name=X", behind word `from`.
+// Returns the value of an option of `train`, as "--name X" or "--name=X", after word `from`.
 std::optional<std::string> option_of(const std::vector<std::string>& words, size_t from,
                                      const std::string& option) {
     for (size_t i = from; i < words.size(); ++i) {
@@ -61,10 +61,10 @@ LaunchedRun run_of(const std::vector<std::string>& command) {
     return run;
 }
 
-// Shells' codes of a program that cannot be run, or is not found.
+// Shell exit codes: the program cannot be run, or is not found.
 constexpr int kNotRun = 126, kNotFound = 127;
 
-// False for a result, for a failure that would repeat itself, and for a run that a signal stopped.
+// False for a result, a failure that would repeat, and a run stopped by a signal.
 bool is_crash(int code) {
     for (const ExitCode kind : {ExitCode::usage, ExitCode::data, ExitCode::diverged})
         if (code == static_cast<int>(kind)) return false;
@@ -75,7 +75,7 @@ void say(const std::string& text) {
     std::fprintf(stderr, "launch: %s\n", text.c_str());
 }
 
-// Returns the number of steps in the run's metrics. A crash or a full disk may have left lines cut short or glued together.
+// Returns the number of steps in the run's metrics. A crash or a full disk may have left truncated or joined lines.
 int64_t steps_done(const std::string& folder) {
     const std::string path = folder + "/metrics.jsonl";
     int64_t steps = 0, num_bad = 0;
@@ -85,7 +85,7 @@ int64_t steps_done(const std::string& folder) {
             const auto json = parse_json<nlohmann::json>(line);
             if (json.at("event") == "step") steps = std::max(steps, value_of(json, &StepMetrics::step) + 1);
         } catch (const std::exception&) {
-            if (!file.eof()) ++num_bad;  // the last line may still be without its end
+            if (!file.eof()) ++num_bad;  // the last line may be incomplete
         }
     }
     if (num_bad > 0)
@@ -104,7 +104,7 @@ int run_watched(const std::vector<std::string>& words, const std::string& folder
     });
 }
 
-// False if a signal came.
+// Returns false if a signal arrived.
 bool wait_for(double seconds) {
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
@@ -115,8 +115,8 @@ bool wait_for(double seconds) {
     return signal_passed_on() == 0;
 }
 
-// Waits for ranks that outlive the command that started them. Returns the process that still writes the folder after a
-// minute, or before a signal; empty: none.
+// Waits for ranks that outlive the command that started them. Returns the process that still writes the folder after a minute,
+// or when a signal arrives; empty: none.
 std::string wait_for_release(const std::string& folder) {
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(kLongestWait);
@@ -126,7 +126,7 @@ std::string wait_for_release(const std::string& folder) {
     return writer;
 }
 
-// Where the ranks of each start go.
+// Placement of the ranks at each start.
 class Places {
   public:
     Places(const LaunchOptions& options, const LaunchedRun& run) : probe_(options.probe) {
@@ -135,7 +135,7 @@ class Places {
         config_ = read_config(run.trained.path, run.trained.settings);
     }
 
-    // The command of the next start; none if there is nowhere to go.
+    // Returns the command of the next start; empty if no placement is possible.
     std::vector<std::string> next(const std::vector<std::string>& words) {
         if (hosts_.empty()) return words;
         std::vector<std::string> said;
@@ -147,7 +147,7 @@ class Places {
         ranks_ = placement.ranks;
         return placement.ranks > 0 ? placement.fill(words) : std::vector<std::string>{};
     }
-    // Was the number of ranks another before?
+    // True if the number of ranks differs from the previous start.
     bool changed() const { return changed_; }
 
   private:
@@ -158,7 +158,7 @@ class Places {
     bool changed_ = false;
 };
 
-// Reports the end by a signal. Returns the exit code, the command's if it has failed.
+// Reports the end by a signal. Returns the exit code: the command's if it failed.
 int stopped_by(int signal, int code, const std::string& folder) {
     say(fmt::format("{}: the run was stopped after step {}, and the same command continues it",
                     signal_text(signal), steps_done(folder)));
@@ -170,7 +170,7 @@ int stopped_by(int signal, int code, const std::string& folder) {
 int run_launch(const LaunchOptions& options) {
     const LaunchedRun run = run_of(options.command);
     Places places(options, run);
-    int64_t crashed_after = -1;  // steps; none yet
+    int64_t crashed_after = -1;  // steps; -1: no crash yet
     double wait = options.backoff_s;
     for (int64_t restarts = 0;; ++restarts) {
         const std::vector<std::string> words = places.next(run.words);

@@ -17,7 +17,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
         text.replace(at, what.size(), by);
 }
 
-// Returns the word as a shell reads it back, quoted only where needed.
+// Returns the word quoted for a shell, if needed.
 std::string shell_quoted(std::string word) {
     const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-";
     if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
@@ -61,7 +61,7 @@ std::string LaunchPlaces::text() const {
 
 TrainedConfig trained_config(const std::vector<std::string>& words, size_t train) {
     TrainedConfig trained;
-    bool value = false, setting = false;  // of an option before; one of --set's, which may be several
+    bool value = false, setting = false;  // the previous word was an option; or --set, which takes several
     for (size_t i = train + 1; i < words.size(); ++i) {
         const std::string& word = words[i];
         const bool option = word.starts_with("-");
@@ -85,7 +85,7 @@ TrainedConfig trained_config(const std::vector<std::string>& words, size_t train
 LaunchPlaces place(const std::vector<LaunchHost>& hosts, const std::string& probe, const Config& config,
                    std::vector<std::string>& said) {
     LaunchPlaces placement;
-    constexpr int kNotFound = 127;  // a shell's code
+    constexpr int kNotFound = 127;  // a shell's exit code
     size_t num_not_found = 0;
     for (const LaunchHost& host : hosts) {
         std::string command = probe;

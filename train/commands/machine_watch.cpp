@@ -22,7 +22,7 @@ std::string name_of_host() {
     return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// Texts of the ranks on this host, without the host's name in front.
+// Returns the texts of the ranks on this host, without the host's name.
 std::vector<std::string> said_on_this_host(World& world, const std::string& text) {
     const std::string host = name_of_host() + '\n';
     std::vector<std::string> said;

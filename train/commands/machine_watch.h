@@ -1,4 +1,5 @@
-// Reads the machine before and after each run of an attempt, on all hosts of its ranks, and the clocks of their GPUs meanwhile.
+// Reads the machine before and after each run of an attempt, on all hosts of its ranks, and monitors the GPUs' clocks during
+// the run.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@
 
 namespace speedrun {
 
-// gpu_identity() of the GPU that this rank trains the config on; empty: a CPU. Collective.
+// Returns gpu_identity() of this rank's GPU; empty: a CPU. Collective.
 std::string gpu_of_rank(World& world, const Config& config);
 
 class MachineWatch {
@@ -20,14 +21,14 @@ class MachineWatch {
     explicit MachineWatch(World& world, NvmlOptions nvml = {}) : world_(world), nvml_(std::move(nvml)) {}
     // gpu: gpu_of_rank(). Collective.
     void begin(const std::string& gpu);
-    // State since the beginning, of the host that was disturbed most. The first rank warns once if a GPU's clocks cannot be
-    // read. Collective.
+    // Returns the state since begin() of the most disturbed host. The first rank warns once if a GPU's clocks cannot be read.
+    // Collective.
     MachineState end();
 
   private:
     World& world_;
     const NvmlOptions nvml_;
-    std::optional<GpuClocks> clocks_;  // this rank's GPU; none: a CPU
+    std::optional<GpuClocks> clocks_;  // this rank's GPU; nullopt: a CPU
     bool warned_ = false;
     std::set<int> cores_;  // cores of all ranks on this host; empty: all
     MachineCounters begin_;

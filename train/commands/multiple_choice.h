@@ -1,4 +1,4 @@
-// `speedrun eval --multiple-choice`: which of several endings a model finds most likely.
+// `speedrun eval --multiple-choice`: accuracy of choosing the likeliest of several endings.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace speedrun {
 // A line {"context": TEXT, "endings": [TEXT, ...], "label": INDEX}: `label` is the index of the right ending.
 struct ChoiceItem {
     std::string context;
-    std::vector<std::string> endings;  // two at least, none empty
+    std::vector<std::string> endings;  // at least two, each nonempty
     int64_t label = 0;
 };
 
-// Reads a file with one JSON object a line; empty lines are left out, other keys ignored. Throws a data error that names file,
+// Reads a file with one JSON object per line; empty lines are skipped, other keys ignored. Throws a data error that names file,
 // line and reason, also for a file without items.
 std::vector<ChoiceItem> read_choice_items(const std::string& path);
 
-// An ending's log-probability behind its context, in nats: Σ log p(token | all before it), over its tokens.
+// An ending's log-probability given its context, in nats: Σ log p(token | all before it), over its tokens.
 struct EndingScore {
     double sum = 0;
     int64_t tokens = 0;
@@ -33,21 +33,21 @@ struct EndingScore {
 
 struct ChoiceResult {
     int64_t items = 0, right = 0, right_by_sum = 0;
-    // `right`: the label has the largest normalised(); right_by_sum: the largest sum. Of equal ones the first counts.
+    // `right`: the label has the largest normalised(); right_by_sum: the largest sum. Ties count for the first ending.
     void add(const std::vector<EndingScore>& endings, int64_t label);
     double accuracy() const { return static_cast<double>(right) / static_cast<double>(items); }
     double accuracy_by_sum() const { return static_cast<double>(right_by_sum) / static_cast<double>(items); }
 };
 
 struct MultipleChoiceOptions {
-    std::string file;        // items; empty: compute the validation loss
+    std::string file;        // items; empty: validation loss instead
     std::string vocabulary;  // SampleOptions::vocabulary
     bool json = false;
-    // Returns whether there is a file. Throws a usage error for the others without one.
+    // True if a file is given. Throws a usage error for the other options without a file.
     bool is_asked() const;
 };
 
-// Declares the options in the app of `speedrun eval`; they must outlive the app's parsing.
+// Declares the options of `speedrun eval`; they must outlive the app's parsing.
 void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options);
 int run_multiple_choice(const EvalOptions& eval, const MultipleChoiceOptions& options);
 

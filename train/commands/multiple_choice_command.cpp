@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tokens of a row; the last `scored` are an ending's.
+// Tokens of a row; the last `scored` are the ending.
 struct ChoiceRow {
     std::vector<int32_t> tokens;
     int64_t scored = 0;
@@ -56,7 +56,7 @@ class ChoiceScorer {
         }
         for (int64_t t = 0; t < model_.tokens(); ++t) {
             batch.positions.push_back(static_cast<int32_t>(t % length()));
-            // A text has one separator, before it.
+            // A text has one separator, its first token.
             batch.first_key.push_back(static_cast<int32_t>(t - t % length()));
         }
         forward_batch(run_, batch);
@@ -88,7 +88,7 @@ std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, const std::string& te
     return {tokens.begin(), tokens.end()};
 }
 
-// Separator, context, ending; without its first tokens where it has more than a row and the last one's target.
+// Separator, context, ending; the first tokens are dropped if the row and the last target would be exceeded.
 ChoiceRow row_of(const std::vector<int32_t>& context, const std::vector<int32_t>& ending, int64_t length) {
     ChoiceRow row{.tokens = context, .scored = static_cast<int64_t>(ending.size())};
     row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());

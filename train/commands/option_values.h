@@ -1,4 +1,4 @@
-// CLI11 2.1 takes the next argument for the value of "--name=", and any argument for that of "--name".
+// CLI11 2.1 uses the next argument as the value of "--name=", and any argument as the value of "--name".
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class App;
 namespace speedrun {
 
 // Usage error for an option of a subcommand without a value: "--name=", "--name ''", "--name --quiet". Arguments after "--" are
-// not looked at.
+// not checked.
 void expect_values(const CLI::App& app, const std::vector<std::string>& arguments);
 
 }  // namespace speedrun

@@ -22,7 +22,7 @@ bool is_pipe(int descriptor) {
     return fstat(descriptor, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
 }
 
-// Ends early if the reader has left: the rest is lost, and the next text is tried again.
+// Returns early if the reader has closed the pipe: the rest is lost, and the next text is tried again.
 void write_all(int descriptor, const char* text, ssize_t size) {
     while (size > 0) {
         const ssize_t written = write(descriptor, text, static_cast<size_t>(size));
@@ -67,7 +67,7 @@ void OutputRelay::start() {
     thread_ = start_thread("copy of the output", [this] { run(); });
 }
 
-// A process that the program has left behind may keep a pipe open: after the end, silence for one period is enough.
+// A process that outlives the program may keep a pipe open: after the end, one period of silence is enough.
 void OutputRelay::run() {
     std::array<pollfd, 2> wanted{pollfd{pipes_[0].read, POLLIN, 0}, pollfd{pipes_[1].read, POLLIN, 0}};
     while (wanted[0].fd >= 0 || wanted[1].fd >= 0) {
@@ -80,7 +80,7 @@ void OutputRelay::run() {
             char text[1 << 14];
             const ssize_t size = read(wanted[i].fd, text, sizeof text);
             if (size > 0) write_all(pipes_[i].to, text, size);
-            if (size == 0) wanted[i].fd = -1;  // closed; poll leaves it out
+            if (size == 0) wanted[i].fd = -1;  // closed; poll ignores it
         }
     }
 }

@@ -1,4 +1,5 @@
-// Copies the output of a program to this process's, for programs that end when nobody reads it: mpirun ends its ranks then.
+// Copies the output of a program to this process's output, for programs that end when their pipe is closed: mpirun then ends
+// its ranks.
 #pragma once
 
 #include <array>
@@ -7,17 +8,17 @@
 
 namespace speedrun {
 
-// Covers stdout and stderr where they are pipes. Terminals and files are left to the program itself.
+// Applies to stdout and stderr if they are pipes. Terminals and files are inherited by the program.
 class OutputRelay {
   public:
-    // Makes a pipe for each.
+    // Creates a pipe for each.
     OutputRelay();
-    // Copies the rest and ends.
+    // Copies the remaining output and ends.
     ~OutputRelay();
     OutputRelay(const OutputRelay&) = delete;
     OutputRelay& operator=(const OutputRelay&) = delete;
 
-    // In the child, between fork and exec: puts the pipes in place of its stdout and stderr. Async-signal-safe.
+    // In the child, between fork and exec: replaces its stdout and stderr by the pipes. Async-signal-safe.
     void take_place() const;
     // In the parent, after the fork.
     void start();

@@ -124,13 +124,13 @@ void print_batch(const Config& config, const Ranks& ranks, const std::vector<Ste
         std::printf("data: not there yet (%s)\n", error.what());
         return;
     }
-    read_prefixes(config);  // refused now rather than by the run
+    read_prefixes(config);  // errors are reported here, before the run
     if (config.data.rows == RowKind::stream) return;
     const TokenDataset dataset = open_dataset(config, config.data.train, "data.train");
     std::printf("%s\n", BatchLoader(dataset, loader_options(config)).describe().c_str());
 }
 
-// Does it fit? Says so, and what would; 2 if not.
+// Prints whether the plan fits in memory, and a config that would fit. Returns 2 if it does not fit.
 int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) {
     Runtime here(dry_runtime_options(config));
     const int64_t available = here.device().available_bytes();
@@ -159,7 +159,7 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     return static_cast<int>(ExitCode::usage);
 }
 
-// The same model without its preset.
+// Returns the config with the preset's model in parts.
 Config in_parts(Config config) {
     if (!config.model.init_from.empty())
         throw_usage("plan: --spell-out: model.init_from \"{}\" needs preset gpt2", config.model.init_from);
@@ -238,7 +238,7 @@ int run_plan(const PlanOptions& options) {
         throw_usage("plan: --graph draws the model, --gpu models a step: one of them at a time");
     if (options.config.empty())
         throw_usage("plan: name a config, or ask for --options, --schema or --metrics");
-    // Under a launcher one rank plans for all.
+    // Under a launcher one rank prints the plan.
     const auto world = make_world();
     return run_rank(*world, [&] {
         int result = 0;

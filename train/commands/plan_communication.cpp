@@ -21,7 +21,7 @@ namespace speedrun {
 
 namespace {
 
-// The jitter counts with its mean.
+// The jitter is counted by its mean.
 double network_ms(const SimulatedNetwork& network, const StepCollective& c) {
     return 1e3 * (network.model.seconds({.sent_bytes = c.sent_bytes, .ranks = c.group_size}) +
                   network.jitter_s / 2);
@@ -49,7 +49,7 @@ void print_whole_attention(const Config& config, const Ranks& ranks) {
                 whole.describe().c_str());
 }
 
-// Equal collectives in one line, in the order in which they come.
+// Equal collectives are merged into one line, in order of first occurrence.
 std::vector<std::pair<StepCollective, int>> counted(const CollectiveRow& row) {
     std::vector<std::pair<StepCollective, int>> lines;
     for (const StepCollective& collective : row.collectives) {
@@ -92,7 +92,7 @@ void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
     std::printf("\n");
 }
 
-// What a rank sends per step over an axis between nodes of the model, which wait for it.
+// Bytes per step and rank of collectives on an axis between nodes of the model, which wait for them.
 struct SentValues {
     double bytes = 0, ms = 0;  // ms: on the simulated network
 };
@@ -108,7 +108,7 @@ SentValues sent_over(Axis axis, const CollectiveRow& values, int microbatches,
     return sum;
 }
 
-// Bytes of gradients, parameters and statistics that a rank sends per step.
+// Returns the bytes of gradients, parameters and statistics that a rank sends per step.
 double parameter_bytes(const Config& config, const Ranks& ranks, DType compute, int microbatches) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
     const BucketLayout layout(table,
@@ -119,7 +119,7 @@ double parameter_bytes(const Config& config, const Ranks& ranks, DType compute, 
     return sum;
 }
 
-// Ranks that share rows or matrices send what ranks with rows of their own do not.
+// Ranks that share rows or matrices have additional communication.
 void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DType compute,
                        const CollectiveRow& values, const std::optional<SimulatedNetwork>& network) {
     const Mesh& mesh = ranks.mesh();
@@ -133,10 +133,7 @@ void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DTyp
     const Ranks alone(Mesh(sizes), ranks.sharing());
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     const SentValues sent = sent_over(axis, values, microbatches, network);
-    const char* const hidden = axis == Axis::tensor ? "products hide in part"
-                               : config.parallel.context_exchange == ContextExchange::ring
-                                   ? "attention hides in part"
-                                   : "nothing hides (parallel.context_exchange=ring would, in part)";
+    const char* const hidden = axis == Axis::tensor ? "products hide in part" : "nothing hides";
     const double more =
         parameter_bytes(config, alone, compute, 1) - parameter_bytes(config, ranks, compute, microbatches);
     std::printf(
@@ -149,7 +146,7 @@ void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DTyp
         axis == Axis::context ? "one is" : "the model is");
 }
 
-// Where a bucket is too small for so many ranks, fewer should share it, and copies be summed.
+// If a bucket is too small for n ranks, fewer ranks should shard it, with replicas.
 void print_advice(const Ranks& ranks, const ParameterTable& table) {
     const int shard = ranks.mesh().size(Axis::shard), replicate = ranks.mesh().size(Axis::replicate);
     const int fitting = ranks_that_fit(ranks.sharing(), shard, table.numel());

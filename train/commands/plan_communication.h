@@ -1,4 +1,4 @@
-// What `plan` says of communication.
+// Communication as printed by `plan`.
 #pragma once
 
 #include "train/config/config.h"
@@ -7,8 +7,8 @@
 
 namespace speedrun {
 
-// Prints what the ranks send each other in an optimizer step of a config of one stage: when, over which of them, and
-// how much. values: in a microbatch, between the nodes of the model.
+// Prints the communication in an optimizer step of a config of one stage: times, groups and sizes. values: collectives of a
+// microbatch between the nodes of the model.
 void print_communication(const Config& config, const Ranks& ranks, DType compute,
                          const CollectiveRow& values);
 

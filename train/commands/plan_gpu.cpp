@@ -17,14 +17,14 @@ namespace {
 
 struct StageTime {
     int64_t first_step, end_step, tokens_per_step;
-    double ms;              // a step: operations one after the other; of several ranks, in time
-    double exposed_ms = 0;  // of that, communication that computing does not hide
+    double ms;              // per step: sum of the operations; for several ranks, time of the timeline
+    double exposed_ms = 0;  // exposed communication, part of ms
 
     int64_t steps() const { return end_step - first_step; }
     double seconds() const { return static_cast<double>(steps()) * ms * 1e-3; }
 };
 
-// model_stage: what a stage's step takes, and what of it is exposed.
+// model_stage: returns a stage's step time and its exposed part.
 using StageModel = std::function<std::pair<double, double>(const Config&)>;
 std::vector<StageTime> model_run(const Config& config, const StageModel& model_stage) {
     std::vector<StageTime> times;
@@ -43,7 +43,7 @@ double seconds_of(const std::vector<StageTime>& run) {
     return seconds;
 }
 
-struct Speed {  // a step of all ranks
+struct Speed {  // all ranks together
     double tokens_per_s, tokens_per_s_of_one, share_of_floor;
 };
 
@@ -55,20 +55,20 @@ Speed speed_of(const StepModel& model, const Config& config, const Ranks& ranks)
 std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& config, const Ranks& ranks,
                                    const GpuModel& gpu) {
     std::vector<std::string> notes = {
-        "modelled, not measured: operations one after the other, without the copies of tokens to the GPU",
+        "modelled, not measured: operations in sequence, without the copies of tokens to the GPU",
         "attention is counted without documents, which hide keys"};
     if (ranks.mesh().world_size() > 1)
-        notes.push_back(fmt::format(
-            "operations are one rank's alone; stages and the run are in time, with what the ranks send each other{}: "
-            "--timeline says more",
-            options.network.empty() ? fmt::format(" ({})", default_network().name) : ""));
+        notes.push_back(
+            fmt::format("operations are of one rank; stages and the run include communication{}: "
+                        "see --timeline",
+                        options.network.empty() ? fmt::format(" ({})", default_network().name) : ""));
     if (config.cuda.attention == AttentionKind::cudnn)
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
     if (config.cuda.attention == AttentionKind::wgmma && !kernel_choice(config, gpu).wgmma_attention)
         notes.push_back(
             "attention is modelled as our other kernels: wgmma is bf16's, on compute capability 9.0");
     if (config.cuda.dependent_launch)
-        notes.push_back("gaps between kernels are those without cuda.dependent_launch");
+        notes.push_back("gaps between kernels are modelled without cuda.dependent_launch");
     return notes;
 }
 

@@ -1,4 +1,4 @@
-// What `speedrun plan --gpu` prints: a modelled step of one stage, operation by operation, and the time of the whole run.
+// Prints `speedrun plan --gpu`: a modelled step of one stage, operation by operation, and the time of the whole run.
 #pragma once
 
 #include "train/commands/commands.h"
@@ -7,8 +7,7 @@
 
 namespace speedrun {
 
-// Usage error, naming those known, where there is no model of options.gpu; data error for options.measured.
-// Returns the exit code.
+// Usage error, with the known names, if options.gpu has no model; data error for options.measured. Returns the exit code.
 int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks& ranks);
 
 }  // namespace speedrun

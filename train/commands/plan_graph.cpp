@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "train/commands/graphviz.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/dot_text.h"
@@ -17,8 +16,7 @@ namespace speedrun {
 
 ModelGraph model_graph(const Config& config) {
     const BatchConfig& batch = config.batch;
-    // How many rows the head computes at a time is a matter of memory: neither descriptions nor pictures
-    // have it.
+    // The number of rows per chunk of the head affects memory only; it appears neither in descriptions nor in pictures.
     return build_model(config.model,
                        {.tokens = batch.microbatch_tokens, .sequence_length = batch.sequence_length},
                        {.documents = config.data.document_mask, .logit_rows = batch.sequence_length});
@@ -106,9 +104,9 @@ std::string busiest_step_text(const BusiestStep& busiest) {
 
 int write_unit_picture(const PlanOptions& options, const Config& config) {
     const std::string ending = std::filesystem::path(options.graph).extension().string();
-    if (ending != ".svg" && ending != ".dot" && ending != ".gv")
+    if (ending != ".dot" && ending != ".gv")
         throw_usage(
-            "--graph {}: ends in '{}', expected .svg (a picture), .dot or .gv (the text for Graphviz)",
+            "--graph {}: ends in '{}', expected .dot or .gv, from which `dot -Tsvg` of Graphviz draws a picture",
             options.graph, ending);
     const ModelGraph model = model_graph(config);
     const int num_units = model.graph.num_units();
@@ -117,7 +115,7 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
         throw_usage("--unit {}: the model has units 0 to {}; speedrun plan {} lists them", unit,
                     num_units - 1, options.config);
     const Fusions fusions = model_fusions();
-    // What activation checkpointing keeps changes nothing in forward.
+    // Activation checkpointing does not affect the forward pass.
     const Program program =
         derive_program(model.graph, fusions, Retained(static_cast<size_t>(num_units)), DType::f32);
     const auto nodes = std::count_if(model.graph.nodes().begin(), model.graph.nodes().end(),
@@ -130,10 +128,8 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
          .program = program,
          .unit = unit,
          .title = fmt::format("{}: {}", std::filesystem::path(options.config).filename().string(), shown)});
-    const std::string written =
-        ending == ".svg" ? svg_of({.text = text, .option = "--graph " + options.graph}) : text;
     std::ofstream file(options.graph, std::ios::binary);
-    file << written;
+    file << text;
     file.close();
     if (!file)
         throw_usage("--graph {}: the file cannot be written ({}); name one in a folder of yours",

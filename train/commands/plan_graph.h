@@ -1,4 +1,4 @@
-// What `speedrun plan` shows of the model's graph.
+// The model's graph as shown by `speedrun plan`.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@
 
 namespace speedrun {
 
-// The model as a run builds it.
+// Returns the graph that a run builds.
 ModelGraph model_graph(const Config& config);
 
-// One entry per layer, folded.
+// One entry per layer; equal layers are folded.
 std::string layers_text(const Config& config);
 
-// What each kind of node computes and moves in a step of one rank.
+// Computation and memory traffic of each kind of node in a step of one rank.
 std::string node_work_text(const std::vector<NodeWork>& work);
 
-// The step and the five kinds that take most of it.
+// The step's total and the five kinds with the largest share.
 std::string busiest_step_text(const BusiestStep& busiest);
 
-// Writes options.graph, says what it shows. Usage error for a unit that is not there, another ending than .svg,
-// .dot or .gv, a file that can't be written, and where Graphviz is missed. Returns the exit code.
+// Writes options.graph in Graphviz's language. Usage error for an absent unit, another ending than .dot or .gv, and a file that
+// cannot be written. Returns the exit code.
 int write_unit_picture(const PlanOptions& options, const Config& config);
 
 }  // namespace speedrun

@@ -67,7 +67,7 @@ std::vector<Row> rows_of(const Config& config) {
 std::string parameters_text(const Config& config) {
     const std::vector<Row> rows = rows_of(config);
     std::string text;
-    size_t name = 9, shape = 5, init = 10, group = 5;  // of the titles
+    size_t name = 9, shape = 5, init = 10, group = 5;  // widths of the titles
     for (const Row& row : rows) {
         name = std::max(name, row.name.size());
         shape = std::max(shape, row.shape_text().size());

@@ -1,4 +1,4 @@
-// Every parameter of a config's model, for people who port weights or a recipe.
+// Lists every parameter of a config's model, for porting weights or a recipe.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace speedrun {
 
-// A line for each, in the order of checkpoints: name, shape, type that it is computed in, type that it is kept in between steps
-// (its master's), initial values, the optimizer group that steps it, and what it means. Throws as assign_groups.
+// Returns one line per parameter, in checkpoint order: name, shape, compute dtype, dtype between steps (the master's), initial
+// values, optimizer group, meaning. Throws as assign_groups.
 std::string parameters_text(const Config& config);
-// These lines as one JSON array of objects: `shape` is a list, `group` the index in optimizers.groups.
+// Returns these lines as one JSON array of objects: `shape` is a list, `group` the index in optimizers.groups.
 std::string parameters_json(const Config& config);
 
 }  // namespace speedrun

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShown = 10;
-// The rest is for what no plan counts: the context, buffers of cuBLASLt and NCCL, fragments.
+// The rest is for memory outside of plans: the context, buffers of cuBLASLt and NCCL, fragmentation.
 constexpr double kShareOfMemory = 0.9;
 
 double tokens_per_s(const Config& stage, const LayoutCost& cost) {

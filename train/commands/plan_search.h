@@ -1,4 +1,4 @@
-// What `plan --gpu --search` says: which ways of sharing a step are predicted to be fast.
+// Prints `plan --gpu --search`: layouts with the shortest predicted steps.
 #pragma once
 
 #include "train/commands/commands.h"
@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// For a config of one stage, on so many ranks.
+// For a config of one stage, on `num_ranks` ranks.
 int print_search(const PlanOptions& options, const Config& stage, int num_ranks);
 
 }  // namespace speedrun

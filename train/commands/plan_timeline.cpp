@@ -18,7 +18,7 @@ constexpr int kFewestRanks = 8, kMostRanks = 4096;
 constexpr double kShareWorthWarning = 0.1;
 constexpr size_t kMostParts = 8;
 
-// The share of zeros, put where tensors are cut, in what the buckets' collectives carry in a step.
+// Returns the share of padding zeros in the bytes of the buckets' collectives in a step.
 double padding_share(const Config& config, const Ranks& ranks, DType compute) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
     const BucketLayout layout(table,
@@ -40,14 +40,13 @@ std::vector<std::string> warnings_of(const Config& config, const Ranks& ranks, D
         if (share >= kShareWorthWarning) warnings.push_back(text);
     };
     const double padding = padding_share(config, ranks, compute);
-    warn(padding, fmt::format("padding: {:.0f}% of what buckets carry are zeros (fewer, larger buckets: "
+    warn(padding, fmt::format("padding: {:.0f}% of the bytes of buckets are zeros (fewer, larger buckets: "
                               "parallel.bucket_bytes; or fewer ranks to a bucket: parallel.replicate)",
                               100 * padding));
     const double late = step.reduced_bytes > 0 ? step.late_bytes / step.reduced_bytes : 0;
-    warn(late,
-         fmt::format("{:.0f}% of the bytes of gradients launch after backward, where nothing hides them "
-                     "but steps",
-                     100 * late));
+    warn(late, fmt::format("{:.0f}% of the bytes of gradients are reduced after backward, overlapped only "
+                           "with optimizer steps",
+                           100 * late));
     const double exposed = step.exposed_ms / step.step_ms;
     warn(exposed, fmt::format("{:.0f}% of the step is exposed communication", 100 * exposed));
     const double latency = step.communication_ms > 0 ? step.latency_ms / step.communication_ms : 0;
@@ -55,7 +54,7 @@ std::vector<std::string> warnings_of(const Config& config, const Ranks& ranks, D
     return warnings;
 }
 
-// The config on another number of ranks, each with as many tokens as now. Nothing: the mesh does not allow for it.
+// The config on another number of ranks with the same number of tokens per rank. Empty: not possible with this mesh.
 struct Scaled {
     Config config;
     Ranks ranks;
@@ -144,7 +143,7 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
         if (!alone) alone = step.step_ms;
         row(size, scaled->config, step, *alone);
     }
-    std::printf("efficiency: of the step of as few GPUs as there can be, with as many tokens a GPU as now\n");
+    std::printf("efficiency: weak scaling, against the step of the smallest possible mesh\n");
     for (const std::string& warning : warnings_of(stage, ranks, real, here.timeline))
         std::printf("warning: %s\n", warning.c_str());
     std::printf("note: modelled, not measured; streams that compute at the same time share the GPU\n");

@@ -1,4 +1,4 @@
-// What `plan --gpu --timeline` says: a step of many ranks in time.
+// Prints `plan --gpu --timeline`: a step of many ranks in time.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace speedrun {
 
 Network network_of(const PlanOptions& options);
 
-// The GPU that --gpu and --measured name, for what this config computes in. Usage and data errors: theirs.
+// The GPU model of --gpu and --measured for this config's compute dtype. Throws the usage and data errors of both options.
 class PlannedGpu {
   public:
     PlannedGpu(const PlanOptions& options, const Config& config);
@@ -24,7 +24,7 @@ class PlannedGpu {
     std::optional<MeasuredKernels> report_;
 };
 
-// The step of a config of one stage, as one of these ranks enqueues it.
+// The step of a config of one stage, as rank 0 enqueues it.
 int print_timeline(const PlanOptions& options, const Config& stage, const Ranks& ranks);
 
 }  // namespace speedrun

@@ -27,9 +27,9 @@ namespace {
 std::atomic<pid_t> running{0};
 std::atomic<int> stopped{0};
 std::atomic<bool> passed_on{false};     // to the running program
-std::atomic<bool> starts_ranks{false};  // the running program, on other hosts too
+std::atomic<bool> starts_ranks{false};  // true if the running program starts ranks, possibly on other hosts
 
-// mpirun kills its ranks a second after most signals; SIGUSR1 it passes on, and waits.
+// mpirun kills its ranks one second after most signals; it forwards SIGUSR1 and waits.
 int signal_to_child(int signal, bool insisted) {
     return starts_ranks && !insisted ? SIGUSR1 : signal;
 }
@@ -58,15 +58,15 @@ std::vector<std::string> words_of(const std::string& program, const TrainOptions
     return words;
 }
 
-// In the child, after fork: async-signal-safe functions only. failure: descriptor that takes errno if exec fails.
+// In the child, after fork: async-signal-safe functions only. failure: descriptor for errno if exec fails.
 [[noreturn]] void become(const std::vector<char*>& arguments, pid_t parent, bool quiet,
                          const OutputRelay& relay, int failure) {
-    setpgid(0, 0);  // a terminal's Ctrl-C reaches the parent alone, which passes it on once
+    setpgid(0, 0);  // a terminal's Ctrl-C reaches only the parent, which forwards it once
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
     restore_write_signals();
-    std::signal(SIGTTOU, SIG_IGN);  // in a group of its own it may write to a terminal under `stty tostop`
-    // Nothing to read: in a group of its own a program that reads from the terminal is stopped.
+    std::signal(SIGTTOU, SIG_IGN);  // a background group may then write to a terminal under `stty tostop`
+    // No stdin: a background group that reads from the terminal is stopped.
     const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
     relay.take_place();
@@ -90,7 +90,7 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     OutputRelay relay;
-    int failure[2];  // read, write; closed by a successful exec
+    int failure[2];  // read, write; a successful exec closes it
     if (pipe2(failure, O_CLOEXEC) != 0) throw_internal("pipe: {}", std::strerror(errno));
     const pid_t parent = getpid(), child = fork();
     if (child < 0) {
@@ -107,7 +107,7 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
     starts_ranks = is_launcher(words.front());
     passed_on = false;
     running = child;
-    // A signal that arrived before there was a program to pass it to.
+    // Forwards a signal that arrived before the program was started.
     if (const int signal = stopped; signal != 0 && !passed_on) kill(child, signal_to_child(signal, false));
     int status = 0;
     for (pid_t ended = 0; ended != child;) {
@@ -127,7 +127,7 @@ int run_program(const std::vector<std::string>& program, bool quiet, const std::
 int train_with(const std::string& program, const TrainOptions& options) {
     if (access(program.c_str(), X_OK) != 0)
         throw_usage("{}: cannot be run: {}", program, std::strerror(errno));
-    // A file, also where its name is no path.
+    // An absolute path, so that a plain name is not searched on PATH.
     return run_program(words_of(std::filesystem::absolute(program).string(), options), true);
 }
 

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first rank's runs to make, on all ranks.
+// Distributes the first rank's list of runs to all ranks.
 std::vector<AttemptRun> share_runs(World& world, const std::vector<AttemptRun>& runs) {
     std::string text;
     for (const AttemptRun& run : runs) text += fmt::format("{} {} {}\n", run.order, run.side, run.seed);
@@ -45,7 +45,7 @@ double time_left_ms(const AttemptFolder& folder, const std::vector<AttemptRun>& 
     double sum = 0;
     for (size_t i = next; i < runs.size(); ++i) {
         const double own = runs[i].side == kCandidate ? ours : theirs;
-        sum += own > 0 ? own : std::max(ours, theirs);  // nothing known of this side yet
+        sum += own > 0 ? own : std::max(ours, theirs);  // no run of this side yet
     }
     return sum;
 }
@@ -61,7 +61,7 @@ void say_finished(const AttemptFolder& folder, const std::vector<AttemptRun>& ru
     std::fflush(stdout);
 }
 
-// The run by the build whose it is, and a process of its own on either side.
+// Runs a side's build, each run in its own process.
 int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, const AttemptRun& run,
                     TrainOptions options) {
     options.config = options.out + "/config.json";
@@ -74,7 +74,7 @@ int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, c
     return 0;
 }
 
-// Makes the runs one after the other; 0, or the exit code that ends the attempt for now.
+// Makes the runs one after the other. Returns 0, or the exit code that interrupts the attempt.
 int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& asked, AttemptFolder* folder,
               const std::string& path, const std::vector<AttemptRun>& runs, bool terminal) {
     const std::string gpu = gpu_of_rank(world, attempt.candidate.config);
@@ -161,7 +161,7 @@ void write_results(const AttemptFolder& folder, const Attempt& attempt, const Re
     print_verdict(result.record, write_record(options.out, result));
 }
 
-// That the runs of this config will have on these ranks.
+// Returns the hardware class of runs of this config on these ranks.
 HardwareClass hardware_of_runs(World& world, const Config& config) {
     RuntimeOptions options = runtime_options(config, resolve_ranks(config, world));
     options.dry = true;
@@ -172,7 +172,7 @@ HardwareClass hardware_of_runs(World& world, const Config& config) {
     return hardware_class_of(hardware_of(environment_to_json(environment)));
 }
 
-// Before hours are spent on it.
+// Warns before hours are spent on runs.
 void warn_of_leader(const Attempt& attempt, const RecordAttemptOptions& options,
                     const HardwareClass& hardware) {
     const std::string& name = attempt.track_class.name;
@@ -231,7 +231,7 @@ int attempt_on(World& world, const RecordAttemptOptions& options, bool terminal)
     return 0;
 }
 
-// What the config says of a lost peer, needed before there is a world in which to say that it is wrong.
+// Returns the config's timeout for lost peers, which is needed before the world that reports errors in the config exists.
 double timeout_of(const RecordAttemptOptions& options) {
     try {
         return read_attempt_side(options.config, options.settings, options.out).config.parallel.timeout_s;

@@ -33,7 +33,7 @@ void add_settings(CLI::App* command, const char* name, std::vector<std::string>&
     command
         ->add_option(name, settings, fmt::format("override one key of {}: dotted.key=value; repeatable", of))
         ->type_name("KEY=VALUE")
-        ->allow_extra_args(false);  // one value each: what follows it is not a setting
+        ->allow_extra_args(false);  // one value per flag: later arguments are not settings
 }
 
 }  // namespace
@@ -43,15 +43,15 @@ RecordsCli::RecordsCli(CLI::App& app) {
     records_->require_subcommand(1);
 
     attempt_ = records_->add_subcommand(
-        "attempt", "all runs of a record, in turns with a baseline, and their statistics");
+        "attempt", "all runs of a record, alternating with a baseline, and their statistics");
     attempt_
         ->add_option("config", attempt_options_.config,
                      "JSON config, or a record's folder for its config; record.track names the track")
         ->required();
     add_settings(attempt_, "--set", attempt_options_.settings, "the config");
-    attempt_->add_option("--runs", attempt_options_.runs, "how many runs, each with a seed of its own")
+    attempt_->add_option("--runs", attempt_options_.runs, "number of runs, each with its own seed")
         ->check(CLI::Range(1, 1000));
-    attempt_->add_option("--first-seed", attempt_options_.first_seed, "seeds are this one and those after it")
+    attempt_->add_option("--first-seed", attempt_options_.first_seed, "first of consecutive seeds")
         ->capture_default_str()
         ->check(CLI::NonNegativeNumber);
     attempt_->add_option("--seeds", attempt_options_.seeds, "or these, each once: 1,2,3")
@@ -59,26 +59,27 @@ RecordsCli::RecordsCli(CLI::App& app) {
         ->check(CLI::NonNegativeNumber);
     attempt_->add_option(
         "--effect", attempt_options_.effect,
-        "instead of --runs: the number that shows a difference of times of this size, such as 1%, with "
+        "instead of --runs: the number that detects a time difference of this size, such as 1%, with "
         "power 0.8, from the spread of the runs of --against");
     attempt_->add_option("--against", attempt_options_.against,
-                         "baseline, run in turns: a record's folder, or a config");
+                         "baseline, runs alternate with it: a record's folder, or a config");
     add_settings(attempt_, "--against-set", attempt_options_.against_settings, "the baseline's config");
     attempt_->add_option("--name", attempt_options_.name,
-                         "of the record and of the attempt's folder; default: the config's");
+                         "name of the record and of the attempt's folder; default: the config's");
     attempt_->add_option("--class", attempt_options_.track_class,
-                         "of the track, whose leading record this is to beat; default: the track's first");
+                         "class of the track; its leading record must be beaten; default: the first");
     attempt_->add_option("--what", attempt_options_.what,
-                         "what changed and why it is faster, for the record's README");
+                         "the change and why it is faster, for the record's README");
     attempt_->add_option("--baseline-name", attempt_options_.baseline_name,
                          "the baseline has no record yet: write one of its runs, under this name");
     attempt_->add_option("--baseline-what", attempt_options_.baseline_what, "text for that record's README");
-    attempt_->add_flag("--systems-only", attempt_options_.systems_only,
-                       "the change leaves the maths alone: the loss has to be the baseline's, in place of a "
-                       "p-value below the target");
+    attempt_->add_flag(
+        "--systems-only", attempt_options_.systems_only,
+        "the change does not affect the maths: the loss must equal the baseline's, instead of a "
+        "p-value below the target");
     attempt_->add_option(
         "--baseline-binary", attempt_options_.baseline_binary,
-        "another build of speedrun, in turns with this one: both train CONFIG, systems-only");
+        "another build of speedrun, alternating with this one: both train CONFIG, systems-only");
     attempt_->add_flag("--alone", attempt_options_.alone,
                        "make the runs on one rank, although a launcher started more processes");
     attempt_->add_option("--out", attempt_options_.out, "folder of tracks")->capture_default_str();
@@ -96,17 +97,16 @@ RecordsCli::RecordsCli(CLI::App& app) {
         "compare", "two records, or two sets of run folders: means, ratio, Welch's test");
     compare_->add_option("a", compare_options_.a, "record's folder, or run folders: comma-separated patterns")
         ->required();
-    compare_->add_option("b", compare_options_.b, "the same, to compare with")->required();
+    compare_->add_option("b", compare_options_.b, "as A, to compare with")->required();
     compare_->add_flag("--json", compare_options_.json, "as JSON");
 
     verify_ = records_->add_subcommand(
         "verify", "compute every figure again from the runs' metrics, and the losses of references");
     verify_->add_option("folders", verify_options_.folders, "records, tracks; default: all in records/");
     verify_->add_flag("--json", verify_options_.json, "as JSON");
-    verify_->add_flag(
-        "--strict", verify_options_.strict,
-        "as records from now on have to be: all rules met, seeds 1 to n, the wall clock and the "
-        "machine of each run");
+    verify_->add_flag("--strict", verify_options_.strict,
+                      "requirements on new records: all rules met, seeds 1 to n, the wall clock and the "
+                      "machine of each run");
     verify_->footer(
         "Exit codes: 0 every figure is that of the runs; 3 not: each such figure is named, with both "
         "values.");

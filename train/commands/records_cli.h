@@ -13,7 +13,7 @@ namespace speedrun {
 
 class RecordsCli {
   public:
-    explicit RecordsCli(CLI::App& app);  // declares them; the object must outlive the app's parsing
+    explicit RecordsCli(CLI::App& app);  // declares the flags; the object must outlive the app's parsing
     RecordsCli(const RecordsCli&) = delete;
     RecordsCli& operator=(const RecordsCli&) = delete;
 

@@ -21,7 +21,7 @@ bool is_track_folder(const fs::path& folder) {
     return fs::exists(folder / "track.json");
 }
 
-// The folder itself if it is a track's, else the tracks in it.
+// Returns the folder itself if it is a track, else the tracks in it.
 std::vector<std::string> tracks_of(const std::string& folder) {
     if (is_track_folder(folder)) return {folder};
     std::vector<std::string> tracks;
@@ -45,7 +45,7 @@ std::vector<std::string> records_of(const std::string& folder) {
     return records;
 }
 
-// Returns the checks of the references of these tracks. Folders of records have none.
+// Returns the checks of the references of these tracks. Folders of records have no references.
 std::vector<ReferenceCheck> references_in(const std::vector<std::string>& folders) {
     std::vector<ReferenceCheck> checks;
     for (const std::string& folder : folders.empty() ? std::vector<std::string>{"records"} : folders) {

@@ -1,4 +1,4 @@
-// records counts: loss and time of a table of counts on a track, as a reference for its boards.
+// records counts: loss and time of an n-gram count model on a track, as a reference for its boards.
 #include <fmt/ranges.h>
 
 #include <cstdio>
@@ -76,7 +76,7 @@ int run_record_counts(const RecordCountsOptions& options) {
     }
     if (options.out.empty()) return 0;
     const std::string text = reference_to_json(reference);
-    reference_from_json(text, options.out, track);  // nothing is written that boards would refuse
+    reference_from_json(text, options.out, track);  // checks the file before it is written
     write_text_file(options.out, text);
     std::printf("%s: seconds are the median of %d repetitions\n", options.out.c_str(), kRepetitions);
     return 0;

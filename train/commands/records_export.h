@@ -1,4 +1,4 @@
-// `speedrun records export`: the runs of a record in the formats of others.
+// `speedrun records export`: the runs of a record in other programs' formats.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct RecordExportOptions {
 
 // Declares `export` in the app of `speedrun records`; the options must outlive the app's parsing.
 CLI::App* add_record_export(CLI::App& records, RecordExportOptions& options);
-// Writes OUT/<side>/result_N.txt for each run, in the order in which they were made. Throws a usage error for a file that is
-// there, and a data error for a record or metrics that are damaged; both before anything is written.
+// Writes OUT/<side>/result_N.txt for each run, in the order of the runs. Throws a usage error for an existing file, and a data
+// error for a damaged record or metrics; both before any file is written.
 int run_record_export(const RecordExportOptions& options);
 
 }  // namespace speedrun

@@ -32,9 +32,9 @@ namespace {
 namespace fs = std::filesystem;
 using RerunJson = nlohmann::ordered_json;
 
-// A build that made runs of a record, and the file that stands for it now.
+// A build that made runs of a record, and its current file.
 struct RecordedProgram {
-    std::string git_sha;  // "-dirty" behind it if there were changes
+    std::string git_sha;  // ends in "-dirty" if there were changes
     std::string binary_sha256, path;
 
     bool is_file(const std::string& file) const { return sha256_file(file) == binary_sha256; }
@@ -60,7 +60,7 @@ void find_program(RecordedProgram& program, const std::string& given, const std:
     std::printf("program of %s: %s\n", program.git_sha.c_str(), program.path.c_str());
 }
 
-// A program of another commit proves nothing of the record.
+// A program of another commit would be no evidence about the record.
 void expect_commit(const RecordedProgram& program, const fs::path& run_folder) {
     if (program.is_file(program.path)) return;
     const std::string path = (run_folder / "environment.json").string();
@@ -75,7 +75,7 @@ std::vector<ShardInfo> data_of(const Record& record, const Track& track, const s
     const TrackClass* const found = track.find_class(track.class_of_record(record.race));
     TrackClass own = found ? *found : track.classes.front();
     if (!own.by_loss() && own.had_target(record.target_loss, record.date))
-        own.target_loss = record.target_loss;  // also if another one took its place since
+        own.target_loss = record.target_loss;  // also if it has been replaced since
     return expect_data_of_track(track, own,
                                 {expand_globs(read.data.train), expand_globs(read.data.val),
                                  read.data.val_tokens, read.record.target_loss});

@@ -42,7 +42,7 @@ constexpr const char* kTrialFooter =
     "Seeds are drawn from the system's random source and printed afterwards; no option chooses one.\n"
     "Example: speedrun records trial configs/kjv_small_batch.json --set schedule.steps=200";
 
-// Returns other seeds at each call. 31 bits: any program reads them.
+// Returns different seeds at each call. 31 bits: readable by any program.
 std::vector<int64_t> hidden_seeds(int64_t count) {
     std::random_device source;
     std::set<int64_t> seeds;
@@ -56,7 +56,7 @@ struct Trial {
     std::string folder;
 };
 
-// Applies the rules of `records attempt` that need no baseline and no second run.
+// Applies the rules of `records attempt` that need neither a baseline nor a second run.
 Trial judge(const Attempt& attempt, const AttemptFolder& folder, const RecordTrialOptions& options) {
     AttemptFolder::Result result = folder.result();
     Trial trial{.record = std::move(result.record), .problems = {}, .folder = folder.path()};

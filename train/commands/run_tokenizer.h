@@ -1,4 +1,4 @@
-// The tokenizer that a finished run's data were made with.
+// The tokenizer of a finished run's data.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,9 @@
 
 namespace speedrun {
 
-// Returns the tokenizer of the file `vocabulary`, or for "" that of the config's data. Throws a data error if the vocabulary does not
-// fit the data. For a config without data it must not exceed model.vocab_size. Throws a usage error if no vocabulary is found.
+// Returns the tokenizer of the file `vocabulary`, or for "" the tokenizer of the config's data. Throws a data error if the
+// vocabulary differs from the data's. Without data its size must not exceed model.vocab_size. Throws a usage error if no
+// vocabulary is found.
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& config, const std::string& vocabulary);
 
 }  // namespace speedrun

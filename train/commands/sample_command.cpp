@@ -13,8 +13,8 @@ namespace speedrun {
 
 namespace {
 
-// Index with probability softmax(logits/temperature), by the first of the random words; the most likely one
-// at temperature 0.
+// Samples an index with probability softmax(logits/temperature), from the first random word; returns the argmax at temperature
+// 0.
 int32_t draw(const std::vector<float>& logits, double temperature, const std::array<uint32_t, 4>& random) {
     const auto best = std::max_element(logits.begin(), logits.end());
     if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
@@ -33,11 +33,11 @@ class Sampler {
   public:
     explicit Sampler(const FinishedRun& run) : run_(run), model_(run.runner->validation_model()) {}
 
-    // Logits of the token after `context` (its last tokens, as many as a row of validation has).
+    // Returns logits of the token after `context`, of which at most the last sequence_length tokens are used.
     std::vector<float> next_logits(const std::vector<int32_t>& context, int32_t separator) {
         const auto size = static_cast<int64_t>(context.size());
         const int64_t length = model_.shape().batch.sequence_length, used = std::min(size, length);
-        Batch batch;  // the first row; others that there may be are all zeros
+        Batch batch;  // the first row; other rows are zeros
         batch.tokens.assign(model_.tokens(), 0);
         std::copy(context.end() - used, context.end(), batch.tokens.begin());
         for (int64_t t = 0; t < model_.tokens(); ++t) {
@@ -86,7 +86,7 @@ int run_sample(const SampleOptions& options) {
                                       philox_key(static_cast<uint64_t>(options.seed)));
         const int32_t token =
             draw(sampler.next_logits(context, tokenizer->separator()), options.temperature, words);
-        if (token == tokenizer->separator()) break;  // the document ended
+        if (token == tokenizer->separator()) break;  // end of the document
         context.push_back(token);
         std::printf("%s", tokenizer->decode(std::span(&context.back(), 1)).c_str());
         std::fflush(stdout);

@@ -13,7 +13,7 @@ int64_t separator_of(const Config& config) {
     try {
         const std::vector<std::string> files = expand_globs(config.data.val);
         if (!files.empty()) return find_dataset_info(files).value_or(DatasetInfo{}).separator;
-    } catch (const Error&) {  // the data are elsewhere now: who wants to know can be told later
+    } catch (const Error&) {  // the data are missing; commands that need the separator report it later
     }
     return -1;
 }

@@ -7,7 +7,7 @@
 
 namespace speedrun {
 
-// Where the config's data say it; -1 where they do not, or are not there.
+// Returns the separator of the config's data; -1 if unknown or without data.
 int64_t separator_of(const Config& config);
 
 }  // namespace speedrun

@@ -13,16 +13,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLooks = 20;         // at the folder, within the limit
+constexpr double kLooks = 20;         // checks of the folder within the limit
 constexpr double kLongestPeriod = 5;  // s
 
-// A hash of names, sizes and times of the files, in any order. 0: there is no folder.
+// Returns a hash of the files' names, sizes and times, independent of their order. 0: no folder.
 uint64_t state_of(const std::string& folder) {
     uint64_t state = 0;
     std::error_code error;
     for (fs::recursive_directory_iterator file(folder, error), end; !error && file != end;
          file.increment(error)) {
-        std::error_code gone;  // files are renamed and deleted all the time
+        std::error_code gone;  // ignored: files may be renamed or deleted meanwhile
         const auto changed = file->last_write_time(gone).time_since_epoch().count();
         const uintmax_t bytes = file->is_regular_file(gone) ? file->file_size(gone) : 0;
         state += std::hash<std::string>()(fmt::format("{} {} {}", file->path().string(), changed, bytes));

@@ -1,4 +1,4 @@
-// Whether a run that another process makes still shows signs of life.
+// Detects a run of another process without signs of life.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace speedrun {
 
-// A sign of life is any change in the run's folder: a line of metrics.jsonl, a file of a checkpoint that grows, the time of
-// run.log, which validation renews.
+// A sign of life is any change in the run's folder: a line of metrics.jsonl, a growing file of a checkpoint, the time of
+// run.log, which validation updates.
 class StalledRun {
   public:
     StalledRun(std::string folder, double limit_s,
                RunningClock::Source source = RunningClock::seconds_since_boot);
 
-    // True once the folder has not changed for limit_s, in which this process ran. Call it every 100 ms or so.
+    // True once the folder has not changed for limit_s, counting only time in which this process ran. Call it about every 100
+    // ms.
     bool operator()();
 
   private:

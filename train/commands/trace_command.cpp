@@ -10,7 +10,7 @@
 namespace speedrun {
 
 int run_trace(const TraceOptions& options) {
-    std::error_code error;  // a link may lead to itself
+    std::error_code error;  // avoids an exception, e.g. for a link to itself
     const bool folder = std::filesystem::is_directory(options.file, error);
     const std::string path = folder ? options.file + "/trace.json" : options.file;
     const Trace trace = read_trace(path);

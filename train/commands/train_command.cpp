@@ -34,7 +34,7 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
-// The first signal lets the step finish, saves a checkpoint and ends the run; one that insists ends it without.
+// The first signal ends the run after the current step, with a checkpoint; an insisting one ends it without.
 void on_signal(int signal) {
     int none = 0;
     stop_signal.compare_exchange_strong(none, signal);
@@ -128,7 +128,7 @@ std::string time_table(const RunSummary& s) {
                       s.ceiling_flops_per_s * 1e-9);
 }
 
-// What the config says of a lost peer, needed before there is a world in which to say that it is wrong.
+// Returns the config's timeout for lost peers, which is needed before the world that reports errors in the config exists.
 double timeout_of(const TrainOptions& options) {
     try {
         return read_config(options.config, options.settings).parallel.timeout_s;
@@ -144,7 +144,7 @@ std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
-// Identifies the shards of the run, and refuses lists that do not belong together.
+// Identifies the run's shards; throws if they do not belong together.
 DataIdentity check_data(const Config& config) {
     DataIdentity data;
     for (const auto& [patterns, key, split] : {std::tuple{&config.data.train, "data.train", &data.train},
@@ -158,7 +158,7 @@ DataIdentity check_data(const Config& config) {
     return data;
 }
 
-// Everything that can be refused is refused before the folder is made.
+// All refusals occur before the folder is created.
 DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
     if (config.parallel.simulates() && !config.record.track.empty()) {
         throw_usage(
@@ -168,7 +168,7 @@ DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOpti
     }
     bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                  config.optimizers);
-    // A continued run has its weights from its checkpoint.
+    // A continued run loads its weights from its checkpoint.
     const bool continues = options.resume == "auto"
                                ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
                                : !options.resume.empty();
@@ -177,7 +177,7 @@ DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOpti
     return check_data(config);
 }
 
-// Held by the first rank before checkpoints are listed: another writer may delete them. Null: there is no such run.
+// Locks the folder on the first rank before checkpoints are listed, as another writer may delete them. Null: no such run.
 std::shared_ptr<FolderLock> lock_existing(World& world, const std::string& out, const std::string& name) {
     std::shared_ptr<FolderLock> lock;
     check_together(world, [&] {
@@ -186,7 +186,7 @@ std::shared_ptr<FolderLock> lock_existing(World& world, const std::string& out, 
     return lock;
 }
 
-// Made, or continued, by the first rank; silent on the others.
+// Creates or reopens the folder on the first rank; silent on the others.
 RunFolder open_folder(World& world, const std::string& out, const std::string& name, bool in_place,
                       std::shared_ptr<FolderLock> lock) {
     std::optional<RunFolder> folder;
@@ -207,7 +207,7 @@ Environment environment_of(World& world, const Runtime& runtime) {
     return environment;
 }
 
-// What the config says of a network to pretend, if this rank can read it: then all ranks can.
+// Returns the simulated network of the config if this rank can read it; then all ranks can.
 std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
     std::optional<SimulatedNetwork> network;
     check_together(
@@ -308,12 +308,12 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
             std::fprintf(stderr, "warning: %s\n", lost.c_str());
         throw;
     }
-    // Trained to the end, but not all of it is on the disk: whoever relies on the files has to know.
+    // Training completed, but files are incomplete: the exit code must report it.
     if (world.max(problem.empty() ? 0 : 1) > 0) {
         if (speaks && !problem.empty()) std::fprintf(stderr, "error: %s\n", problem.c_str());
         return static_cast<int>(ExitCode::failure);
     }
-    // A signal may have reached only some of the ranks.
+    // A signal may reach only some of the ranks.
     const int signal = static_cast<int>(world.max(stop_signal.load()));
     return signal != 0 ? 128 + signal : 0;
 }

@@ -1,4 +1,4 @@
-// One run as `speedrun train` makes it, for commands that make many in one process.
+// One run of `speedrun train`, for commands with many runs in one process.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace speedrun {
 
-// Trains the config that `read` returns into the run folder of the options, and returns the exit code: 0, 1
-// if a file could not be written, 128 + signal if one stopped it. Collective; throws what makes the run
-// impossible, and JointError(diverged). Signals stop the run, and every later one, after a step.
+// Trains the config that `read` returns into the run folder of the options. Returns the exit code: 0, 1 if a file could not be
+// written, 128 + signal if one stopped it. Collective. Throws errors that make the run impossible, and JointError(diverged).
+// Signals stop the run, and every later one, after a step.
 int train_on(World& world, const TrainOptions& options, const std::function<Config()>& read);
 
-// Throws on all ranks what would refuse a run of this config. Collective.
+// Throws on all ranks the errors that would refuse a run of this config. Collective.
 void check_trainable(World& world, const Config& config);
 
 }  // namespace speedrun

@@ -142,12 +142,6 @@ template <>
 inline constexpr Word<OptimizerStep> kWords<OptimizerStep>[] = {
     {"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}};
 
-// How ranks that share rows come to the keys that they see: all at once, or those of one rank after the other.
-enum class ContextExchange : uint8_t { gather, ring };
-template <>
-inline constexpr Word<ContextExchange> kWords<ContextExchange>[] = {{"gather", ContextExchange::gather},
-                                                                    {"ring", ContextExchange::ring}};
-
 // When ranks that store only their shards of the parameters free what they have gathered: not before the
 // step, after forward, or after forward but for what backward reads first.
 enum class Reshard : uint8_t { no, yes, except_last };

@@ -1,6 +1,5 @@
 #include "train/config/config.h"
 
-#include <charconv>
 #include <cmath>
 #include <system_error>
 
@@ -44,8 +43,7 @@ void MemoryConfig::fields(FieldVisitor& v) {
     v.choice("activation_checkpointing", activation_checkpointing,
              "what a block keeps for backward, which computes the rest again; none: everything; selective: "
              "what products and attention gave; full: what entered it");
-    v.field("checkpointed_blocks", checkpointed_blocks,
-            "how many blocks, counted from the first, do so; \"all\", or a number");
+    v.retired("checkpointed_blocks", "\"all\"", "all blocks but the last are checkpointed, or none");
     v.field(
         "logits_at_once", logits_at_once,
         "logits (tokens x vocabulary) that the head makes, turns into gradients and uses up at a time; 0: "
@@ -56,19 +54,6 @@ void MemoryConfig::fields(FieldVisitor& v) {
 int64_t MemoryConfig::logits_on(DeviceKind device) const {
     if (logits_at_once > 0) return logits_at_once;
     return int64_t{1} << (device == DeviceKind::cuda ? 31 : 26);
-}
-
-int64_t MemoryConfig::num_checkpointed_blocks(int64_t num_layers) const {
-    int64_t count = num_layers;
-    if (checkpointed_blocks != "all") {
-        const char* const end = checkpointed_blocks.data() + checkpointed_blocks.size();
-        const auto [rest, error] = std::from_chars(checkpointed_blocks.data(), end, count);
-        if (error != std::errc() || rest != end || count < 0 || count > num_layers) {
-            throw_usage("memory.checkpointed_blocks: \"{}\" is not \"all\" or a number of blocks up to {}",
-                        checkpointed_blocks, num_layers);
-        }
-    }
-    return activation_checkpointing == Checkpointing::none ? 0 : count;
 }
 
 void ScheduleConfig::fields(FieldVisitor& v) {
@@ -124,11 +109,8 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "context", context,
         "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
         {1, 65536});
-    v.choice(
-        "context_exchange", context_exchange,
-        "with context: keys and values that a rank sees come all at once, before its attention; or in a ring, "
-        "those of one rank after the other, each beside attention to the ones before, which takes less memory "
-        "where rows are long and have no window, and sends keys once more in backward");
+    v.retired("context_exchange", "\"gather\"",
+              "a ring sends half as many bytes more, and windows leave few keys to send: keys are gathered");
     v.field(
         "tensor", tensor,
         "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "
@@ -272,7 +254,6 @@ void Config::validate_stage() const {
         throw_usage("data.max_document_tokens {} exceeds batch.sequence_length {}", data.max_document_tokens,
                     batch.sequence_length);
     }
-    memory.num_checkpointed_blocks(model.spelled_out().num_layers());
     constexpr int64_t kMostMicrobatches = 1 << 16;
     if (const int64_t count = batch.tokens_per_step / batch.microbatch_tokens; count > kMostMicrobatches) {
         throw_usage(

@@ -79,7 +79,6 @@ struct BatchConfig {
 
 struct MemoryConfig {
     Checkpointing activation_checkpointing = Checkpointing::none;
-    std::string checkpointed_blocks = "all";
     int64_t logits_at_once = 0;  // 0: as suits the device, see logits_on()
     void fields(FieldVisitor& v);
     // logits_at_once, chosen for a device of this kind where it is 0. A CPU's memory is the model's and the
@@ -87,8 +86,6 @@ struct MemoryConfig {
     // chunk, which costs more than the logits' memory: the batch, as far as 32-bit offsets of a library
     // reach.
     int64_t logits_on(DeviceKind device) const;
-    // The first so many of num_layers blocks; 0 under "none". Throws a usage error if there are not so many.
-    int64_t num_checkpointed_blocks(int64_t num_layers) const;
 };
 
 struct OptimizerGroupConfig {
@@ -178,7 +175,6 @@ struct ParallelConfig : SharingConfig {
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
-    ContextExchange context_exchange = ContextExchange::gather;
     int64_t tensor = 1;
     bool sequence = false;
     std::optional<CommunicatorKind> communicator;

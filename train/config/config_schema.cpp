@@ -1,6 +1,10 @@
 #include "train/config/config_schema.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -134,6 +138,74 @@ class SchemaWriter final : public FieldVisitor {
     bool any_key_ = false;  // the object's keys are the user's own, and all alike
 };
 
+// Moves the parts of a schema that occur more than once to `definitions`. "allOf" holds the reference: draft-07 ignores the
+// description beside a "$ref".
+class SharedParts {
+  public:
+    Json definitions = Json::object();
+
+    void count(const Json& schema) {
+        const std::string text = body_of(schema).dump();
+        if (text.size() >= kLeastSize && ++times_[text] > 1) return;
+        for_each_inner(schema, [&](const std::string&, const Json& inner) { count(inner); });
+    }
+    void move(const std::string& key, Json& schema) {
+        Json body = body_of(schema);
+        const std::string text = body.dump();
+        const auto found = times_.find(text);
+        if (found == times_.end() || found->second == 1)
+            return for_each_inner(schema, [&](const std::string& name, Json& inner) { move(name, inner); });
+        if (!names_.contains(text)) {
+            std::string name = key;
+            for (int number = 2; definitions.contains(name); ++number)
+                name = fmt::format("{}_{}", key, number);
+            names_[text] = name;
+            definitions[name] = nullptr;  // taken
+            for_each_inner(body, [&](const std::string& inner_key, Json& inner) { move(inner_key, inner); });
+            definitions[name] = body;
+        }
+        for (const auto& [keyword, value] : body.items()) schema.erase(keyword);
+        schema["allOf"] = {{{"$ref", "#/definitions/" + names_[text]}}};
+    }
+
+  private:
+    static constexpr size_t kLeastSize = 400;  // characters
+
+    static Json body_of(Json schema) {
+        schema.erase("description");
+        schema.erase("default");
+        return schema;
+    }
+    template <class Schema, class Visit>
+    static void for_each_inner(Schema& schema, const Visit& visit) {
+        if (schema.contains("properties"))
+            for (auto it = schema["properties"].begin(); it != schema["properties"].end(); ++it)
+                visit(it.key(), *it);
+        for (const char* keyword : {"additionalProperties", "items"})
+            if (schema.contains(keyword) && schema[keyword].is_object()) visit(keyword, schema[keyword]);
+    }
+
+    std::map<std::string, int> times_;
+    std::map<std::string, std::string> names_;
+};
+
+bool has_properties(const Json& json) {
+    return json.is_object() &&
+           (json.contains("properties") || std::any_of(json.begin(), json.end(), has_properties));
+}
+
+// JSON text with one line for each key of a config.
+std::string text_of(const Json& json, const std::string& indent, bool is_open) {
+    if (!is_open) return json.dump();
+    std::string text;
+    for (const auto& [key, value] : json.items()) {
+        const bool opens = has_properties(value) || key == "properties" || key == "definitions";
+        text += fmt::format("{}{}  {}: {}", text.empty() ? "{\n" : ",\n", indent, Json(key).dump(),
+                            text_of(value, indent + "  ", opens));
+    }
+    return text + "\n" + indent + "}";
+}
+
 Json gpt2_values() {
     Config config;
     const Family preset = std::exchange(config.model.preset, Family::gpt2);
@@ -154,7 +226,11 @@ std::string config_schema() {
     schema.update(writer.object());
     schema["properties"]["$schema"] = {{"description", "where this schema lies, for editors; else ignored"},
                                        {"type", "string"}};
-    return schema.dump(2) + "\n";
+    SharedParts shared;
+    shared.count(schema);
+    shared.move("config", schema);
+    schema["definitions"] = shared.definitions;
+    return text_of(schema, "", true) + "\n";
 }
 
 }  // namespace speedrun

@@ -101,7 +101,7 @@ int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {
 }
 
 bool fits_with_full_checkpointing(Config config, int64_t bytes, const Ranks& ranks) {
-    config.memory = {.activation_checkpointing = Checkpointing::full, .checkpointed_blocks = "all"};
+    config.memory = {.activation_checkpointing = Checkpointing::full};
     return plan_memory(config, ranks).needed() <= bytes;
 }
 

@@ -19,7 +19,6 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
                                 .sequence_length = batch.sequence_length,
                                 .longest_sequence = config.longest_sequence(),
                                 .part = ranks.part(),
-                                .exchange = ranks.sharing().context_exchange,
                                 .tensor = ranks.tensor()},
                                trains};
         const auto found = std::find(all.shapes.begin(), all.shapes.end(), shape);

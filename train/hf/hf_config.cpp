@@ -1,4 +1,4 @@
-// The config.json of a GPT-2 in the transformers library's layout, read and written.
+// Reads and writes the config.json of a GPT-2 in the transformers library's layout.
 #include <fstream>
 
 #include "data/json_text.h"
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reads keys and says what is wrong with them; a key that is absent has the library's default.
+// Reads keys and reports errors; a missing key has the library's default.
 class KeyReader {
   public:
     KeyReader(std::string path, const Json& root) : path_(std::move(path)), root_(root) {}
@@ -61,7 +61,7 @@ Json parse_file(const std::string& path) {
     }
 }
 
-// Keys of our config whose values do not fit.
+// Collects keys of the config with unsupported values.
 class Problems {
   public:
     template <class T>
@@ -79,7 +79,7 @@ class Problems {
     std::string text_;
 };
 
-// GELU in its tanh form, by both names that the library has for it.
+// Accepts GELU in its tanh form, by both of the library's names.
 void expect_activation(const KeyReader& reader) {
     const Json activation = reader.get("activation_function");
     if (activation.is_null() || activation == "gelu_new" || activation == "gelu_pytorch_tanh") return;

@@ -1,4 +1,4 @@
-// What hf_gpt2.cpp needs of hf_config.cpp beside hf_gpt2.h.
+// Functions of hf_config.cpp that hf_gpt2.cpp uses, in addition to hf_gpt2.h.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace speedrun {
 
-// Every key of the config that makes the model something else than a GPT-2, with value and expected value;
-// empty if there is none.
+// Returns every key of the config that GPT-2 does not support, with its value and the expected value; empty if none.
 std::string gpt2_problems(const ModelConfig& model);
 
 void write_hf_config(const std::string& path, const ModelConfig& model, int64_t num_positions,

@@ -49,7 +49,7 @@ std::vector<char> to_bytes(const std::vector<float>& values, DType dtype) {
     return bytes;
 }
 
-// The index of the first number that is NaN or infinite, or -1.
+// Returns the index of the first value that is NaN or infinite, or -1.
 int64_t first_not_finite(const std::vector<float>& values) {
     const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
     return found == values.end() ? -1 : found - values.begin();
@@ -64,7 +64,7 @@ std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int
     return result;
 }
 
-// The tensors of a file by the library's full names, and everything that is wrong with them.
+// The tensors of a file by the library's full names, and all errors found.
 class Tensors {
   public:
     explicit Tensors(const std::string& path) : path_(path) {
@@ -86,7 +86,7 @@ class Tensors {
         const NamedTensor tensor = std::move(found->second);
         tensors_.erase(found);
         std::vector<int64_t> expected = hf_shape(p, model);
-        // A shorter sequence needs the first positions only.
+        // A shorter sequence uses the first positions only.
         const bool longer =
             p.name == "position.weight" && tensor.shape.size() == 2 && tensor.shape[0] > expected[0];
         if (longer) expected[0] = tensor.shape[0];
@@ -99,10 +99,10 @@ class Tensors {
             return problem(
                 fmt::format("{} has {} at number {}", name.name, values[static_cast<size_t>(at)], at));
         if (name.transposed) values = transpose(values, expected[0], expected[1]);
-        values.resize(static_cast<size_t>(p.numel()));  // cuts positions, fills the padding with zeros
+        values.resize(static_cast<size_t>(p.numel()));  // drops positions; the padding is zero
         return values;
     }
-    // The head of a tied model may be stored again; it has to be the same.
+    // The head of a tied model may be stored as a copy, which must be equal.
     void drop_copy_of_embedding(const std::vector<float>& embedding) {
         const auto found = tensors_.find("lm_head.weight");
         if (found == tensors_.end()) return;
@@ -134,7 +134,7 @@ class Tensors {
 std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
                                                 const ModelConfig& model) {
     const std::string path = folder + kWeights;
-    std::error_code error;  // a link may lead to itself
+    std::error_code error;  // avoids an exception, e.g. for a link to itself
     if (!fs::exists(path, error)) {
         throw_data(
             "{}: not there; several files or other formats are not read, save_pretrained(DIR, "
@@ -170,7 +170,7 @@ void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const Pa
         NamedTensor tensor{name.name, options.dtype, hf_shape(p, model), {}};
         int64_t count = 1;
         for (const int64_t dim : tensor.shape) count *= dim;
-        values.resize(static_cast<size_t>(count));  // without the rows of padding, which are the last
+        values.resize(static_cast<size_t>(count));  // without the padding rows, which are last
         tensor.bytes = to_bytes(values, options.dtype);
         tensors.push_back(std::move(tensor));
     }

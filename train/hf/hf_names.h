@@ -1,4 +1,4 @@
-// What the transformers library calls a GPT-2's parameters.
+// Names of a GPT-2's parameters in the transformers library.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace speedrun {
 
 struct HfName {
     std::string name;         // "transformer.h.0.attn.c_attn.weight"
-    bool transposed = false;  // [inputs, outputs] there
+    bool transposed = false;  // stored as [inputs, outputs]
 };
 
-// Name of a parameter of the gpt2 family; throws an internal error for any other.
+// Returns the library's name of a parameter of the gpt2 family; internal error for any other parameter.
 HfName hf_name(const Parameter& p);
 
-// A parameter's shape there: transposed, without the padding of the vocabulary.
+// Returns a parameter's shape in the library: transposed if needed, without vocabulary padding.
 std::vector<int64_t> hf_shape(const Parameter& p, const ModelConfig& model);
 
-// True for what old files hold beside the parameters: "h.0.attn.bias", a causal mask.
+// True for additional tensors of old files: "h.0.attn.bias", a causal mask.
 bool is_hf_mask(const std::string& name);
 
 }  // namespace speedrun

@@ -5,7 +5,6 @@
 
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/key_exchange.h"
-#include "train/model/nodes/ring_attention.h"
 
 namespace speedrun {
 
@@ -92,13 +91,11 @@ ValueId AttentionWriter::attend(const Projected& x, AttentionOptions how) {
     Attention::Ports ports{
         .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
     if (batch.part.size > 1) {
-        const SharedKeys shared = shared_keys(how.window);
-        if (batch.exchange == ContextExchange::ring) {
-            attend_in_ring(ports, shared, how);
-            return out;
-        }
-        const KeyPlaces& places = key_places(
-            {.window = how.window, .step = 0, .kept = KeptKeys(batch.part, shared.row), .row_length = 0});
+        const SharedKeys shared{.part = batch.part,
+                                .rows = batch.tokens / batch.sequence_length,
+                                .row = {batch.sequence_length, how.window},
+                                .columns = head_width(2).size};
+        const KeyPlaces& places = key_places(how.window);
         const ValueId kept =
             w_.model.graph.value(w_.name("keys and values"), Element::real,
                                  {{Dimension::keys, shared.rows * places.kept.count()}, head_width(2)});
@@ -114,47 +111,15 @@ ValueId AttentionWriter::attend(const Projected& x, AttentionOptions how) {
     return out;
 }
 
-void AttentionWriter::attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared,
-                                     const AttentionOptions& how) {
-    std::vector<RingAttention::Seen> seen;
-    for (int step = 0; step < shared.part.size; ++step) {
-        const KeptKeys kept = RingAttention::keys_of_step(shared, step);
-        seen.push_back({kNoValue, kNoValue});
-        if (step > 0 && kept.count() == 0) continue;
-        const KeyPlaces& places = key_places({.window = how.window,
-                                              .step = step,
-                                              .kept = kept,
-                                              .row_length = step == 0 ? w_.batch.local_length() : 0});
-        seen.back() = {places.place, places.first_key};
-    }
-    w_.add<RingAttention>(
-        {.out = ports.out, .lse = ports.lse, .q = ports.q, .k = ports.k, .v = ports.v, .seen = seen},
-        RingAttention::Options{.keys = shared,
-                               .num_heads = how.num_heads,
-                               .head_dim = how.head_dim,
-                               .scale = how.scale,
-                               .documents = how.documents});
-}
-
-SharedKeys AttentionWriter::shared_keys(int64_t window) const {
-    const BatchShape& batch = w_.batch;
-    return {.part = batch.part,
-            .rows = batch.tokens / batch.sequence_length,
-            .row = {batch.sequence_length, window},
-            .columns = head_width(2).size};
-}
-
-const KeyPlaces& AttentionWriter::key_places(KeyPlaces wanted) {
+const KeyPlaces& AttentionWriter::key_places(int64_t window) {
     std::vector<KeyPlaces>& known = w_.model.key_places;
     for (const KeyPlaces& places : known)
-        if (places.window == wanted.window && places.step == wanted.step) return places;
-    const std::string where =
-        (w_.batch.exchange == ContextExchange::ring ? fmt::format(" at step {}", wanted.step) : "") +
-        fmt::format(" in window {}", wanted.window);
-    if (wanted.row_length == 0) wanted.row_length = wanted.kept.count();
-    wanted.place = w_.ids("batch.place" + where);
-    wanted.first_key = w_.ids("batch.first_key" + where);
-    return known.emplace_back(std::move(wanted));
+        if (places.window == window) return places;
+    const std::string where = fmt::format(" in window {}", window);
+    return known.emplace_back(KeyPlaces{.window = window,
+                                        .kept = KeptKeys(w_.batch.part, {w_.batch.sequence_length, window}),
+                                        .place = w_.ids("batch.place" + where),
+                                        .first_key = w_.ids("batch.first_key" + where)});
 }
 
 }  // namespace speedrun

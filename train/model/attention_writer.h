@@ -43,10 +43,8 @@ class AttentionWriter {
     ValueId attend(const Projected& x, AttentionOptions how);
     // Makes v the sum of its terms. mixed: a·v + b·row of the value table.
     void add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added);
-    void attend_in_ring(const Attention::Ports& ports, const SharedKeys& shared, const AttentionOptions& how);
-    SharedKeys shared_keys(int64_t window) const;
-    // Returns the places for a window and step, declared once. row_length 0: the number of kept keys.
-    const KeyPlaces& key_places(KeyPlaces wanted);
+    // Key places of a window, created at the first call.
+    const KeyPlaces& key_places(int64_t window);
 
     GraphWriter& w_;
     const ModelParts& parts_;

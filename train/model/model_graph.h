@@ -16,7 +16,6 @@ struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // per microbatch; tokens is a multiple of sequence_length
     int64_t longest_sequence = 0;             // rows of a position table; 0: sequence_length
     ContextPart part = {};                    // share of every row on this context rank
-    ContextExchange exchange = ContextExchange::gather;  // key exchange over the context axis
     TensorPart tensor = {};                              // share of every matrix on this tensor rank
 
     bool operator==(const BatchShape&) const = default;
@@ -29,9 +28,7 @@ struct BatchShape {
 // Keys that the queries of a context part see: the last and the first, by token.
 struct KeyPlaces {
     int64_t window;  // window of the attention; 0: all keys
-    int step;        // step of ring attention
     KeptKeys kept;
-    int64_t row_length;                              // keys per row, in the order of the sequence
     ValueId place = kNoValue, first_key = kNoValue;  // batch columns: ids (tokens)
 };
 
@@ -64,7 +61,7 @@ struct ModelGraph {
     std::optional<OwnRows> own_tokens;  // present if the tensor axis cuts tables
     std::vector<RowIds> row_ids;        // without duplicates
     std::optional<PairedRows> paired;
-    std::vector<KeyPlaces> key_places;   // context part: one entry per window and ring step
+    std::vector<KeyPlaces> key_places;   // context part: one entry per window
     ParameterId resting = kNoParameter;  // unused in this stage (Parameter::copy_of)
     const Head* head;                    // the last node
     ValueId losses;                      // f32 (tokens)

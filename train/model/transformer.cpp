@@ -25,12 +25,12 @@ int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_
     return rows;
 }
 
-// The first n blocks are checkpointed. The last of them keeps all: backward comes to it first, when nothing
-// that it could make room for is needed yet.
+// The last block keeps all values: backward reads it first, when no memory that it could free is needed yet.
 Retained retained_of(const NodeGraph& graph, const MemoryConfig& memory) {
     Retained retained(static_cast<size_t>(graph.num_units()));
+    if (memory.activation_checkpointing == Checkpointing::none) return retained;
     const Cost most = memory.activation_checkpointing == Checkpointing::full ? Cost::input : Cost::product;
-    for (int64_t block = 0; block + 1 < memory.num_checkpointed_blocks(graph.num_units() - 2); ++block)
+    for (int64_t block = 0; block + 1 < graph.num_units() - 2; ++block)
         retained[static_cast<size_t>(block) + 1] = most;
     return retained;
 }
@@ -156,7 +156,7 @@ Transformer::SeenKeys Transformer::seen_keys(const KeyPlaces& places, const Batc
         const int64_t row = static_cast<int64_t>(token) / L;
         const auto [first, last] = places.kept.seen(batch.positions[token], batch.first_key[token] % S);
         seen.last.push_back(static_cast<int32_t>(last));
-        seen.first.push_back(static_cast<int32_t>(row * places.row_length + first));
+        seen.first.push_back(static_cast<int32_t>(row * places.kept.count() + first));
     }
     return seen;
 }

@@ -52,7 +52,7 @@ Json read_json(const fs::path& path) {
     }
 }
 
-// Names the file where a key is missing or of another type.
+// Errors name the file if a key is missing or of another type.
 template <class T>
 T value_in(const Json& json, const char* pointer, const fs::path& path) {
     try {
@@ -62,7 +62,7 @@ T value_in(const Json& json, const char* pointer, const fs::path& path) {
     }
 }
 
-// A run's summary.json, of which single members are read: summaries of older builds may lack others.
+// A run's summary.json. Single members are read, as summaries of older builds may lack others.
 class SummaryFile {
   public:
     explicit SummaryFile(const fs::path& run_folder)
@@ -86,7 +86,7 @@ class SummaryFile {
     const Json json_;
 };
 
-// None: a run that was stopped right behind its end, or of an older attempt.
+// None: the run was stopped directly after its end, or belongs to an older attempt.
 std::optional<MachineState> machine_in(const fs::path& run_folder) {
     const std::string path = (run_folder / kMachineFile).string();
     if (!fs::exists(path)) return std::nullopt;
@@ -111,7 +111,7 @@ int64_t count_steps(const std::string& text) {
     return count;
 }
 
-// Files that no attempt has when it begins.
+// True if the folder has files that no new attempt has.
 bool has_other_files(const fs::path& folder) {
     const auto is_other = [](const fs::directory_entry& entry) {
         const std::string name = entry.path().filename().string();
@@ -124,7 +124,7 @@ std::string utc_date() {
     return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
 }
 
-// A commit as a build says it, "-dirty" behind it if there were changes, taken apart.
+// Splits a build's commit text into the commit and whether it ended in "-dirty".
 std::pair<std::string, bool> commit_of(const std::string& text) {
     constexpr std::string_view kDirty = "-dirty";
     const bool dirty = text.ends_with(kDirty);
@@ -139,7 +139,7 @@ ProgramOfRecord program_of(const Json& environment, const fs::path& file, const 
     return program;
 }
 
-// Two builds were given one config: what both know has to have come out the same, or they trained different things.
+// Two builds read one config: keys known to both must have equal values, otherwise they trained different models.
 void expect_config_of(const fs::path& file, const std::string& config) {
     for (const KeyDifference& d : key_differences(config, read_text_file(file.string()))) {
         if (d.key == "seed" || d.before == "nothing" || d.after == "nothing") continue;
@@ -183,7 +183,7 @@ AttemptFolder::AttemptFolder(const std::string& work, const AttemptTerms& terms)
         return;
     }
     date_ = utc_date();
-    const fs::path part = file.string() + ".part";  // at no moment is there half a file
+    const fs::path part = file.string() + ".part";  // renamed later, so that the file is always complete
     write_text_file(part.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
     fs::rename(part, file);
 }
@@ -196,7 +196,7 @@ bool AttemptFolder::is_finished(const AttemptRun& run) const {
     if (status != "done") return false;
     const std::string metrics = (folder / "metrics.jsonl").string();
     const RunMetrics made = read_unfinished_metrics(read_text_file(metrics), metrics);
-    return made.validated_at_end && !made.damaged.any();  // the disk was not full
+    return made.validated_at_end && !made.damaged.any();  // lines may be missing after a full disk
 }
 
 std::vector<AttemptRun> AttemptFolder::remaining() {

@@ -12,9 +12,9 @@ namespace speedrun {
 
 namespace {
 
-// Changes of loss below which a correlation may be chance: of 64, two seeds reach 0.4.
+// Number of changes below which a correlation may be chance: with 64 changes, two seeds reach 0.4.
 constexpr size_t kFewChanges = 40;
-// The records of 2026 have -0.34 to 0.40 for two seeds, 0.82 to 1.00 for one seed on the same batches.
+// Records of 2026: -0.34 to 0.40 for two seeds, 0.82 to 1.00 for one seed with equal batches.
 constexpr double kMostOfTwoSeeds = 0.75, kLeastOfOneSeed = 0.4;
 
 struct Changes {

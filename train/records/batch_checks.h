@@ -9,13 +9,13 @@
 
 namespace speedrun {
 
-// Correlation of the changes of loss from step to step, over the later half of the steps that both runs have lines of. None:
+// Returns the correlation of the changes of loss between steps, over the later half of the steps with lines in both runs. None:
 // too few lines.
 std::optional<double> loss_correlation(const std::vector<RunLine>& a, const std::vector<RunLine>& b);
 
-// Two configs draw the same batches for one seed.
+// True if two configs draw the same batches for equal seeds.
 bool same_batches(const std::string& config, const std::string& other);
-// Batches are drawn by the seed.
+// True if the seed determines the batches.
 bool draws_by_seed(const std::string& config);
 
 // Returns the first problem, or "": losses on equal batches correlate, losses of two seeds do not.

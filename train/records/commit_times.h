@@ -1,4 +1,4 @@
-// Commits of the repository that holds a folder.
+// Commits of the repository that contains a folder.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,11 @@
 
 namespace speedrun {
 
-// Whether git has the whole history of a file, by its path from the folder. False: no git, a shallow clone, a file that is not
-// committed.
+// True if git has the whole history of a file, by its path relative to the folder. False: no git, a shallow clone, or a file
+// that is not committed.
 bool has_history(const std::string& folder, const std::string& file);
 
-// When a commit was made, in seconds since 1970; none: the repository of the folder has no such commit. git_sha has
-// digits 0-9 and a-f alone.
+// Returns the time of a commit in seconds since 1970; none: unknown commit. git_sha must be hexadecimal.
 std::optional<int64_t> commit_time(const std::string& folder, const std::string& git_sha);
 
 }  // namespace speedrun

@@ -21,8 +21,8 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr int kReferenceSchema = 1;
-constexpr double kSameLoss = 1e-9;  // another compiler or libm may round a logarithm otherwise
-constexpr double kMostLoss = 11.1;  // nats: above the uniform distribution's over 65,536 tokens
+constexpr double kSameLoss = 1e-9;  // compilers and libms may round logarithms differently
+constexpr double kMostLoss = 11.1;  // nats; above the uniform distribution over 65,536 tokens
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -120,7 +120,7 @@ CountsReference reference_of(const Json& json, const Track& track) {
     return r;
 }
 
-// Other data may be in the folder, for example of a test.
+// The folder may contain other data, for example of a test.
 bool hashes_fit(const Track& track, const std::string& folder) {
     return std::all_of(track.shards.begin(), track.shards.end(), [&](const ShardInfo& s) {
         return sha256_file((fs::path(folder) / s.file).string()) == s.sha256;
@@ -167,7 +167,7 @@ TrackTokens read_track_tokens(const Track& track, const std::string& folder) {
         }
     }
     TrackTokens result;
-    const TrackClass& any = track.classes.front();  // the data are the same in every class
+    const TrackClass& any = track.classes.front();  // all classes have the same data
     result.shards = expect_data_of_track(
         track, any, {train, val, track.validation_tokens, any.target_loss.value_or(track.target_loss)});
     const DatasetInfo info = find_dataset_info(train).value_or(DatasetInfo{});
@@ -192,7 +192,7 @@ CountsResult measure_counts(int order, const TrackTokens& tokens, int64_t row_le
     const std::span<const uint16_t> val = tokens.val;
     const size_t targets = val.size() - 1;
     double sum = 0;
-    // A row and the target of its last token, which is the next row's first.
+    // A row and the target of its last token, the next row's first token.
     for (size_t first = 0; first < targets; first += static_cast<size_t>(row_length))
         sum += counts.loss_sum(
             val.subspan(first, std::min(static_cast<size_t>(row_length), targets - first) + 1));

@@ -14,10 +14,10 @@ namespace {
 constexpr const char* kAllowed =
     "a dense class allows tables with one row per token of the vocabulary or per position";
 
-// Inputs of a dense model from a microbatch.
+// Batch inputs of a dense model.
 struct BatchValues {
-    std::set<ValueId> tokens;     // choose rows of tables
-    std::set<ValueId> positions;  // choose rows of tables, and the keys that attention sees
+    std::set<ValueId> tokens;     // indices of tables
+    std::set<ValueId> positions;  // indices of tables, and attention masks
     std::set<ValueId> of_loss;
 };
 
@@ -31,7 +31,7 @@ BatchValues batch_values(const ModelGraph& model) {
     return values;
 }
 
-// Constants are a one and the angles of positions.
+// Allowed constants are a one and the position angles.
 bool is_known_constant(const Value& value) {
     if (!value.integers.empty()) return false;
     if (value.numel() == 1) return true;
@@ -54,7 +54,7 @@ std::string input_problem(const ModelGraph& model, const BatchValues& known) {
     return "";
 }
 
-// Rows of a table that tokens or positions look up.
+// Rows of a table indexed by tokens or positions.
 std::string table_problem(const Parameter& table, int64_t padded_vocab_size) {
     const Dimension rows = table.dimensions.front();
     const int64_t count = table.whole_shape().front();

@@ -1,5 +1,6 @@
-// The rule `dense` of a class: a transformer from its weights alone. Matrices of layers, and tables with one row per token of the
-// vocabulary or per position; no rows of n-grams or hashes, no counts, no index of the training data, no pretrained weights.
+// The rule `dense` of a class: a transformer defined by its weights only. Matrices of layers, and tables with one row per
+// vocabulary token or per position; no rows of n-grams or hashes, no counts, no index of the training data, no pretrained
+// weights.
 #pragma once
 
 #include <string>
@@ -11,8 +12,8 @@ namespace speedrun {
 // Returns the key of the config that breaks the rule, its value and the allowed ones, or "".
 std::string dense_problem(const ModelConfig& config, int64_t longest_sequence);
 
-// Returns the problem of a built model, independent of its config's keys, or "". Each input of the batch and each constant has to
-// be listed in this function. A table that tokens look up has one row per token or per position. A new kind of table is refused
+// Returns the problem of a built model, independent of its config's keys, or "". Each batch input and each constant must be
+// listed in this function. A table that tokens index has one row per token or per position. A new kind of table is refused
 // until it is listed.
 std::string dense_problem(const ModelGraph& model, int64_t padded_vocab_size);
 

@@ -1,4 +1,4 @@
-// What follows from a record's runs: statistics, and which rules of the track are met.
+// Values derived from a record's runs: statistics, and the rules of the track that are met.
 #include <algorithm>
 #include <cmath>
 
@@ -45,8 +45,8 @@ const RecordRun* done_with_seed(const Record& record, const std::string& side, i
     return nullptr;
 }
 
-// At each validation the test over the pairs; the worst of them, so that all of them hold if it does. None if
-// there are not two pairs, or runs of a pair validate at other steps.
+// Tests the pairs at each validation and returns the worst result, so that it holds for all. None if there are fewer than two
+// pairs, or if the runs of a pair validate at different steps.
 std::optional<TestResult> margin_test(const Record& record, double margin) {
     std::vector<std::vector<double>> differences;  // (validations, pairs)
     std::vector<int64_t> steps;
@@ -78,7 +78,7 @@ const TrackClass* race_of(const Record& record, const Track& track) {
     return track.find_class(track.class_of_record(record.race));
 }
 
-// The record's own if its class has or had it on that day, else that of the class today. 0: the class has none.
+// Returns the record's own target if it was its class's target on that day, else the class's current one. 0: none.
 double record_target(const Record& record, const Track& track) {
     const TrackClass* c = race_of(record, track);
     if (!c) return track.target_loss;
@@ -130,8 +130,8 @@ RuleResult loss_rule(const Record& record, const Track& track) {
                         mean, track.rules.loss_margin, p, track.rules.max_margin_p)};
 }
 
-// Returns a rule if the runs of a record cannot be compared with the runs of the record before it: not met, or met where there is
-// none before it.
+// Returns a rule if a record's runs cannot be compared with the previous record's: not met, or met if there is no previous
+// record.
 std::optional<RuleResult> chain_rule(const Record& record, const std::string& rule) {
     const std::string& before = record.record_before;
     if (!before.empty() && (!record.baseline || record.baseline->record != before))
@@ -155,7 +155,7 @@ RuleResult time_rule(const Record& record, const Track& track) {
             track.rules.max_time_p)};
 }
 
-// In place of the rules `loss` and `time`, in a class by loss.
+// Replaces the rules `loss` and `time` in a class by loss.
 RuleResult gain_rule(const Record& record, const Track& track) {
     const RecordStatistics& s = record.statistics;
     if (s.candidate.loss.count == 0) return {"loss", false, "no run came to its end"};
@@ -175,7 +175,7 @@ std::string build_text(const std::string& git_sha, bool dirty) {
     return "built from commit " + git_sha.substr(0, 12) + (dirty ? " and changes that are in no commit" : "");
 }
 
-// Another build on the other side is one of another commit, and gets the same config.
+// A second build must have another commit and the same config.
 RuleResult build_rule(const Record& record) {
     const auto is_commit = [](const std::string& sha, bool dirty) { return sha != "unknown" && !dirty; };
     RuleResult result{"build", is_commit(record.git_sha, record.dirty),
@@ -201,7 +201,7 @@ ClassFacts class_facts(const Record& record) {
     return facts;
 }
 
-// Whether a record is of the class that it was made for; it may be of others too.
+// Checks the class that the record was made for; the record may be in other classes too.
 RuleResult class_rule(const Record& record, const Track& track) {
     const TrackClass* c = track.find_class(record.race);
     if (!c)

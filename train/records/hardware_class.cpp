@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Records of 2026-11-21 say which instructions there are, later ones the level that runs used.
+// Records of 2026-11-21 have the list of instructions, later ones the level that runs used.
 std::string level_of(const Json& cpu) {
     if (const std::string isa = cpu.value("isa", ""); !isa.empty()) return isa;
     if (cpu.value("avx512_bf16", false)) return "avx512_bf16";
@@ -26,7 +26,7 @@ HardwareClass class_of(const Json& hardware) {
     HardwareClass result;
     const Json gpus = hardware.value("gpus", Json::array());
     const Json ranks = hardware.value("ranks", Json::array());
-    std::map<std::string, size_t> on_gpu;  // host -> its ranks that use a GPU
+    std::map<std::string, size_t> on_gpu;  // host -> number of its ranks with a GPU
     for (const Json& rank : ranks) {
         size_t& count = on_gpu[rank.value("host", "")];
         const std::string device = rank.value("device", "");
@@ -38,7 +38,7 @@ HardwareClass class_of(const Json& hardware) {
             break;
         }
     }
-    // Ranks beyond a host's GPUs share them.
+    // Ranks that exceed a host's GPUs share them.
     for (const auto& [host, count] : on_gpu)
         result.gpus += static_cast<int64_t>(std::min(count, gpus.size()));
     result.hosts = std::max<int64_t>(1, static_cast<int64_t>(on_gpu.size()));

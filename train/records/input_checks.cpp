@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As expand_globs() of data/dataset.h, where the files need not be here. Braces match any text.
+// As expand_globs() of data/dataset.h, but the files need not exist. Braces match any text.
 bool matches(const std::string& pattern, const std::string& file) {
     static const std::regex braces("\\{[^{}]*\\}|^~[^/]*");
     const std::string plain = std::regex_replace(pattern, braces, "*");
@@ -47,10 +47,10 @@ void check_patterns(const std::string& key, const std::vector<std::string>& patt
     }
 }
 
-// Steps with losses that identify a run. Builds and processors differ by rounding, which grows with the steps.
+// Number of steps with losses that identify a run. Builds and processors differ by rounding, which grows with the steps.
 constexpr size_t kFirstSteps = 4;
 
-// Largest relative difference of loss and gradient norm in the first steps.
+// Returns the largest relative difference of loss and gradient norm in the first steps.
 double distance_of_first_steps(const std::vector<RunLine>& a, const std::vector<RunLine>& b) {
     double most = 0;
     for (size_t i = 0; i < kFirstSteps; ++i) {
@@ -72,7 +72,7 @@ std::vector<std::string> config_problems(const std::string& name, const Config& 
     if (config.record.track != track.name)
         problems.push_back(
             fmt::format("{}.record.track: '{}', the record is of {}", name, config.record.track, track.name));
-    // The rule `data` checks that the record's own target is one of its class.
+    // The rule `data` checks that the record's target is its class's.
     if (!record.by_loss && config.record.target_loss != record.target_loss)
         problems.push_back(fmt::format("{}.record.target_loss: {}, the record's is {}", name,
                                        config.record.target_loss, record.target_loss));
@@ -115,7 +115,7 @@ std::vector<std::string> baseline_problems(const std::string& config, const std:
         const bool both = d.before != "nothing" && d.after != "nothing";
         if (!both && before != theirs.end() && after != ours.end() && before->second == after->second)
             continue;
-        // memory.logits_at_once is 0 now, with the effect of its old default on the CPU.
+        // memory.logits_at_once is now 0, which has the effect of its old default on the CPU.
         if (!both && (before == theirs.end() || after == ours.end() || d.key == "memory.logits_at_once"))
             continue;
         problems.push_back(fmt::format("baseline.config.{}: {}, in {} it is {}", d.key,
@@ -137,7 +137,7 @@ std::vector<std::string> shard_problems(const Record& record, const Track& track
         const auto known = std::find_if(track.shards.begin(), track.shards.end(), [&](const ShardInfo& s) {
             return s.sha256 == shard.sha256 && s.split == shard.split;
         });
-        if (known == track.shards.end()) continue;  // the rule `data` says so
+        if (known == track.shards.end()) continue;  // the rule `data` reports it
         const std::string name = fs::path(shard.file).filename().string();
         if (name != fs::path(known->file).filename())
             problems.push_back(
@@ -162,7 +162,7 @@ std::string seed_problem(const SeedRun& run, const std::vector<SeedRun>& others)
             second = std::min(second, d);
         }
     }
-    // One run is far nearer than any other: both have its seed.
+    // One run is far closer than all others: both have its seed.
     if (!nearest || nearest->seed == run.seed || least > 0.3 * second) return "";
     return fmt::format("seed {}, but its first steps are those of seed {}", run.seed, nearest->seed);
 }

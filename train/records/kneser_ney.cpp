@@ -11,9 +11,9 @@ namespace speedrun {
 namespace {
 
 constexpr int64_t kMostCountedTokens = int64_t{1}
-                                       << 28;  // some 100 bytes for each and for each order, at worst
+                                       << 28;  // about 100 bytes per token and order in the worst case
 constexpr std::array<double, 3> kFallback = {0.5, 1.0, 1.5};
-constexpr uint64_t kEmpty = UINT64_MAX;  // no key: contexts are below 2^28
+constexpr uint64_t kEmpty = UINT64_MAX;  // unused slot; contexts are below 2^28
 
 uint64_t key_of(uint32_t context, uint16_t token) {
     return uint64_t{context} << 16 | token;
@@ -76,11 +76,11 @@ void KneserNey::Table::grow() {
 
 struct KneserNey::Types {
     std::vector<uint32_t> context,
-        suffix;  // n-grams of the level before: without the last token, without the first
+        suffix;  // n-grams of the previous level: without the last token, without the first
     std::vector<uint32_t> occurrences, counts;  // counts: c(hw) of the formula
 
     size_t size() const { return context.size(); }
-    // A new n-gram.
+    // Adds a new n-gram.
     uint32_t add(uint32_t context_id, uint32_t suffix_id) {
         context.push_back(context_id);
         suffix.push_back(suffix_id);
@@ -105,7 +105,7 @@ KneserNey::KneserNey(int order, const std::vector<std::span<const uint16_t>>& te
         throw_usage("{} tokens, counts are made of at most {}", tokens, kMostCountedTokens);
     uniform_ = 1.0 / vocab_size;
 
-    // N-gram of the level before that ends at each position; kNone where the text is too short.
+    // N-gram of the previous level that ends at each position; kNone if the text is too short.
     std::vector<std::vector<uint32_t>> ends;
     for (const auto text : texts) ends.emplace_back(text.size(), 0);
     Types before;  // the empty n-gram
@@ -118,7 +118,7 @@ KneserNey::KneserNey(int order, const std::vector<std::span<const uint16_t>>& te
             if (before.occurrences[i] == 1) level.only[i] = kNone;
         Types types;
         for (size_t t = 0; t < texts.size(); ++t) {
-            uint32_t context = k == 0 ? 0 : kNone;  // ends before this position
+            uint32_t context = k == 0 ? 0 : kNone;  // context that ends before this position
             for (size_t i = 0; i < texts[t].size(); ++i) {
                 const uint32_t suffix = ends[t][i];
                 uint32_t id = kNone;
@@ -179,17 +179,17 @@ uint32_t KneserNey::find(const Level& level, uint32_t context, uint16_t token) {
 
 void KneserNey::start(std::array<uint32_t, kMostContextTokens + 2>& contexts) const {
     contexts.fill(kNone);
-    contexts[0] = 0;  // the empty one
+    contexts[0] = 0;  // the empty context
 }
 
 double KneserNey::step(std::array<uint32_t, kMostContextTokens + 2>& contexts, uint16_t token) const {
     double p = uniform_;
-    uint32_t longer = 0;  // the n-gram of the level before with the token: the next step's context
+    uint32_t longer = 0;  // the n-gram of the previous level with the token: the next step's context
     for (size_t k = 0; k < levels_.size(); ++k) {
         const uint32_t context = contexts[k];
         contexts[k] = longer;
         longer = kNone;
-        if (context == kNone) break;  // so are all longer ones: an n-gram was counted with all of its parts
+        if (context == kNone) break;  // longer ones are unknown too, as all parts of an n-gram are counted
         const Level& level = levels_[k];
         longer = find(level, context, token);
         if (level.rest[context] < 0) continue;

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Both sides of the factor were run in turns on this record's machine, whatever hardware the baseline's own record is of.
+// Both sides of the factor ran alternately on this record's machine, on any hardware of the baseline's own record.
 std::string predecessor_text(const Record& r, const Board& board) {
     if (!r.statistics.speedup || r.by_loss != board.by_loss) return "-";
     if (r.by_loss) return gain_text(r);
@@ -45,7 +45,7 @@ std::string rules_met_text(const Record& r, const std::string& track_class) {
     return r.race.empty() || r.race == track_class ? "yes" : "yes, made for " + r.race;
 }
 
-// From process start to each run's end.
+// Times from process start to the end of each run.
 Moments wall_ms(const Record& r) {
     std::vector<double> times;
     for (const RecordRun* run : r.done_runs(kCandidate)) {
@@ -121,7 +121,7 @@ std::vector<Column> columns_of(const BoardOfRecords& board) {
     return columns;
 }
 
-// Characters, not bytes: ± has two.
+// Counts characters, not bytes: ± has two bytes.
 size_t width_of(const std::string& text) {
     return static_cast<size_t>(
         std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
@@ -150,7 +150,7 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     return text;
 }
 
-// A class as one target of it, today's or a past one, has boards: without hardware and records.
+// Template board of a class and one of its targets, current or past, without hardware and records.
 BoardOfRecords board_for(const TrackClass& c, const PastTarget* past) {
     BoardOfRecords board{board_of(c, {}), c.rules_text(), "", {}};
     if (past) board.board.target_loss = past->target_loss;
@@ -162,7 +162,7 @@ BoardOfRecords board_for(const TrackClass& c, const PastTarget* past) {
     return board;
 }
 
-// The boards of a class and target, one for each class of hardware.
+// Returns the boards of a class and target, one per hardware class.
 std::vector<BoardOfRecords> boards_for(const BoardOfRecords& form, const std::vector<Record>& records,
                                        const Track& track) {
     std::vector<BoardOfRecords> boards;

@@ -1,4 +1,4 @@
-// The boards of a track: one for each class and, within it, each target that it has or had and each class of hardware.
+// The boards of a track: one per class, target (current or past) and hardware class.
 #pragma once
 
 #include <string>
@@ -11,19 +11,19 @@ namespace speedrun {
 
 struct BoardOfRecords {
     Board board;
-    std::string rules;            // of the class, in words
-    std::string history;          // sentence that says why it ended; empty: it goes on
+    std::string rules;            // rules of the class, in words
+    std::string history;          // sentence with the reason why it ended; empty: current
     std::vector<Record> records;  // records that meet all rules first, then by mean time, or loss
 };
-// A class without a record has a board of no hardware. What is of no class stands on the board that it was made for.
+// A class without records has a board without hardware. A record of no class is on the board of the class that it was made for.
 std::vector<BoardOfRecords> boards_of(const std::vector<Record>& records, const Track& track);
 
 enum class TableStyle { text, markdown };
-// With a row of the reference, and below the table its meaning (reference_rows.h).
+// Includes a row for the reference, with its meaning below the table (reference_rows.h).
 std::string board_text(const BoardOfRecords& board, TableStyle style,
                        const std::vector<CountsReference>& references = {});
 
-// Returns all records of these tracks, each once, and then their references, as a JSON array.
+// Returns all distinct records of these tracks, then their references, as a JSON array.
 std::string records_json(const std::vector<Record>& records,
                          const std::vector<CountsReference>& references = {});
 

@@ -14,7 +14,7 @@ namespace {
 
 // Records of this day and later have wall_s and machine in every run.
 constexpr const char* kWatchedFrom = "2026-11-29";
-constexpr double kTick = 0.05;            // seconds: the start of a process is known in ticks of 10 ms
+constexpr double kTick = 0.05;            // seconds; process start times have a resolution of 10 ms
 constexpr double kSecondsOfStarts = 1.5;  // began_utc has whole seconds, and clocks are adjusted
 
 std::string machine_problem(const MachineState& m) {
@@ -60,7 +60,7 @@ bool is_watched(const Record& record) {
                        [](const RecordRun& run) { return run.wall_s || run.machine; });
 }
 
-// Runs of a side have the seeds 1 to n in their order.
+// Seeds of a side's runs must be 1 to n in order.
 std::string seeds_problem(const Record& record) {
     std::map<std::string, int64_t> last;
     for (size_t i = 0; i < record.runs.size(); ++i) {
@@ -105,7 +105,7 @@ std::vector<std::string> strict_problems(const Record& record) {
     const bool two_builds = record.baseline && record.baseline->program;
     for (size_t i = 0; i < record.runs.size(); ++i) {
         const RecordRun& run = record.runs[i];
-        // An older build of the other side does not know its wall clock.
+        // An older build on the other side does not record its wall clock.
         if (!run.wall_s && !(two_builds && run.side == kBaseline))
             problems.push_back(fmt::format("runs.{}.wall_s: missing", i));
         if (!run.machine) problems.push_back(fmt::format("runs.{}.machine: missing", i));

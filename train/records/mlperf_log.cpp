@@ -22,7 +22,7 @@ constexpr const char* kStart = "INTERVAL_START";
 constexpr const char* kEnd = "INTERVAL_END";
 constexpr const char* kTokens = "tokens";
 
-// Tokens trained on before each number of steps of which the metrics keep the last.
+// Returns, by number of steps, the tokens trained before; only for steps whose predecessor is in the metrics.
 std::map<int64_t, int64_t> tokens_before_steps(const std::string& metrics, const std::string& origin) {
     std::map<int64_t, int64_t> tokens = {{0, 0}};
     std::istringstream lines(metrics);
@@ -40,7 +40,7 @@ std::map<int64_t, int64_t> tokens_before_steps(const std::string& metrics, const
     return tokens;
 }
 
-// A type in the words of MLPerf.
+// Returns MLPerf's word for a dtype.
 std::string precision_word(const std::string& type) {
     if (type == "f32") return "fp32";
     if (type == "bf16") return "bfloat16";
@@ -121,7 +121,7 @@ class MlperfWriter {
                {"git_sha", other ? record_.baseline->program->git_sha : record_.git_sha}});
         point("seed", run_.seed);
     }
-    // Values of the last stage where the schedule changes them.
+    // Reports values of the last stage if the schedule changes them.
     void say_training() {
         const Config last = config_.in_last_stage();
         int64_t train_tokens = 0;

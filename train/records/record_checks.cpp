@@ -55,7 +55,7 @@ class RecordChecks {
         }
     }
 
-    // Options that no build knows any more would leave the runs unchecked, so a config has to be readable.
+    // The config must be readable: otherwise the runs could not be checked.
     void read_config(const std::string& side, const std::string& name, const std::string& text) {
         try {
             const Config config = configs_.emplace(side, parse_config(text, name, {})).first->second;
@@ -73,7 +73,7 @@ class RecordChecks {
 
     void check_commit(const std::string& key, const std::string& git_sha) {
         if (git_sha.empty() || git_sha.find_first_not_of("0123456789abcdef") != std::string::npos) return;
-        // A copy of a record outside its repository is checked from within the repository.
+        // A copy of a record outside its repository is checked against the current repository.
         std::string repository = fs::path(folder_).parent_path().string();
         if (!has_history(repository, "track.json")) repository = ".";
         if (!has_history(repository,
@@ -96,7 +96,7 @@ class RecordChecks {
             check_commit("baseline.program.git_sha", record_.baseline->program->git_sha);
     }
 
-    // The first problem of a run: later ones may follow from it.
+    // Returns the first problem of a run: later ones may follow from it.
     static std::string run_problem(const RecordRun& run, const Lines& lines, const Config& config) {
         for (const std::string& problem :
              {lines_problem(lines, config, run.every, run.done()), values_problem(lines),
@@ -114,12 +114,12 @@ class RecordChecks {
             validations_s.push_back(config ? longest_validations_s(run, *config, track_.validation_tokens)
                                            : 0);
             if (config && !lines_[i].empty()) add(run.file, run_problem(run, lines_[i], *config));
-            // An attempt's record of its baseline keeps the file's name.
+            // A record of an attempt's baseline has the original file names.
             const std::string end = fmt::format("-seed{}.jsonl.gz", run.seed);
             if (run.file != kCandidate + end && run.file != kBaseline + end)
                 add(fmt::format("runs.{}.seed", i),
                     fmt::format("{}, its metrics are {}", run.seed, run.file));
-            // An attempt's record of its baseline has half of the attempt's runs.
+            // A record of an attempt's baseline has half of the attempt's runs.
             const size_t num_runs = record_.runs.size() * (record_.baseline ? 1 : 2);
             const int64_t most = step_lines_kept({.steps = run.steps, .num_runs = num_runs});
             if (run.every > most)
@@ -129,7 +129,7 @@ class RecordChecks {
         add_all(timeline_problems(record_, validations_s, std::time(nullptr)));
     }
 
-    // One by one, and all of a side: its mean varies less.
+    // Checks single runs, and all runs of a side, as the mean has less variance.
     void check_last_losses() {
         for (const auto& [side, config] : configs_) {
             std::vector<const Lines*> all;
@@ -160,7 +160,7 @@ class RecordChecks {
         }
     }
 
-    // The baseline repeats the runs of the record before it: each seed begins alike.
+    // The baseline repeats the previous record's runs: equal seeds have equal first steps.
     void check_predecessor() {
         if (!record_.baseline || record_.baseline->record.empty()) return;
         const fs::path there = fs::path(folder_).parent_path() / record_.baseline->record;
@@ -190,7 +190,7 @@ class RecordChecks {
         return a.seed == b.seed && a.began_utc == b.began_utc && a.sha256 == b.sha256;
     }
 
-    // An attempt's baseline may be a record of its own. No other record has a run of this one.
+    // An attempt's baseline may be a separate record. No other record may share a run with this one.
     void check_other_records() {
         for (const std::string& other : record_folders(fs::path(folder_).parent_path().string())) {
             if (fs::path(other).filename() == fs::path(folder_).filename()) continue;

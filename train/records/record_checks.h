@@ -1,4 +1,4 @@
-// Whether the runs of a record can have happened. Figures that follow from its metrics are computed by evaluate().
+// Plausibility of a record's runs. Values derived from the metrics are computed by evaluate().
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace speedrun {
 
-// Problems, each in one line. lines: of each run, empty if its metrics cannot be read. Other records of
-// the track are read from the folder above.
+// Returns problems, one per line. lines: per run, empty if its metrics cannot be read. Other records of the track are read from
+// the parent folder.
 std::vector<std::string> implausible(const std::string& folder, const Record& record, const Track& track,
                                      const std::vector<std::vector<RunLine>>& lines);
 

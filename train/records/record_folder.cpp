@@ -64,7 +64,7 @@ std::string leading_record(const std::string& track_folder, const Board& board) 
     for (const std::string& folder : record_folders(track_folder)) {
         Record record = read_record(folder);
         if (!record.is_record || !board.has(record)) continue;
-        // A faster run is no lower loss.
+        // A faster run does not imply a lower loss.
         if (record.baseline && record.by_loss == board.by_loss) beaten.insert(record.baseline->record);
         records.push_back(std::move(record));
     }

@@ -1,4 +1,4 @@
-// record.json: the Record struct as text and back.
+// Conversion between the Record struct and record.json.
 #include <set>
 
 #include "data/json_text.h"
@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// NaN, where there are too few runs, becomes null.
+// NaN (too few runs) is written as null.
 Json to_json(const Moments& m) {
     return {{"count", m.count}, {"mean", m.mean}, {"std", m.std}};
 }
@@ -218,7 +218,7 @@ Record record_from_json(const std::string& text, const std::string& origin) {
 
 bool has_its_hash(const std::string& text) {
     Json json = parse_json<Json>(text);
-    // Digits beyond a double's precision would be lost by reading.
+    // Reading would drop digits beyond a double's precision.
     if (text != json.dump(2) + "\n") return false;
     const std::string stored = json.value("sha256", "");
     json.erase("sha256");

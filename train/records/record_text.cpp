@@ -136,7 +136,7 @@ std::string record_readme(const Record& record) {
     return fmt::format("# {}\n\nTrack {}, {}, on {}; commit {}.\n\n{}\n\n{}", record.name, record.track,
                        record.date, hardware_text(record),
                        record.git_sha + (record.dirty ? " with changes" : ""),
-                       record.what.empty() ? "(What changed is in the table of keys below.)" : record.what,
+                       record.what.empty() ? "(The changed keys are in the table below.)" : record.what,
                        figures_markdown(record));
 }
 

@@ -1,4 +1,4 @@
-// Records in words: the README of a record's folder.
+// Text of records: the README of a record's folder.
 #pragma once
 
 #include <string>
@@ -8,23 +8,23 @@
 
 namespace speedrun {
 
-// Under this heading stands everything of the README that is a figure; verify compares the numbers.
+// All values of the README are below this heading; verify compares them.
 inline constexpr const char* kFiguresHeading = "## Figures";
 std::string figures_markdown(const Record& record);
 std::string record_readme(const Record& record);
 
 // "2 cores of AMD EPYC", "8 x NVIDIA H100".
 std::string hardware_text(const Record& record);
-// "44.51 ± 0.32" of milliseconds, as seconds.
+// Formats milliseconds as seconds: "44.51 ± 0.32".
 std::string seconds_text(const Moments& ms);
 std::string loss_text(const Moments& loss);
 // "0.0012"; "-" without a test.
 std::string p_text(const std::optional<TestResult>& test);
 
-// "0.0123 below modern", or above: the mean loss. For a record with runs of a baseline.
+// "0.0123 below modern", or above: difference of mean losses. For a record with baseline runs.
 std::string gain_text(const Record& record);
 
-// A line of a table in Markdown, and its first two.
+// A line of a Markdown table, and its first two lines.
 std::string table_row(const std::vector<std::string>& cells);
 std::string table_head(const std::vector<std::string>& cells);
 

@@ -23,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Relative difference that statistics may have: another compiler may order a sum otherwise, another Boost may
-// evaluate the distribution otherwise, in the last digits. Everything else is compared letter by letter.
+// Relative tolerance of statistics: compilers may order sums differently, and Boost versions may evaluate the distribution
+// differently in the last digits. All else is compared as text.
 constexpr double kTolerance = 1e-9;
 
-// Numbers, and whether rules are met: what has to stay when a later build says it in other words.
+// Returns the numbers and rule results of a text: these must not change when a later build words it differently.
 std::vector<std::string> figures_in(const std::string& text) {
     static const std::regex pattern("[0-9][0-9.]*(e[-+]?[0-9]+)?|NOT MET|met:");
     std::vector<std::string> figures;
@@ -46,7 +46,7 @@ bool same_figure(const std::string& key, const std::string& a, const std::string
     return std::abs(x - y) <= kTolerance * std::max(std::abs(x), std::abs(y));
 }
 
-// Steps of a run of this config, as flat_keys() has it; below 0: it does not say. Older ones lack schedule.final_steps.
+// Returns the number of steps of a config, given by flat_keys(); below 0: unknown. Older configs lack schedule.final_steps.
 double steps_of(const std::map<std::string, std::string>& keys) {
     const auto number = [&](const char* key, double otherwise) {
         const auto found = keys.find(key);
@@ -55,7 +55,7 @@ double steps_of(const std::map<std::string, std::string>& keys) {
     return number("schedule.steps", -1) + number("schedule.final_steps", 0);
 }
 
-// Replaces the run's figures by the figures of its metrics. Returns the lines, none if they cannot be read.
+// Replaces the run's values by its metrics. Returns the lines, none if they cannot be read.
 std::vector<RunLine> read_run(const fs::path& folder, const Record& record, RecordRun& run,
                               std::vector<std::string>& problems) {
     const std::string path = (folder / run.file).string();
@@ -104,7 +104,7 @@ void check_readme(const fs::path& folder, const Record& record, std::vector<std:
                                    b == computed.end() ? "nothing" : *b));
 }
 
-// The record that this one was measured against has the config that was measured.
+// The record that this one was measured against must have the measured config.
 void check_baseline(const fs::path& folder, const Record& record, std::vector<std::string>& problems) {
     if (!record.baseline || record.baseline->record.empty()) return;
     const fs::path there = folder.parent_path() / record.baseline->record;
@@ -116,7 +116,7 @@ void check_baseline(const fs::path& folder, const Record& record, std::vector<st
         problems.push_back(std::move(problem));
 }
 
-// It lies on the board on which this record was made to lead.
+// record_before must be on the board on which this record was made to lead.
 void check_record_before(const fs::path& folder, const Record& record, const Track& track,
                          std::vector<std::string>& problems) {
     const fs::path track_folder = folder.parent_path();
@@ -136,13 +136,13 @@ void check_record_before(const fs::path& folder, const Record& record, const Tra
     for (const std::string& other : record_folders(track_folder.string())) {
         const std::string path = other + "/record.json";
         const Record older = record_from_json(read_text_file(path), path);
-        if (older.date >= record.date) continue;  // nothing tells which of two records of one day was first
+        if (older.date >= record.date) continue;  // the order of two records of one day is unknown
         if (const Record r = read_record(other); r.is_record && board.has(r))
             problems.push_back(fmt::format("record_before: none, but {} is older", other));
     }
 }
 
-// Reports faults that leave nothing to compare, without the figures that follow from them.
+// Reports faults that prevent a comparison, without derived values.
 bool can_be_checked(const fs::path& folder, const Record& record, const Track& track,
                     std::vector<std::string>& problems) {
     if (!record.race.empty() && !track.find_class(record.race))
@@ -156,7 +156,7 @@ bool can_be_checked(const fs::path& folder, const Record& record, const Track& t
     return problems.empty();
 }
 
-// A changed figure that the metrics determine has its own line: with the right value, the hash is the written one.
+// A changed value that the metrics determine is reported separately: with the recomputed value, the stored hash matches.
 void check_hash(const std::string& text, const std::string& computed, std::vector<std::string>& problems) {
     if (has_its_hash(text)) return;
     const auto hash_of = [](const std::string& json) { return flat_keys(json)["sha256"]; };

@@ -1,4 +1,4 @@
-// Whether a record's figures are those of its runs.
+// Verifies a record's values against its runs.
 #pragma once
 
 #include <string>
@@ -8,15 +8,14 @@ namespace speedrun {
 
 struct RecordCheck {
     std::string folder;
-    std::vector<std::string> problems;  // each names the figure with both values
-    std::vector<std::string> classes;   // of the track, whose rules it meets
-    int64_t num_figures = 0;            // compared
+    std::vector<std::string> problems;  // each names the value with both versions
+    std::vector<std::string> classes;   // classes of the track whose rules are met
+    int64_t num_figures = 0;            // compared values
 };
 
-// Computes everything in FOLDER/record.json again from the metrics files (losses, times, statistics, verdict,
-// hashes, changed keys) and compares; and the tables of its README. Checks that the runs can have happened
-// (record_checks.h). Never throws for a fault of the record.
-// Also its replications (replication.h). strict: as strict_problems() of machine_checks.h too.
+// Recomputes all values in FOLDER/record.json from the metrics files (losses, times, statistics, verdict, hashes, changed keys)
+// and compares them, and the tables of the README. Checks the runs' plausibility (record_checks.h) and the replications
+// (replication.h). Faults of the record are reported, not thrown. strict: also strict_problems() of machine_checks.h.
 RecordCheck verify_record(const std::string& folder, bool strict = false);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// References (counts_reference.h) on boards: a row, and below the board a sentence with its meaning.
+// References (counts_reference.h) on boards: a row, and a sentence below the board with its meaning.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace speedrun {
 
-// Returns the references of the board's hardware, by time. On hardware without one: the reference with the closest number of
-// cores. None for GPUs.
+// Returns the references for the board's hardware, by time. Without one: the reference with the closest number of cores. None
+// for GPUs.
 std::vector<CountsReference> references_of(const HardwareClass& board,
                                            const std::vector<CountsReference>& references);
 
-// Returns the cells of a reference under these heads of a board; "-" under heads that have no meaning for it.
+// Returns a reference's cells for these column heads of a board; "-" for columns without a value.
 std::vector<std::string> reference_cells(const CountsReference& reference,
                                          const std::vector<std::string>& heads);
 
-// Returns a line for each reference of the board, or "". In Markdown it links the file, from the repository's root.
+// Returns a line for each reference of the board, or "". In Markdown it links the file, relative to the repository's root.
 std::string reference_note(const HardwareClass& board, const std::vector<CountsReference>& references,
                            bool markdown);
 

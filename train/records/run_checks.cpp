@@ -12,12 +12,12 @@ namespace speedrun {
 
 namespace {
 
-// Milliseconds. A GPU's events resolve half a microsecond in f32, so a clock of minutes is exact to hundredths.
+// Milliseconds. GPU events have a resolution of 0.5 us in f32, so a clock of minutes is exact to hundredths.
 constexpr double kStepClockError = 0.05;
-// Milliseconds from the last step's end to the host's clock of a validation: 6 at most in the records of 2026.
+// Milliseconds from the last step's end to the host's clock at a validation: at most 6 in the records of 2026.
 constexpr double kMostDrain = 100;
 constexpr double kRateError = 1e-6;
-// Lines below which equal figures may be chance.
+// Number of lines below which equal values may be chance.
 constexpr int64_t kFewLines = 8;
 
 // Standard errors by which the mean of the last steps' losses may differ from the loss over all tokens.
@@ -28,7 +28,7 @@ struct Expected {
     int64_t step;
 };
 
-// Lines of a run of `steps` steps, before thinning.
+// Returns the lines of a run of `steps` steps, before thinning.
 std::vector<Expected> all_lines(int64_t steps, const EvalConfig& eval, bool done) {
     std::vector<Expected> lines;
     for (int64_t step = 0; step < steps; ++step) {
@@ -66,7 +66,7 @@ std::vector<double> figures_of(const std::vector<RunLine>& lines, double RunLine
     return values;
 }
 
-// Share of the values that are the median, to a millionth of it: figures that were rounded when they were copied count.
+// Returns the share of values equal to the median within 1e-6: values may have been rounded when copied.
 double share_of_median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const double median = values[values.size() / 2], error = 1e-6 * std::abs(median);
@@ -75,14 +75,14 @@ double share_of_median(std::vector<double> values) {
     return static_cast<double>(alike) / static_cast<double>(values.size());
 }
 
-// Share of the steps in which the figures of two runs differ by one factor, or by one number.
+// Returns the share of steps in which the values of two runs differ by a common factor or offset.
 double share_repeated(const std::vector<double>& a, const std::vector<double>& b) {
     const size_t size = std::min(a.size(), b.size());
     if (size < 3) return size > 0 && std::equal(a.begin(), a.end(), b.begin(), b.end()) ? 1 : 0;
     std::vector<double> factors(size), differences(size);
     for (size_t i = 0; i < size; ++i) {
         factors[i] = a[i] / b[i];
-        differences[i] = 1 + a[i] - b[i];  // 0 has no relative error
+        differences[i] = 1 + a[i] - b[i];  // offset by 1: 0 has no relative error
     }
     return std::max(share_of_median(factors), share_of_median(differences));
 }
@@ -103,7 +103,7 @@ std::string lines_problem(const std::vector<RunLine>& lines, const Config& confi
                                name_of(expected[i].is_step, expected[i].step));
         const RunLine& line = lines[i];
         const std::string found = name_of(line.is_step, line.step);
-        // A run may diverge right after a validation.
+        // A run may diverge directly after a validation.
         if (i >= expected.size() && !done && i + 1 == lines.size() && !line.is_step && line.step == steps)
             break;
         if (i >= expected.size()) return fmt::format("line {} is of {}, expected none", line.number, found);
@@ -145,7 +145,7 @@ std::string times_problem(const std::vector<RunLine>& lines) {
                                    passed);
         } else {
             const double difference = passed - line.step_ms;
-            // Steps without a line may be between them.
+            // Steps without lines may be in between.
             if (difference < -error || (line.step == next_step && difference > error))
                 return fmt::format("line {}: train_ms grows by {:.3f} ms in step {}, step_ms is {}",
                                    line.number, passed, line.step, line.step_ms);
@@ -160,7 +160,7 @@ std::string times_problem(const std::vector<RunLine>& lines) {
     if (num_lines >= kFewLines && share_of_median(times) > 0.5)
         return fmt::format("more than half of the steps have one step_ms, {}", times[times.size() / 2]);
     if (num_lines == next_step || num_lines < kFewLines) return "";
-    // Optimizers that step every other step make lines of one step in two unlike the others, by less than 2.
+    // With optimizers that step every other step, one line in two differs, by a factor below 2.
     const double mean = before.train_ms / static_cast<double>(next_step),
                  kept = sum / static_cast<double>(num_lines);
     if (mean > 2 * kept || kept > 2 * mean)
@@ -198,7 +198,7 @@ bool validates_as_it_trains(const Config& config) {
 std::string last_losses_problem(const std::vector<const std::vector<RunLine>*>& runs, const Config& config) {
     const Config training = config.in_last_stage(), validation = config.in_validation();
     if (training.model.parts.loss.weights != validation.model.parts.loss.weights) return "";
-    // Longer rows, wider windows and other cuts of documents make a validation easier.
+    // Longer rows, wider windows and other document cuts make a validation easier.
     const double most_easier = validates_as_it_trains(config) ? 0.02 : 0.3;
     double expected = 0, trend = 0, found = 0, variance = 0, num_runs = 0;
     for (const std::vector<RunLine>* lines : runs) {
@@ -208,7 +208,7 @@ std::string last_losses_problem(const std::vector<const std::vector<RunLine>*>& 
         const double mean = mean_of(losses, begin, losses.size());
         for (size_t i = begin; i < losses.size(); ++i)
             variance += (losses[i] - mean) * (losses[i] - mean) / static_cast<double>(count * (count - 1));
-        // Losses still fall: by this much from the mean to the end.
+        // Losses decrease by this much from the mean to the end.
         trend +=
             mean_of(losses, begin, begin + count / 2) - mean_of(losses, begin + count / 2, losses.size());
         expected += mean;

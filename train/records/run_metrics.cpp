@@ -15,17 +15,16 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// Adds one line; throws SortedJson::exception, JsonError or a data error. gaps: lines before it may be missing.
+// Adds one line; throws SortedJson::exception, JsonError or a data error. gaps: previous lines may be missing.
 void add_line(const SortedJson& line, bool gaps, RunMetrics& metrics) {
     const auto event = line.at("event").get<std::string>();
     if (event != "val" && event != "step")
         throw JsonError("event '" + shown_text(event) + "', expected step or val");
     const int64_t step = value_of(line, &StepMetrics::step);
     const double train_ms = value_of(line, &StepMetrics::train_ms);
-    // Steps are timed by the device and segments by the host: against each other they may differ by
-    // microseconds.
+    // Steps are timed by the device and segments by the host: the two may differ by microseconds.
     if (!(train_ms >= 0)) throw JsonError(fmt::format("train_ms is {}", train_ms));
-    std::optional<double> loss;  // none: a step, or a validation that was not finite
+    std::optional<double> loss;  // none: a step, or a validation with a non-finite loss
     if (event == "val" && !line.at(field_of(&Validation::loss).key).is_null())
         loss = value_of(line, &Validation::loss);
     metrics.train_ms = train_ms;
@@ -70,8 +69,8 @@ RunMetrics read_unfinished_metrics(const std::string& text, const std::string& o
 }
 
 int64_t step_lines_kept(const StepLines& lines) {
-    // In all metrics files of a record, which is to stay below 500 kB. A line takes 71 bytes compressed (1,000 steps of the
-    // KJV baseline), most of them digits of losses and times.
+    // Limit for all metrics files of a record, which must stay below 500 kB. A line takes 71 bytes compressed (1,000 steps of
+    // the KJV baseline), mostly digits of losses and times.
     constexpr int64_t kMostStepLines = 5000;
     const int64_t most = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(lines.num_runs));
     return std::max<int64_t>(1, (lines.steps + most - 1) / most);
@@ -79,7 +78,7 @@ int64_t step_lines_kept(const StepLines& lines) {
 
 std::string thin_metrics(const std::string& text, int64_t every) {
     if (every <= 1) return text;
-    std::string kept, last;  // last: the latest step's line, if it was not kept
+    std::string kept, last;  // last: line of the latest step, if it was skipped
     std::istringstream lines(text);
     int64_t index = 0;
     for (std::string line; std::getline(lines, line);) {
@@ -88,7 +87,7 @@ std::string thin_metrics(const std::string& text, int64_t every) {
             last = line + '\n';
             continue;
         }
-        // Before a validation stands the step that it is of.
+        // The step before a validation is always kept.
         if (!is_step) kept += last;
         last.clear();
         kept += line + '\n';

@@ -44,8 +44,8 @@ RunSet set_of(const Record& record, const std::string& side) {
 std::string same_or_throw(const std::string& before, const std::string& now, const std::string& what,
                           const std::string& folder) {
     if (!before.empty() && before != now)
-        throw_usage("{}: {} {}, that of the runs before it is {}: runs of one set are made alike", folder,
-                    what, now, before);
+        throw_usage("{}: {} {}, but {} in the runs before it: runs of one set are made alike", folder, what,
+                    now, before);
     return now;
 }
 
@@ -90,9 +90,9 @@ std::string without_seed(const std::string& config) {
     return json.dump();
 }
 
-// In order of their beginning, never more than two of one set in a row.
+// True if, in order of start, at most two consecutive runs are of the same set.
 bool made_in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b) {
-    std::vector<std::tuple<std::string, int64_t, int>> order;  // the second decides for runs of one second
+    std::vector<std::tuple<std::string, int64_t, int>> order;  // ties within a second: by the second member
     for (const RecordRun& run : a) order.emplace_back(run.began_utc, run.order, 0);
     for (const RecordRun& run : b) order.emplace_back(run.began_utc, run.order, 1);
     std::sort(order.begin(), order.end());
@@ -130,7 +130,7 @@ Json moments_json(const Moments& m) {
     return {{"mean", m.mean}, {"std", m.std}};
 }
 
-// Moments over the runs that have a wall clock: older ones lack it.
+// Moments over the runs with a wall clock, which older ones lack.
 Moments wall_clock_of(const RunSet& set) {
     std::vector<double> values;
     for (const RecordRun& run : set.runs)
@@ -141,7 +141,7 @@ Moments wall_clock_of(const RunSet& set) {
 std::string wall_text(const RunSet& set) {
     Moments wall = wall_clock_of(set);
     if (wall.count == 0) return "";
-    wall.mean *= 1e3;  // as seconds_text() takes them
+    wall.mean *= 1e3;  // seconds_text() expects milliseconds
     wall.std *= 1e3;
     return fmt::format(", wall clock {} s", seconds_text(wall));
 }

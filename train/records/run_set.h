@@ -1,4 +1,4 @@
-// Two sets of runs against each other: of records, or of any run folders.
+// Comparison of two sets of runs: of records, or of any run folders.
 #pragma once
 
 #include <string>
@@ -13,23 +13,23 @@ struct RunSet {
     std::string config;              // resolved, JSON
     std::string machine;             // host, processor, ranks' devices
     std::vector<RecordRun> runs;     // with began_utc and metrics
-    std::vector<std::string> notes;  // runs left out, and why
+    std::vector<std::string> notes;  // skipped runs, with reasons
 };
 
-// A record's folder, or run folders: comma-separated patterns. Throws a usage error if nothing is found, or
-// the runs have different configs (but for seeds) or machines.
+// Reads a record's folder, or run folders: comma-separated patterns. Throws a usage error if nothing is found, or if the runs
+// have different configs (except for seeds) or machines.
 RunSet read_run_set(const std::string& source);
 
 struct Comparison {
     RunSet a, b;
     Moments time_a, time_b, loss_a, loss_b;
     double ratio = 0;                                // mean time of a / of b
-    std::optional<TestResult> time_test, loss_test;  // Welch's, alternative: a's mean is below b's
+    std::optional<TestResult> time_test, loss_test;  // Welch's; alternative: a's mean is below b's
     std::vector<KeyDifference> differences;
     bool in_turns = false, same_machine = false;
     std::vector<std::string> warnings;
 };
-// If one is a record that was measured against the other, the runs of that attempt, in turns, stand for both.
+// If one record was measured against the other, the alternating runs of that attempt are used for both.
 Comparison compare_run_sets(const std::string& a, const std::string& b);
 
 std::string comparison_text(const Comparison& comparison);

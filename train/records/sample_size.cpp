@@ -16,9 +16,9 @@ double power_of_t_test(const EffectToShow& wanted, int64_t n) {
 
 std::optional<int64_t> runs_per_side(const EffectToShow& wanted, int64_t most) {
     if (!(wanted.effect > 0)) return std::nullopt;
-    // Beyond this shift the distribution's series is slow, and power is 1 in all digits.
+    // Beyond this shift the distribution's series is slow, and the power is 1 in all digits.
     constexpr double kCertain = 30;
-    int64_t low = 1, high = 2;  // power is too low at `low`, unless it is 1
+    int64_t low = 1, high = 2;  // the power is too low at `low`, unless low is 1
     const auto enough = [&](int64_t n) {
         return wanted.effect * std::sqrt(static_cast<double>(n) / 2) > kCertain ||
                power_of_t_test(wanted, n) >= wanted.power;

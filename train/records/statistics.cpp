@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// P(T <= t). A sample that does not vary decides by its mean alone; one that overflows shows nothing.
+// Returns P(T <= t). Without variance the mean alone decides (infinite t); after an overflow (NaN) returns 1.
 double lower_tail(double t, double df) {
     if (std::isnan(t) || !(df > 0)) return 1;
     if (std::isinf(t)) return t < 0 ? 0 : 1;

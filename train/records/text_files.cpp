@@ -11,10 +11,10 @@ namespace speedrun {
 
 namespace {
 
-constexpr int kGzip = 16 + MAX_WBITS;  // zlib's way of saying "with gzip's header"
+constexpr int kGzip = 16 + MAX_WBITS;  // zlib: add a gzip header
 constexpr size_t kMostText = size_t{256} << 20;
 
-Bytef* bytes_of(const std::string& text) {  // zlib's input is not const in its interface
+Bytef* bytes_of(const std::string& text) {  // zlib's input is not const
     return reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
 }
 

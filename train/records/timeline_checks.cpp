@@ -17,16 +17,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The day of the first commit of this program.
+// Date of the first commit of this program.
 constexpr const char* kFirstDay = "2026-11-21";
-// Seconds. began_utc has whole ones, and clocks are adjusted.
+// Seconds. began_utc has whole seconds, and clocks are adjusted.
 constexpr double kStartError = 1.5;
-// Seconds between two runs that neither the run nor its validations take: the model is freed, the last checkpoint saved,
-// the next process started.
+// Seconds between two runs for other work: freeing the model, saving the last checkpoint, starting the next process.
 constexpr double kBetweenRuns = 2;
-// Validation computes forward alone, which takes 0.23 to 0.41 of a step's time per token in the records of 2026.
+// Validation computes the forward pass only: 0.23 to 0.41 of a step's time per token in the records of 2026.
 constexpr double kForwardShare = 0.5, kForwardShareOfLongerRows = 1.5;
-// Runs of a side below which the least time left over may be that of a busy machine.
+// Number of runs per side below which the least remaining time may be due to a busy machine.
 constexpr int kFewRuns = 4;
 constexpr int64_t kDay = 86400;
 
@@ -35,7 +34,7 @@ std::string order_problem(const Record& record) {
         const RecordRun& run = record.runs[i];
         if (i > 0 && run.order <= record.runs[i - 1].order)
             return fmt::format("runs.{}.order: {} after {}", i, run.order, record.runs[i - 1].order);
-        // Without a baseline they may be one side of an attempt that had one.
+        // A record without a baseline may be one side of an attempt with a baseline.
         if (!record.baseline) continue;
         const size_t round = i / 2;
         const bool is_candidate = (i % 2 == 0) == (round % 2 == 0);
@@ -78,8 +77,8 @@ std::string begin_problem(const Record& record, int64_t now) {
     return "";
 }
 
-// Times that are shorter than the clock of the whole attempt has room for. Pauses only lengthen it, so the run with the
-// least time left over counts.
+// Reports times that are too short for the attempt's clock. Pauses only lengthen it, so the run with the least remaining time
+// is decisive.
 std::string left_over_problem(const Record& record, const std::vector<double>& validations_s,
                               const std::string& side) {
     std::string text;
@@ -110,7 +109,7 @@ bool is_hash(const std::string& text, size_t digits) {
 
 void check_program(const std::string& name, const std::string& git_sha, const std::string& binary_sha256,
                    std::vector<std::string>& problems) {
-    // A build outside a repository says "unknown", which the rule `build` refuses.
+    // A build outside a repository has "unknown", which the rule `build` refuses.
     if (git_sha != "unknown" && !is_hash(git_sha, 40))
         problems.push_back(fmt::format("{}git_sha: '{}' is no commit's name of 40 digits", name, git_sha));
     if (!is_hash(binary_sha256, 64))

@@ -1,4 +1,4 @@
-// Checks order and starts of a record's runs, and the program and machine that they name.
+// Checks order and start times of a record's runs, and their program and machine.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace speedrun {
 
-// Upper bound of the seconds that a run spends in its validations. Training alone is measured, and validation computes a
-// part of the same step.
+// Returns an upper bound of the seconds that a run spends in validations, estimated from its training time: validation computes
+// a part of a step.
 double longest_validations_s(const RecordRun& run, const Config& config, int64_t tokens_per_validation);
 
-// All problems, each in one line. validations_s: longest_validations_s() of each run. now: seconds since 1970.
+// Returns all problems, one per line. validations_s: longest_validations_s() of each run. now: seconds since 1970.
 std::vector<std::string> timeline_problems(const Record& record, const std::vector<double>& validations_s,
                                            int64_t now);
 
-// Hashes of programs and commits have their form, and two builds are two. Machine and build agree with the runs.
+// Checks the form of program and commit hashes, that two builds differ, and that machine and build agree with the runs.
 std::vector<std::string> program_problems(const Record& record);
 
-// Seconds since 1970 of "YYYY-MM-DDTHH:MM:SSZ"; none: not such a time.
+// Parses "YYYY-MM-DDTHH:MM:SSZ" into seconds since 1970; none if invalid.
 std::optional<int64_t> seconds_of_utc(const std::string& text);
 
 }  // namespace speedrun

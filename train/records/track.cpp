@@ -34,14 +34,14 @@ std::vector<ShardInfo> shards_of(const Track& track, const std::string& split) {
     return found;
 }
 
-// Nobody can say what the shards are; or nothing.
+// Returns the error for a missing shard list, or "".
 std::string missing_lock(const Track& track) {
     if (track.lock.empty() || !track.shards.empty()) return "";
     return fmt::format("{} is missing or empty, which lists the shards of track {}: {} makes it", track.lock,
                        track.name, track.prepare);
 }
 
-// What the track has under the name of a file that is none of its shards.
+// Returns the track's shard with the name of a file whose hash differs.
 std::string expected_of(const Track& track, const std::string& file) {
     for (const ShardInfo& shard : track.shards)
         if (shard.file == fs::path(file).filename())
@@ -96,7 +96,7 @@ Track parse_track(const std::string& text, const std::string& origin) {
         const SortedJson& dataset = json.at("dataset");
         track.prepare = dataset.value("prepare", "");
         track.lock = dataset.value("lock", "");
-        // A message about a line shows it, which could be one of any file.
+        // Error messages quote lines, so arbitrary files must not be read.
         if (!track.lock.empty() && fs::path(track.lock).filename() != kShardLock)
             throw_data("dataset.lock: expected a path to a {}, found {}", kShardLock,
                        shown(SortedJson(track.lock)));
@@ -154,7 +154,7 @@ std::string data_problem(const Track& track, const std::vector<ShardInfo>& shard
                                    shard.sha256, track.name, expected_of(track, shard.file));
             continue;
         }
-        // Validation tokens are counted from the first on, so the order matters too.
+        // Validation tokens are counted from the start, so the order matters.
         if (next_val >= val.size() || !same(val[next_val])) {
             return fmt::format("{}: SHA-256 {} is not validation shard {} of track {}, {}", shard.file,
                                shard.sha256, next_val, track.name,
@@ -191,7 +191,7 @@ std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClass
     if (const std::string problem = data_problem(track, shards); !problem.empty()) {
         throw_data("{}: {}; the track's data is prepared as its track.json says", track.name, problem);
     }
-    // The first token of the stream is nobody's target.
+    // The first token of the stream is not a target.
     const int64_t scored = claim.val_tokens == 0 ? val_tokens - 1 : claim.val_tokens;
     if (scored != track.validation_tokens) {
         throw_usage("data.val_tokens: {} validation tokens are scored, track {} wants {}", scored, track.name,

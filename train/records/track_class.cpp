@@ -150,7 +150,7 @@ std::string TrackClass::problem(const ClassFacts& facts) const {
         return fmt::format("a run trained for {:.2f} s, at most {}", facts.longest_run_ms * 1e-3, *budget_s);
     if (!ended_on.empty() && facts.date > ended_on)
         return fmt::format("begun on {}, the class ended on {}", facts.date, ended_on);
-    // Runs for a target within a budget have a loss too; the other way round they have no target.
+    // Runs for a target within a budget have a loss too; budget runs have no target.
     if (!by_loss() && facts.target_loss && !had_target(*facts.target_loss, facts.date))
         return fmt::format("made for target {}, this class has {}", *facts.target_loss,
                            target_loss.value_or(0));

@@ -4,7 +4,7 @@
 namespace speedrun {
 
 struct BuildInfo {
-    const char* version;  // of the file VERSION
+    const char* version;  // from the file VERSION
     const char* git_sha;
     const char* compiler;
     const char* build_type;

@@ -19,7 +19,7 @@ namespace speedrun {
 
 namespace {
 
-// The value behind "key : value" in a file of such lines, or "".
+// Returns the value after "key : " in a file of such lines, or "".
 std::string value_in(const char* path, const std::string& key) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {

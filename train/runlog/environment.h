@@ -1,4 +1,4 @@
-// What a run ran on: build, host, processor, memory. Facts for environment.json and `speedrun doctor`.
+// Environment of a run: build, host, processor, memory, for environment.json and `speedrun doctor`.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace speedrun {
 
-// Where a rank runs; the host and device of another rank travel as text.
+// Location of a rank; other ranks' host and device are received as text.
 struct RankPlace {
     std::string host, device;
     std::string to_text() const { return host + '\n' + device; }
@@ -22,21 +22,21 @@ struct Environment {
     bool has_mpi = false, has_cuda = false;
     std::string host, os, cpu;
     int cores = 0;
-    double cpu_mhz = 0;             // of the first core, now
-    std::string isa;                // level of the CPU's operations that runs use; "" where there is none
-    std::vector<std::string> isas;  // that this processor and build can use
+    double cpu_mhz = 0;             // first core, current
+    std::string isa;                // instruction set level used by runs; "" if none
+    std::vector<std::string> isas;  // levels that this processor and build support
     int64_t memory_bytes = 0, available_memory_bytes = 0;
     CudaInfo cuda;
     std::string clock_source;
     std::string time_utc;
-    std::vector<RankPlace> ranks;  // by rank; read_environment() leaves it empty
+    std::vector<RankPlace> ranks;  // index: rank; read_environment() leaves it empty
 };
 
 Environment read_environment();
 std::string environment_to_json(const Environment& environment);
 int64_t peak_rss_bytes();
-// From now on peak_rss_bytes() is of what follows: for a process that makes several runs. Where the kernel
-// refuses, it stays that of the whole process.
+// Restarts peak_rss_bytes() from the current value, for a process with several runs. If the kernel refuses, the peak remains
+// the whole process's.
 void reset_peak_rss();
 int64_t current_rss_bytes();
 

@@ -11,7 +11,7 @@
 namespace speedrun {
 
 LineFile::LineFile(const std::string& path, Begin begin) {
-    constexpr mode_t kMode = 0666;  // less the user's umask
+    constexpr mode_t kMode = 0666;  // before the user's umask
     const int how = begin == Begin::empty ? O_TRUNC : 0;
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | how, kMode);
     if (file_ < 0) {

@@ -1,5 +1,5 @@
-// A file that grows by whole lines. A line that cannot be written whole is removed again: each line stays readable after a disk
-// was full for a while.
+// A file that grows by whole lines. A line that cannot be written completely is removed again: each line stays readable after a
+// temporarily full disk.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@ class LineFile {
   public:
     enum class Begin : uint8_t { empty, at_the_end };
 
-    // Opens or creates the file; not through a symbolic link, which may leave the run's folder. is_open() says whether it could.
+    // Opens or creates the file. Does not follow a symbolic link, which may lead out of the run's folder. is_open() returns the
+    // result.
     LineFile(const std::string& path, Begin begin);
     ~LineFile();
     LineFile(const LineFile&) = delete;
     LineFile& operator=(const LineFile&) = delete;
 
     bool is_open() const { return file_ >= 0; }
-    // Appends lines, each with its newline. Returns false if they could not be written; the file then ends as it did before.
+    // Appends lines, each with its newline. Returns false if they could not be written; the file is then unchanged.
     bool write(std::string_view lines);
-    int64_t num_dropped() const { return num_dropped_; }  // calls of write() that failed
+    int64_t num_dropped() const { return num_dropped_; }  // failed calls of write()
     const std::string& reason() const {
         return reason_;
     }  // of the last failure, of open() too: "No space left on device"

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a file, "" if it cannot be read.
+// Returns the first line of a file, "" if it cannot be read.
 std::string line_of(const std::string& path) {
     std::ifstream file(path);
     std::string line;
@@ -57,7 +57,7 @@ void read_nccl(Machine& machine) {
     const auto get_version = reinterpret_cast<GetVersion>(dlsym(library, "ncclGetVersion"));
     int code = 0;
     machine.has_nccl = get_version && get_version(&code) == 0;
-    // 2.9 and later: 10000 major + 100 minor + patch.
+    // NCCL 2.9 and later: 10000 major + 100 minor + patch.
     machine.nccl = machine.has_nccl ? fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100)
                                     : "libnccl.so.2 does not tell its version";
     dlclose(library);

@@ -1,4 +1,4 @@
-// How this machine is set up, as far as it lets itself be read: facts for `speedrun doctor`. Linux.
+// Readable settings of this machine, for `speedrun doctor`. Linux.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct Machine {
     HostThreads threads;
     HostMemory memory;
     std::string governor;              // frequency governor of the first core; empty: not readable
-    std::optional<int64_t> throttled;  // times that cores were slowed down by heat since the machine started
-    std::string huge_pages;            // "always", "madvise", "never"; empty: not said
+    std::optional<int64_t> throttled;  // thermal throttling events of the cores since boot
+    std::string huge_pages;            // "always", "madvise", "never"; empty: unknown
     std::string clock_source, other_clock_sources;
-    std::string nccl;  // version of the library that the loader finds, or why there is none
+    std::string nccl;  // version of the library that the loader finds, or the reason why none is found
     bool has_nccl = false;
     std::string launcher;  // path of mpirun or mpiexec; empty: none on PATH
 };

@@ -24,9 +24,9 @@ namespace {
 using MachineJson = nlohmann::ordered_json;
 
 constexpr double kMostOfOthers = 0.05;    // share of the cores' time
-constexpr double kTicksPerCore = 0.02;    // seconds: the kernel counts whole ticks of 10 ms
+constexpr double kTicksPerCore = 0.02;    // seconds; the kernel counts ticks of 10 ms
 constexpr double kMostThrottled = 0.01;   // share of the periods
-constexpr double kMostClockMove_ms = 50;  // daemons slew, which moves both clocks
+constexpr double kMostClockMove_ms = 50;  // ms; time daemons slew, which moves both clocks
 constexpr double kMostClockRate = 0.001;  // the kernel's own correction is at most 0.0005
 
 double seconds_of(clockid_t clock) {
@@ -44,7 +44,7 @@ double cpu_seconds(int processes) {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// "cpu3 user nice system idle iowait irq softirq steal ..." in ticks; guests are part of user.
+// "cpu3 user nice system idle iowait irq softirq steal ..." in ticks; user includes guests.
 void read_stat(const std::set<int>& cores, const std::string& root, MachineCounters& counters) {
     std::ifstream file(root + "/proc/stat");
     const double tick_s = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
@@ -78,7 +78,7 @@ void read_mhz(const std::set<int>& cores, const std::string& root, MachineCounte
     counters.mhz = count > 0 ? sum / count : 0;
 }
 
-// cpu.stat is in the folder of the file that sets the limit.
+// cpu.stat is in the folder of the file with the limit.
 void read_throttling(const std::string& root, MachineCounters& counters) {
     const ControlGroup group = read_control_group(root);
     if (!group.cores) return;
@@ -176,7 +176,7 @@ MachineState state_between(const MachineCounters& begin, const MachineCounters& 
     state.governor = end.governor;
     state.clock_moved_ms = (end.realtime_s - begin.realtime_s - state.seconds) * 1e3;
     const double raw = end.raw_s - begin.raw_s;
-    // In less than this, the moments at which the two are read matter.
+    // For shorter runs, the delay between reading the two clocks matters.
     constexpr double kLongEnough_s = 0.5;
     state.clock_rate = raw > kLongEnough_s ? state.seconds / raw - 1 : 0;
     return state;

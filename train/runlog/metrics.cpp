@@ -1,5 +1,9 @@
 #include "train/runlog/metrics.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "train/runlog/metrics_json.h"
 
 namespace speedrun {
@@ -16,7 +20,7 @@ void add_to(BytesByKind& sums, const BytesByKind& values) {
     for (const auto& [kind, bytes] : values) sums[kind] += bytes;
 }
 
-// A summary without the member that a step's figure rolls up into does not compile.
+// Does not compile unless the summary has the member that the step's value rolls up into.
 template <class Summary>
 void roll_up(Summary& summary, const StepMetrics& step) {
 #define SPEEDRUN_ROLL_UP(type, key, how, ...)                                \
@@ -45,7 +49,7 @@ const char* roll_up_word(RollUp roll_up) {
     return nullptr;
 }
 
-// Fields of a struct; those of a struct in it behind its key and a dot.
+// Appends the fields of a struct; fields of a nested struct have its key and a dot as prefix.
 template <class S>
 void list_fields(const std::string& prefix, Json& list) {
     S::fields([&](auto member, const MetricField& field) {
@@ -89,13 +93,18 @@ std::string summary_text(const RunSummary& summary) {
     return metrics_to_json<Json>(summary).dump(2) + "\n";
 }
 
+// One field a line.
 std::string metric_fields() {
-    return Json({{"description", "Made by: speedrun plan --metrics"},
-                 {"step", fields_of<StepMetrics>()},
-                 {"val", fields_of<Validation>()},
-                 {"summary", fields_of<RunSummary>()}})
-               .dump(2) +
-           "\n";
+    std::string text = "{\n  \"description\": \"Made by: speedrun plan --metrics\"";
+    const std::pair<const char*, Json> files[] = {{"step", fields_of<StepMetrics>()},
+                                                  {"val", fields_of<Validation>()},
+                                                  {"summary", fields_of<RunSummary>()}};
+    for (const auto& [name, fields] : files) {
+        text += fmt::format(",\n  \"{}\": [\n", name);
+        for (const Json& field : fields)
+            text += "    " + field.dump() + (&field == &fields.back() ? "\n  ]" : ",\n");
+    }
+    return text + "\n}\n";
 }
 
 }  // namespace speedrun

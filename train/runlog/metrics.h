@@ -1,10 +1,9 @@
-// Every figure of a run, declared once: the member of its struct, its key in metrics.jsonl or summary.json,
-// the row of docs/files.md and the heading in scripts/speedrun_report follow from one line of the lists below.
+// All metrics of a run, each declared once. One line of the lists below defines the member of the struct, the key in
+// metrics.jsonl or summary.json, the row of docs/metrics.md and the heading in scripts/speedrun_report.
 //
-// A line is X(type, key, roll-up, unit, title, meaning). The roll-up says what the summary makes of a step's
-// figure: `none`, `sum` over the steps, or that of the `last` step. A figure with one stands in both files, so
-// its line is in a list that both contain.
-// A new figure: its line, and the place that measures it. Then scripts/regenerate.sh, for the rows of docs/files.md.
+// A line is X(type, key, roll-up, unit, title, meaning). The roll-up defines the summary's value: `none`, the `sum` over the
+// steps, or the `last` step's value. A metric with a roll-up is in both files, so its line is in a list used by both.
+// To add a metric: its line, and the code that measures it. Then run scripts/regenerate.sh for the rows of docs/metrics.md.
 #pragma once
 
 #include <cstdint>
@@ -20,39 +19,39 @@ enum class RollUp { none, sum, last };
 struct MetricField {
     const char* key;
     RollUp roll_up;
-    const char* unit;     // as a heading shows it; empty: none
-    const char* title;    // of a column
-    const char* meaning;  // in one sentence without its full stop
+    const char* unit;     // as in a heading; empty: none
+    const char* title;    // column title
+    const char* meaning;  // one sentence without its full stop
 };
 
-using BytesByKind = std::map<std::string, int64_t>;  // by kind of collective
-using OptionalNumber = std::optional<double>;        // null in the file where there is none
+using BytesByKind = std::map<std::string, int64_t>;  // key: kind of collective
+using OptionalNumber = std::optional<double>;        // null in the file if there is no value
 
 // clang-format off
 #define SPEEDRUN_TOKENS_METRIC(X)                                                                            \
-    X(int64_t, tokens, last, "", "tokens", "trained on so far")
+    X(int64_t, tokens, last, "", "tokens", "tokens trained on so far")
 #define SPEEDRUN_OPTIMIZER_METRIC(X)                                                                         \
     X(double, optimizer_ms, sum, "ms", "optimizer after backward",                                           \
-      "compute waited, without comm_exposed_ms: for the optimizer's steps and the latency of events")
+      "time in which compute waited for optimizer steps or event latency; excludes comm_exposed_ms")
 #define SPEEDRUN_DATA_METRIC(X)                                                                              \
     X(double, data_ms, sum, "ms", "host waited for data",                                                    \
-      "what the host waited for batches, while the device may have been at work")
-// Both files show these in this order; the three above have places of their own.
+      "time in which the host waited for batches; the device may have been busy")
+// Order in both files; the three metrics above have separate positions.
 #define SPEEDRUN_SUMMED_METRICS(X)                                                                           \
     X(double, comm_exposed_ms, sum, "ms", "communication exposed",                                           \
-      "compute waited while a collective ran and the optimizer did not work")                                \
+      "time in which compute waited, a collective ran and the optimizer was idle")                           \
     X(double, comm_ms, sum, "ms", "communication in all",                                                    \
       "sum of all collectives within the step, exposed or hidden; at least comm_exposed_ms")                 \
-    X(BytesByKind, bytes, sum, "bytes", "bytes sent", "what the first rank sent, by kind of collective")     \
+    X(BytesByKind, bytes, sum, "bytes", "bytes sent", "bytes sent by the first rank, by kind of collective") \
     X(double, checkpoint_stall_ms, sum, "ms", "waited for checkpoints",                                      \
-      "what the step waited for the checkpoint of the one before")
+      "time in which the step waited for the previous step's checkpoint")
 
 // Lines of metrics.jsonl whose event is "step".
 #define SPEEDRUN_STEP_METRICS(X)                                                                             \
-    X(int64_t, step, none, "", "step", "which one, counted from 0")                                          \
+    X(int64_t, step, none, "", "step", "index from 0")                                                       \
     X(double, loss, none, "nats/token", "loss", "mean over the step's targets")                              \
-    X(double, grad_norm, none, "", "gradient norm", "of all gradients together, before clipping")            \
-    X(double, lr, none, "", "learning rate", "of the first optimizer group")                                 \
+    X(double, grad_norm, none, "", "gradient norm", "norm over all gradients, before clipping")              \
+    X(double, lr, none, "", "learning rate", "learning rate of the first optimizer group")                   \
     X(double, step_ms, none, "ms", "step time",                                                              \
       "the sum of forward and backward, optimizer_ms and comm_exposed_ms")                                   \
     X(double, train_ms, none, "ms", "training time", "the training clock at the step's end")                 \
@@ -66,13 +65,13 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
 #define SPEEDRUN_VALIDATION_METRICS(X)                                                                       \
     X(int64_t, step, none, "", "step", "steps that had been made")                                           \
     X(double, loss, none, "nats/token", "validation loss", "mean over the scored tokens; null: not finite")  \
-    X(double, train_ms, none, "ms", "training time", "the training clock, which stands still meanwhile")
+    X(double, train_ms, none, "ms", "training time", "the training clock, which is stopped during validation")
 
 #define SPEEDRUN_STEP_TIME_METRICS(X)                                                                        \
     X(double, p50, none, "ms", "step median", "median of the step times")                                    \
     X(double, p99, none, "ms", "99%", "time that 99% of the steps do not exceed")                            \
     X(double, max, none, "ms", "largest", "time of the slowest step")                                        \
-    X(int64_t, max_at_step, none, "", "slowest step", "which one that is; -1: no step was made")
+    X(int64_t, max_at_step, none, "", "slowest step", "index of the slowest step; -1: no step was made")
 
 #define SPEEDRUN_SUMMARY_METRICS(X)                                                                          \
     X(std::string, status, none, "", "status", "done, stopped or diverged")                                  \
@@ -82,17 +81,17 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(int64_t, epoch_tokens_seen, none, "", "seen of the data",                                              \
       "tokens of the training data that are in a row of the first epoch")                                    \
     X(int64_t, epoch_tokens_dropped, none, "", "dropped of the data",                                        \
-      "tokens of the training data that are in none")                                                        \
-    X(int64_t, parameters, none, "", "parameters", "numbers that are trained")                               \
+      "tokens of the training data that are in no row of the first epoch")                                   \
+    X(int64_t, parameters, none, "", "parameters", "number of trained values")                               \
     X(int64_t, ranks, none, "", "ranks", "processes of the run")                                             \
     X(std::string, mesh, none, "", "mesh", "the ranks as a grid")                                            \
-    X(std::string, strategy, none, "", "strategy", "what a rank holds only its part of")                     \
+    X(std::string, strategy, none, "", "strategy", "state that is sharded over ranks")                       \
     X(double, startup_ms, none, "ms", "start-up", "from the start of the process to the first step")         \
     X(double, train_ms, none, "ms", "training time", "the training clock at the end")                        \
     X(double, wall_s, none, "s", "wall clock",                                                               \
       "start of the process (of the run, where a process makes several) to its last validation, all included") \
-    X(OptionalNumber, train_loss, none, "nats/token", "training loss", "of the last step")                   \
-    X(OptionalNumber, val_loss, none, "nats/token", "validation loss", "of the last validation")             \
+    X(OptionalNumber, train_loss, none, "nats/token", "training loss", "training loss of the last step")     \
+    X(OptionalNumber, val_loss, none, "nats/token", "validation loss", "loss of the last validation")        \
     X(OptionalNumber, target_loss, none, "nats/token", "target", "the config's, if it has one")              \
     X(bool, target_reached, none, "", "reached target", "the last validation is at or below it")             \
     X(OptionalNumber, time_to_target_ms, none, "ms", "time to target",                                       \
@@ -100,7 +99,7 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(StepTimeSummary, step_ms, none, "ms", "step times", "")                                                \
     X(double, tokens_per_s, none, "tokens/s", "tokens/s", "tokens by training time, of all ranks")           \
     X(double, flops_per_s, none, "FLOP/s", "FLOP/s", "the model's operations by training time, of all ranks")\
-    X(double, ceiling_flops_per_s, none, "FLOP/s", "ceiling", "FLOP/s of a large product, of all ranks")     \
+    X(double, ceiling_flops_per_s, none, "FLOP/s", "ceiling", "FLOP/s of a large matmul, of all ranks")      \
     SPEEDRUN_DATA_METRIC(X)                                                                                  \
     SPEEDRUN_OPTIMIZER_METRIC(X)                                                                             \
     SPEEDRUN_SUMMED_METRICS(X)                                                                               \
@@ -108,7 +107,7 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
     X(int64_t, peak_rss_bytes, none, "bytes", "peak memory", "most that the first rank's process had resident")
 // clang-format on
 
-// The members, and fields(visit), which calls visit(pointer to member, MetricField) for each, in their order.
+// Defines the members, and fields(visit), which calls visit(pointer to member, MetricField) for each in order.
 #define SPEEDRUN_METRIC_MEMBER(type, key, ...) type key{};
 #define SPEEDRUN_VISIT_METRIC(type, key, roll_up, ...) \
     visit(&Self::key, MetricField{#key, RollUp::roll_up, __VA_ARGS__});
@@ -120,7 +119,7 @@ using OptionalNumber = std::optional<double>;        // null in the file where t
         LIST(SPEEDRUN_VISIT_METRIC)          \
     }
 
-// Figures of the first rank, where they do not say otherwise.
+// Values of the first rank unless stated otherwise.
 struct StepMetrics {
     SPEEDRUN_METRICS(StepMetrics, SPEEDRUN_STEP_METRICS)
 };
@@ -135,7 +134,7 @@ struct StepTimeSummary {
 
 struct RunSummary {
     SPEEDRUN_METRICS(RunSummary, SPEEDRUN_SUMMARY_METRICS)
-    // Rolls up one more step: what of its figures the summary has too.
+    // Adds one step's values that the summary contains.
     void add(const StepMetrics& step);
 };
 
@@ -143,7 +142,7 @@ struct RunSummary {
 #undef SPEEDRUN_VISIT_METRIC
 #undef SPEEDRUN_METRIC_MEMBER
 
-// What is declared of a member.
+// Returns the declaration of a member.
 template <class Struct, class T>
 MetricField field_of(T Struct::*member) {
     MetricField found{};
@@ -154,12 +153,13 @@ MetricField field_of(T Struct::*member) {
     return found;
 }
 
-// A line of metrics.jsonl without its end, and the text of summary.json.
+// Return a line of metrics.jsonl without its newline, and the text of summary.json.
 std::string metrics_line(const StepMetrics& step);
 std::string metrics_line(const Validation& validation);
 std::string summary_text(const RunSummary& summary);
 
-// The declarations as JSON, for programs that read these files: the build writes scripts/speedrun_report/metric_fields.json.
+// Returns the declarations as JSON, for programs that read these files; the build writes
+// scripts/speedrun_report/metric_fields.json.
 std::string metric_fields();
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Structs of train/runlog/metrics.h as JSON and back; Json: nlohmann's json or ordered_json.
+// Conversion between structs of train/runlog/metrics.h and JSON; Json: nlohmann's json or ordered_json.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ concept MetricStruct = requires {
     T::fields([](auto, const MetricField&) {});
 };
 
-// Members in their order.
+// Writes the members in their order.
 template <class Json, MetricStruct S>
 Json metrics_to_json(const S& metrics) {
     Json json = Json::object();
@@ -40,8 +40,8 @@ Json metrics_to_json(const S& metrics) {
     return json;
 }
 
-// Value of a member in the JSON of its struct. Throws Json::exception or JsonError where its key is missing,
-// null or of another type.
+// Returns the value of a member from the JSON of its struct. Throws Json::exception or JsonError if its key is missing, null or
+// of another type.
 template <class Struct, class T, class Json>
 typename MetricValue<T>::type value_of(const Json& json, T Struct::*member) {
     const Json& value = json.at(field_of(member).key);

@@ -11,13 +11,13 @@ namespace {
 struct Window {
     double begin_ms, end_ms;
     double length() const { return end_ms - begin_ms; }
-    // Milliseconds of the call that fall into it.
+    // Milliseconds of the call inside the window.
     double share_of(const TimedCall& call) const {
         return std::max(0.0, std::min(end_ms, call.end_ms) - std::max(begin_ms, call.begin_ms));
     }
 };
 
-// Window of each step but the first: from the end of all operations of the step before to that of its own.
+// Window of each step but the first: from the end of all operations of the previous step to the end of its own.
 std::vector<Window> windows_of(const std::vector<TimedCall>& calls) {
     std::vector<double> ends;
     const int64_t first = calls.empty() ? 0 : calls.front().step;
@@ -31,10 +31,10 @@ std::vector<Window> windows_of(const std::vector<TimedCall>& calls) {
     return windows;
 }
 
-// Rows by name, and totals, of the periods that were added.
+// Rows by name, and totals, over the added periods.
 struct Sums {
     std::map<std::string, OperationRow> rows;
-    std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
+    std::map<std::string, double> compute_ms;  // compute-bound part of a row's bound
     double busy_ms = 0;
 
     void add(const std::vector<TimedCall>& calls, const Window& window, int64_t first_step, int64_t period,
@@ -45,7 +45,7 @@ void Sums::add(const std::vector<TimedCall>& calls, const Window& window, int64_
                const Ceilings& ceilings) {
     std::vector<Window> busy;
     for (const TimedCall& call : calls) {
-        // The next step's first operations may run before this one's last.
+        // The next step's first operations may overlap this step's last.
         if (call.step < first_step || call.step > first_step + period) continue;
         OperationRow& row = rows[call.cost.name()];
         const double ms = window.share_of(call);

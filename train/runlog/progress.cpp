@@ -21,7 +21,7 @@ Progress::Progress(const ProgressOptions& options)
       ceiling_(options.ceiling_flops_per_s) {}
 
 std::string Progress::line(const StepMetrics& m, double flops) const {
-    // Steps of different stages take different times; what they have in common is a token's.
+    // Steps of different stages take different times, so the estimate is per token.
     const double left_ms =
         m.train_ms / static_cast<double>(m.tokens) * static_cast<double>(tokens_ - m.tokens);
     std::string text =

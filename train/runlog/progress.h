@@ -1,5 +1,5 @@
-// What a person sees of a run: one live line on a terminal, a plain line every few seconds elsewhere. mpirun
-// gives its ranks a terminal even where its own output is a file, so several ranks print plain lines.
+// Progress output of a run: one live line on a terminal, otherwise a plain line every few seconds. mpirun gives its ranks a
+// terminal even if its own output is a file, so runs of several ranks print plain lines.
 #pragma once
 
 #include <chrono>
@@ -12,10 +12,10 @@ namespace speedrun {
 
 struct ProgressOptions {
     int64_t steps = 0;
-    int64_t tokens = 0;  // in all of them
+    int64_t tokens = 0;  // total of all steps
     bool quiet = false;
     int num_ranks = 1;
-    // FLOP/s of a large product on the machines of all ranks, for the share that training reaches; 0: not shown.
+    // FLOP/s of a large matmul on the machines of all ranks, the reference for utilisation; 0: not shown.
     double ceiling_flops_per_s = 0;
 };
 
@@ -23,10 +23,10 @@ class Progress {
   public:
     explicit Progress(const ProgressOptions& options);
 
-    // flops: of all ranks, up to the end of this step.
+    // flops: sum over all ranks, up to the end of this step.
     void step(const StepMetrics& metrics, double flops);
     void validation(const Validation& validation);
-    // A line of its own, kept on the screen.
+    // Prints a separate line, which stays on the screen.
     void message(const std::string& text);
     // Removes the live line.
     void finish();
@@ -41,7 +41,7 @@ class Progress {
     std::chrono::steady_clock::time_point last_{};
 };
 
-// "1:05" or "1:02:03" of seconds.
+// Formats seconds as "1:05" or "1:02:03".
 std::string clock_text(double seconds);
 
 }  // namespace speedrun

@@ -28,14 +28,14 @@ void check_name(const std::string& name) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
         throw_usage("--name {}: a run's name is one folder name without '/'", shown_text(name));
     }
-    // The name is printed and written into JSON.
+    // The name is printed and written to JSON.
     const bool control =
         std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
     if (control || !is_utf8(name))
         throw_usage("--name {}: a run's name is UTF-8 without control characters", shown_text(name));
 }
 
-// A link there would have the run write outside of its folder.
+// A symbolic link would make the run write outside its folder.
 void expect_no_links(const fs::path& folder) {
     for (const char* name :
          {"checkpoints", "checkpoints/final", "checkpoints/final/model.safetensors", "config.json",
@@ -50,7 +50,7 @@ void expect_no_links(const fs::path& folder) {
     }
 }
 
-// Lines of the logger, without its own error handler, which prints to stderr.
+// Log sink without spdlog's error handler, which prints to stderr.
 class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   public:
     explicit LineSink(std::shared_ptr<LineFile> file) : file_(std::move(file)) {}
@@ -111,7 +111,7 @@ RunFolder RunFolder::reopen(const std::string& out, const std::string& name,
 
 RunFolder::Kept RunFolder::keep_steps_before(int64_t step) {
     Kept kept;
-    if (is_silent() || metrics_) return kept;  // another rank's, or a new one: nothing to cut
+    if (is_silent() || metrics_) return kept;  // not rank 0, or a new folder: nothing to truncate
     kept.any = true;
     const std::string path = path_ + "/metrics.jsonl", unfinished = path + ".part";
     DamagedLines damaged;
@@ -135,7 +135,7 @@ RunFolder::Kept RunFolder::keep_steps_before(int64_t step) {
             } catch (const Json::exception&) {
                 damaged.add(number);
             } catch (const JsonError&) {
-                if (!from.eof()) damaged.add(number);  // else cut short by the end of its process
+                if (!from.eof()) damaged.add(number);  // an incomplete last line is expected
             }
         }
         LineFile to(unfinished, LineFile::Begin::empty);
@@ -153,12 +153,12 @@ void RunFolder::open_metrics(LineFile::Begin begin) {
 }
 
 void RunFolder::open_log() {
-    // Not registered by name: several runs of one process (tests) must not share a log.
+    // Not registered by name: several runs in one process (tests) must not share a log.
     log_file_ = std::make_shared<LineFile>(path_ + "/run.log", LineFile::Begin::at_the_end);
     if (!log_file_->is_open()) throw Error(ExitCode::failure, failure("run.log", log_file_->reason()));
     log_ = std::make_shared<spdlog::logger>("run", std::make_shared<LineSink>(log_file_));
     log_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
-    log_->set_error_handler([](const std::string&) {});  // the default one prints to stderr
+    log_->set_error_handler([](const std::string&) {});  // the default handler prints to stderr
 }
 
 RunFolder RunFolder::silent(const std::string& path) {
@@ -172,7 +172,7 @@ std::string RunFolder::failure(const std::string& name, const std::string& reaso
 }
 
 void RunFolder::note_problem(const std::string& text) {
-    if (!problem_.empty()) return;  // said once; what fails now may fail at every step
+    if (!problem_.empty()) return;  // reported once; the failure may repeat at every step
     problem_ = text;
     warn(text + "; training goes on");
 }
@@ -201,8 +201,7 @@ std::string RunFolder::write_file(const std::string& name, const std::string& te
         if (!file.is_open() || !file.write(text)) reason = file.reason();
     }
     std::error_code error;
-    if (reason.empty())
-        fs::rename(unfinished, path, error);  // at no moment is there half a file of this name
+    if (reason.empty()) fs::rename(unfinished, path, error);  // atomic: the file is never partially written
     return error ? error.message() : reason;
 }
 
@@ -230,7 +229,7 @@ void RunFolder::write_step(const StepMetrics& metrics) {
 void RunFolder::write_line(const std::string& line) {
     if (is_silent()) return;
     lock_->expect_held();
-    // Written by one call: a reader, or a crash, finds every finished step.
+    // One write per line: after a crash the file has every finished step.
     if (!metrics_->write(line + '\n')) note_problem(failure("metrics.jsonl", metrics_->reason()));
 }
 

@@ -9,7 +9,7 @@ void SignOfLife::show() {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::seconds(1)) return;
     last_ = now;
-    (void)utimensat(AT_FDCWD, log_.c_str(), nullptr, 0);  // a run goes on without it
+    (void)utimensat(AT_FDCWD, log_.c_str(), nullptr, 0);  // errors are ignored
 }
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Work of a run that writes nothing for long, such as validation, shows that it goes on: `launch --stalled` looks at the files.
+// Shows that a long phase without output, such as validation, is alive: `launch --stalled` checks the files' times.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ class SignOfLife {
   public:
     explicit SignOfLife(const std::string& folder) : log_(folder + "/run.log") {}
 
-    // Sets the time of run.log to now, once a second at most.
+    // Sets the modification time of run.log to now, at most once a second.
     void show();
 
   private:

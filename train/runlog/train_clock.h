@@ -1,5 +1,4 @@
-// The clock of a record attempt: training time stops during validation and leaves out start-up. Also the
-// statistics of step times.
+// The clock of a record attempt: training time excludes start-up and validation. Also the statistics of step times.
 #pragma once
 
 #include <chrono>
@@ -10,12 +9,12 @@ namespace speedrun {
 
 class TrainClock {
   public:
-    // Segments of training time: whoever starts or stops it has synchronised the device right before.
+    // Segments of training time. The caller must synchronise the device directly before start() and stop().
     void start() { begin_ = std::chrono::steady_clock::now(); }
-    // Continues a run: `finished_ms` is what it had trained before.
+    // Continues a run: `finished_ms` is its previous training time.
     void continue_from(double finished_ms) { finished_ms_ = finished_ms; }
     void stop() { finished_ms_ += current_ms(); }
-    // Time of all finished segments: what a segment's own time is added to.
+    // Time of all finished segments, without the current one.
     double finished_ms() const { return finished_ms_; }
 
   private:
@@ -26,7 +25,7 @@ class TrainClock {
     double finished_ms_ = 0;
 };
 
-// Milliseconds since this process was started by the operating system, loading included.
+// Milliseconds since the operating system started this process, including loading.
 double process_age_ms();
 
 struct StepTime {

@@ -54,8 +54,7 @@ struct ParameterPlacement {
 // How ranks share a step, with what another section adds to it: who holds what, and when it travels. What the config leaves open (nullopt) is
 // what the strategy's row says.
 struct Sharing : SharingConfig {
-    bool global_clip = false;  // does optimizers.clip scale by the norm of all gradients?
-    ContextExchange context_exchange = ContextExchange::gather;
+    bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
     bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
 };
 

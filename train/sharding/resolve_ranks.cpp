@@ -13,7 +13,6 @@ Sharing plan_of(const Config& config) {
     Sharing sharing{config.parallel};
     sharing.global_clip = config.optimizers.clip > 0;
     sharing.sequence_parallel = config.parallel.sequence;
-    sharing.context_exchange = config.parallel.context_exchange;
     return sharing;
 }
 
@@ -38,12 +37,7 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
 
 // Rows are long enough to be shared.
 void validate_context(const Config& config, int ranks) {
-    if (ranks == 1) {
-        if (config.parallel.context_exchange == ContextExchange::ring)
-            throw_usage(
-                "parallel.context_exchange is ring, but no ranks share rows: set parallel.context too");
-        return;
-    }
+    if (ranks == 1) return;
     const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i] || !layers[i]->attention) continue;

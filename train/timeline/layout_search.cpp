@@ -15,7 +15,7 @@ namespace {
 constexpr int kMicrobatches = 3;
 constexpr std::array<int64_t, 5> kBucketBytes{0, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
-// A rank's sequences in a step, cut into microbatches: of how many, the most first.
+// Microbatch sizes of n sequences per rank: the divisors of n, largest first.
 std::vector<int64_t> divisors_down(int64_t n) {
     std::vector<int64_t> found;
     for (int64_t d = n; d >= 1; --d)
@@ -56,7 +56,6 @@ class Search {
         ParallelConfig& parallel = config.parallel;
         parallel.tensor = tensor;
         parallel.context = context;
-        parallel.context_exchange = context > 1 ? stage_.parallel.context_exchange : ContextExchange::gather;
         const int64_t data = space_.ranks / (tensor * context),
                       of_a_host = std::max<int64_t>(1, space_.ranks_per_host / (tensor * context));
         std::vector<int64_t> shards{data};
@@ -69,7 +68,7 @@ class Search {
                 parallel.shard = std::to_string(shard);
                 for (const Strategy strategy :
                      {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-                    // Without shards there is nothing to choose, and ddp has none.
+                    // With one shard, zero1 to zero3 equal ddp, which is tried once (shard = data).
                     if (strategy == Strategy::ddp ? shard != data : shard == 1) continue;
                     parallel.strategy = strategy;
                     try_microbatches(config, data);
@@ -89,7 +88,7 @@ class Search {
                  {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
                 config.memory.activation_checkpointing = checkpointing;
                 const std::optional<LayoutCost> cost = try_one(config);
-                if (!cost) return;  // not like that, however many rows
+                if (!cost) return;  // cannot run with any number of rows
                 if (cost->memory_bytes > space_.memory_bytes) continue;
                 found_.push_back({config, *cost});
                 ++fitting;
@@ -141,12 +140,11 @@ class Search {
         const ParallelConfig &p = stage_.parallel, &q = config.parallel;
         say("parallel.strategy", p.strategy, q.strategy, word_of(q.strategy));
         say("parallel.replicate", p.replicate, q.replicate, std::to_string(q.replicate));
-        // "auto" is what replicate leaves.
+        // "auto" follows from replicate.
         if (p.shard != "auto") say("parallel.shard", p.shard, q.shard, q.shard);
         say("parallel.context", p.context, q.context, std::to_string(q.context));
         say("parallel.tensor", p.tensor, q.tensor, std::to_string(q.tensor));
         say("parallel.sequence", p.sequence, q.sequence, q.sequence ? "true" : "false");
-        say("parallel.context_exchange", p.context_exchange, q.context_exchange, word_of(q.context_exchange));
         say("parallel.bucket_bytes", p.bucket_bytes, q.bucket_bytes, std::to_string(q.bucket_bytes));
         say("memory.activation_checkpointing", stage_.memory.activation_checkpointing,
             config.memory.activation_checkpointing, word_of(config.memory.activation_checkpointing));

@@ -7,7 +7,7 @@ namespace speedrun {
 
 namespace {
 
-// NCCL's tuning.cc: of the hops between hosts, those of a tree take twice as long, and its bandwidth is 0.9 of a ring's.
+// NCCL's tuning.cc: a hop between hosts takes twice as long in a tree; a tree's bandwidth is 0.9 of a ring's.
 constexpr double kTreeHop = 2, kTreeBandwidth = 0.9;
 
 CollectiveTime ring_time(const Network& network, Collective kind, const HostSpan& span, double bytes) {
@@ -50,7 +50,7 @@ CollectiveTime direct_time(const Network& network, const RecordedCollective& col
             .between_s = network.between.seconds(busiest(false))};
 }
 
-// The normal quantile, by halving: q with P(X <= q) = p.
+// Returns the normal quantile q with P(X <= q) = p, by bisection.
 double normal_quantile(double p) {
     double low = -10, high = 10;
     constexpr int kHalvings = 60;
@@ -67,8 +67,8 @@ const Network& default_network() {
     static const Network kNetwork{
         .name = "8 H100s to a host by NVLink, hosts by one 400 Gbit/s adapter a GPU",
         .source =
-            "between hosts 46 GB/s a GPU, measured by others (nccl-tests, issue 290); NVLink's 450 GB/s, of which 80% "
-            "are assumed to be reached; latencies of NCCL's tuning.cc (LL128: 10 us to start, 1.9 and 4.0 us a hop); "
+            "46 GB/s per GPU between hosts, measured by others (nccl-tests, issue 290); NVLink's 450 GB/s, 80% of it "
+            "assumed reached; latencies of NCCL's tuning.cc (LL128: 10 us to start, 1.9 and 4.0 us a hop); "
             "spread assumed",
         .ranks_per_host = 8,
         .start_us = 10,
@@ -82,7 +82,7 @@ HostSpan span_of(const Group& group, int64_t ranks_per_host) {
     HostSpan span{.ranks = group.size(), .hosts = 0, .on_a_host = 0};
     int64_t host = -1;
     int here = 0;
-    for (const int rank : group.ranks) {  // ascending
+    for (const int rank : group.ranks) {  // ascending order
         if (rank / ranks_per_host != host) {
             host = rank / ranks_per_host;
             ++span.hosts;

@@ -1,6 +1,6 @@
-// What collectives cost among hosts full of GPUs: latency, bandwidth and the library's algorithm. The model is that of
-// NCCL's own choice of algorithms (NCCL, src/graph/tuning.cc): a time of start, a latency for each hop of the
-// algorithm, and bytes over the slower of the links on the way.
+// Cost of collectives between multi-GPU hosts: latency, bandwidth and the library's algorithm. The model is NCCL's own for
+// selecting algorithms (NCCL, src/graph/tuning.cc): a start time, a latency per hop of the algorithm, and bytes divided by the
+// bandwidth of the slowest link.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 namespace speedrun {
 
 struct NetworkLink {
-    double latency_us = 0;  // of a hop
-    double gb_s = 0;        // out of one rank while all ranks of a host send; 0: no limit
+    double latency_us = 0;  // per hop
+    double gb_s = 0;        // out of one rank while all ranks of a host send; 0: unlimited
 
     double seconds(double bytes) const { return gb_s > 0 ? bytes / (gb_s * 1e9) : 0; }
 };
@@ -25,24 +25,24 @@ struct NetworkLink {
 struct Network {
     std::string name = {}, source = {};
     int64_t ranks_per_host = 8;
-    double start_us = 0;  // of a collective
+    double start_us = 0;  // per collective
     NetworkLink inside = {}, between = {};
-    // Standard deviation of the time that ranks need for the computing of a step, as a share of it.
+    // Standard deviation of the ranks' compute time per step, as a share of it.
     double spread = 0;
-    bool shared = true;  // collectives at the same time share a link's bandwidth
+    bool shared = true;  // concurrent collectives share a link's bandwidth
 };
 
-// Eight H100s to a host.
+// Eight H100s per host.
 const Network& default_network();
-// A JSON object {"name", "source", "ranks_per_host", "start_us", "inside": {"latency_us", "gb_s"}, "between": {...},
-// "spread"}: default_network's where it says nothing. Data errors name the file and the key.
+// Reads a JSON object {"name", "source", "ranks_per_host", "start_us", "inside": {"latency_us", "gb_s"}, "between": {...},
+// "spread"}. Missing keys have default_network's values. Data errors name the file and the key.
 Network read_network(const std::string& path);
-// Reads such a JSON text; `where` begins messages.
+// Parses the same JSON; `where` is the prefix of messages.
 Network parse_network(std::string_view text, const std::string& where);
 
-// How a group lies on hosts that are filled in the order of ranks.
+// Number of hosts of a group, when ranks fill hosts in order.
 struct HostSpan {
-    int ranks = 1, hosts = 1, on_a_host = 1;  // the last: the most that any host has
+    int ranks = 1, hosts = 1, on_a_host = 1;  // on_a_host: maximum over the hosts
 };
 HostSpan span_of(const Group& group, int64_t ranks_per_host);
 
@@ -52,24 +52,24 @@ const char* name_of(CommunicationAlgorithm algorithm);
 struct CollectiveTime {
     CommunicationAlgorithm algorithm = CommunicationAlgorithm::none;
     double latency_s = 0;
-    double inside_s = 0, between_s = 0;  // of the bytes on each kind of link; at the same time
+    double inside_s = 0, between_s = 0;  // transfer time per kind of link; the two overlap
 
     double seconds() const { return latency_s + (inside_s > between_s ? inside_s : between_s); }
 };
 
-// n ranks on h hosts with m = n / h each; W = wire_bytes(kind, n, payload). Nothing for one rank.
-//     ring     s = n - 1 steps (all_reduce: twice), h - 1 (twice) of them between hosts;
+// n ranks on h hosts with m = n / h each; W = wire_bytes(kind, n, payload). Zero for one rank.
+// ring     s = n - 1 steps (all_reduce: twice), h - 1 (twice) of them between hosts;
 //              start + (s - s_between) latency inside + s_between latency between;
-//              W / inside, W / (m between): m rings, each with a share of the bytes, leave a host through m ranks
-//     tree     all_reduce only, where it is faster: start + 2 (m - 1) latency inside + 2 log2(h) 2 latency between,
+//              W / inside, W / (m between): m rings with equal shares of the bytes leave a host through m ranks
+//     tree     all_reduce only, if faster: start + 2 (m - 1) latency inside + 2 log2(h) 2 latency between;
 //              bytes as in a ring at 0.9 of the bandwidth
-//     direct   all_to_all: start + the larger latency on the way; the larger of bytes sent and received, by kind of link
-// barrier: an all_reduce of nothing. broadcast: a ring of n - 1 steps.
+//     direct   all_to_all: start + the largest latency of the path; the larger of bytes sent and received, by kind of link
+// barrier: an all_reduce of 0 bytes. broadcast: a ring of n - 1 steps.
 CollectiveTime collective_time(const Network& network, const RecordedCollective& collective,
                                const Group& group);
 
-// The largest of n ranks' times over their mean, if they are normal: 1 + spread q, q the normal quantile of
-// (n - 3/8) / (n + 1/4) (Blom 1958), the expected largest of n. All wait for that one.
+// Returns the expected maximum of n normally distributed ranks' times over their mean: 1 + spread q, where q is the normal
+// quantile of (n - 3/8) / (n + 1/4) (Blom 1958). All ranks wait for the slowest.
 double straggler_factor(double spread, int ranks);
 
 }  // namespace speedrun

@@ -51,7 +51,7 @@ class Recorder final : public EnqueueObserver {
         add(RecordedItem::Kind::collective, stream, name_of(call.kind),
             static_cast<int>(into_->collectives.size()) - 1);
     }
-    // The latest item that records the event.
+    // Index of the latest item that records the event.
     size_t item_of(const Event& event) const { return static_cast<size_t>(records_.at(&event)); }
 
   private:
@@ -74,7 +74,7 @@ class Recorder final : public EnqueueObserver {
     std::map<const Communicator*, int> groups_;
 };
 
-// What lies between the events around an operation is that operation.
+// Turns the item of an operation's first event into that operation.
 void join_operations(const std::vector<MeteredOps::Call>& calls, const Recorder& recorder,
                      RecordedSteps& steps) {
     for (const MeteredOps::Call& call : calls) {
@@ -129,7 +129,7 @@ RecordedSteps record_steps(const Config& config, RuntimeOptions options, const R
     for (size_t step = 0; step <= steps.end_measured(); ++step) {
         steps.step_begins.push_back(steps.items.size());
         runner.enqueue(static_cast<int64_t>(step), batches);
-        recorder.start(nullptr);  // what collecting asks of the streams is no work of the step
+        recorder.start(nullptr);  // calls of collect() are not work of the step
         runner.collect();
         recorder.start(&steps);
     }

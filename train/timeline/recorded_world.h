@@ -1,5 +1,5 @@
-// A world of any size of which one rank is here: the others are taken to say what it says. Collectives are
-// told to a listener and move nothing.
+// A world of any size with only one real rank: host exchanges assume that the others send the same as this one. Collectives are
+// passed to a listener and move no data.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,10 @@
 
 namespace speedrun {
 
-// A collective as it is enqueued.
+// Called for each collective when it is enqueued.
 using HearCollective = std::function<void(const Communicator&, const CollectiveCall&, Stream&)>;
 
-// Rank 0 of so many, which enqueues on a dry device.
+// Returns rank 0 of `size` ranks, which enqueues on a dry device.
 std::unique_ptr<World> make_recorded_world(int size, HearCollective hear);
 
 }  // namespace speedrun

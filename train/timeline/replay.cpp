@@ -39,8 +39,8 @@ class Replay {
         std::vector<int> items;
         size_t next = 0;
         bool running = false;
-        double delay = 0, work = 0;  // that are left of the running item
-        int cause = -1;              // of the next item
+        double delay = 0, work = 0;  // remaining for the running item
+        int cause = -1;              // cause of the next item
     };
 
     static double longest(const ReplayItem& item) {
@@ -57,7 +57,7 @@ class Replay {
         s.cause = static_cast<int>(item);
         ++s.next;
     }
-    // Starts what can; false if nothing runs any more.
+    // Starts all items that can start; false if no stream runs any more.
     bool pass_what_takes_no_time() {
         for (bool moved = true; moved;) {
             moved = false;
@@ -69,7 +69,7 @@ class Replay {
         for (const StreamState& s : streams_) any = any || s.running;
         return any;
     }
-    // False: the stream has to wait.
+    // Returns false if the stream has to wait.
     bool start(StreamState& s) {
         const ReplayItem& item = head(s);
         ReplaySpan& span = spans_[static_cast<size_t>(s.items[s.next])];
@@ -125,7 +125,7 @@ class Replay {
         }
     }
 
-    static constexpr double kSameTime = 1e-12;  // relative: rounding of sums
+    static constexpr double kSameTime = 1e-12;  // relative; rounding of sums
 
     const std::vector<ReplayItem>& items_;
     const ResourceTimes capacity_;

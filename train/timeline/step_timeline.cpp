@@ -48,7 +48,7 @@ ReplayItem replayed(const RecordedSteps& steps, const RecordedItem& item, const 
     return result;
 }
 
-// The first item of a stream from `from` on.
+// Returns the first item of a stream from index `from` on.
 size_t first_on(const RecordedSteps& steps, int stream, size_t from) {
     while (from < steps.items.size() && steps.items[from].stream != stream) ++from;
     if (from == steps.items.size()) throw_internal("a recorded step has nothing on its compute stream");
@@ -68,8 +68,7 @@ struct Window {
     }
 };
 
-// At each moment of the window in which ranks talk and nobody computes, the time is exposed by the collective that
-// began first.
+// While ranks communicate and no compute runs, the time is exposed and attributed to the collective that started first.
 void measure_exposure(const RecordedSteps& steps, const Window& window, double per_step,
                       StepTimeline& result) {
     struct Edge {
@@ -87,7 +86,7 @@ void measure_exposure(const RecordedSteps& steps, const Window& window, double p
     }
     std::stable_sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
     int computing = 0;
-    std::set<std::pair<double, size_t>> talking;  // by begin
+    std::set<std::pair<double, size_t>> talking;  // sorted by start
     double last = window.begin;
     for (const Edge& edge : edges) {
         const double ms = (edge.at - last) * 1e3 * per_step;
@@ -110,7 +109,7 @@ void measure_exposure(const RecordedSteps& steps, const Window& window, double p
     }
 }
 
-// When backward of each step has ended.
+// Returns the end of backward of each step.
 std::map<int64_t, double> ends_of_backward(const RecordedSteps& steps, const std::vector<ReplaySpan>& spans) {
     std::map<int64_t, double> ends;
     const int compute = compute_stream(steps);
@@ -151,7 +150,7 @@ void add_collectives(const RecordedSteps& steps, const Network& network, double 
     }
 }
 
-// From the end back to what let each item begin.
+// Follows the causes from the last item back to the window's start.
 void follow_causes(const RecordedSteps& steps, const Window& window, size_t last, double per_step,
                    StepTimeline& result) {
     std::map<std::string, CriticalPart> parts;

@@ -1,5 +1,4 @@
-// Recorded steps in time: what one step takes, what of its communication computing does not hide, and what it waits
-// for.
+// Predicts the time of recorded steps: one step's time, its exposed communication, and its critical path.
 #pragma once
 
 #include <functional>
@@ -13,18 +12,19 @@
 
 namespace speedrun {
 
-// What an item takes that is no collective: first nothing of the device, then all of it.
+// Time of an item that is no collective: first a gap without using the device, then exclusive use.
 struct ItemTime {
     double gap_s = 0, busy_s = 0;
 };
 using TimeItem = std::function<ItemTime(const RecordedSteps&, const RecordedItem&)>;
-// Operations as modelled for a GPU; other work takes no time. `times` is copied, what it refers to is not.
+// Returns modelled times of a GPU's operations; other work takes no time. `times` is copied, but not the objects that it refers
+// to.
 TimeItem gpu_times(const OperationTimes& times);
 
-// Figures are of one step: means over a period.
+// Values per step: means over a period.
 struct CommunicationRegion {
     std::string name;
-    double calls = 0, bytes = 0;  // sent by a rank
+    double calls = 0, bytes = 0;  // sent per rank
     double ms = 0, exposed_ms = 0;
 };
 struct CriticalPart {
@@ -33,21 +33,21 @@ struct CriticalPart {
 };
 struct StepTimeline {
     double step_ms = 0;
-    double compute_ms = 0;  // the device works
-    double exposed_ms = 0;  // ranks talk and the device does not work
+    double compute_ms = 0;  // device busy
+    double exposed_ms = 0;  // communication without compute
     double communication_ms = 0,
-           latency_ms = 0;                     // of collectives, one after the other; of that without bytes
-    double reduced_bytes = 0, late_bytes = 0;  // of gradients; of that, begun when backward had ended
-    std::vector<CommunicationRegion> regions;  // by Phase
-    std::vector<CriticalPart> critical_path;   // the longest first; together the step
-    std::vector<ReplaySpan> spans;             // of all recorded items
+           latency_ms = 0;                     // sum over collectives; part of it without bytes
+    double reduced_bytes = 0, late_bytes = 0;  // gradients; part of it sent after backward
+    std::vector<CommunicationRegion> regions;  // index: Phase
+    std::vector<CriticalPart> critical_path;   // longest first; the sum is the step
+    std::vector<ReplaySpan> spans;             // one per recorded item
 };
 
 // device_shared: streams that compute at the same time share the device.
 StepTimeline predict_steps(const RecordedSteps& steps, const TimeItem& time, const Network& network,
                            bool device_shared = true);
 
-// A step of a config of one stage on these ranks' GPUs. measured: in place of what is assumed; may be null.
+// A step of a config of one stage on these ranks' GPUs. measured: replaces the assumed values; may be null.
 struct PredictedStep {
     RecordedSteps steps;
     StepTimeline timeline;
@@ -55,7 +55,7 @@ struct PredictedStep {
 PredictedStep predict_gpu_step(const Config& stage, const Ranks& ranks, const GpuModel& gpu,
                                const MeasuredKernels* measured, const Network& network);
 
-// What takes time of the measured steps, as `train --trace` writes it of a run.
+// Writes the items of the measured steps that take time, in the format of `train --trace`.
 void write_predicted_trace(const RecordedSteps& steps, const StepTimeline& timeline, const std::string& path);
 
 }  // namespace speedrun

@@ -18,7 +18,7 @@ class ExposureMeter {
     // Milliseconds of one step; compute works for the rest of it.
     struct Parts {
         double exposed = 0;      // length of exposed(), see train/trace/intervals.h
-        double other_waits = 0;  // compute waits for the optimizer, or for the latency of an event
+        double other_waits = 0;  // compute waits for the optimizer or for an event's latency
         double collectives = 0;  // sum of all collectives, which may overlap; at least `exposed`
     };
 
@@ -39,10 +39,10 @@ class ExposureMeter {
     void clear();
     struct Window {
         Interval step;
-        Interval idle;  // compute is known to be idle
+        Interval idle;  // window in which compute is known to be idle
     };
-    // Returns the parts of a step after its work has run. now: a completed event at now_ms. A span that ends after the step
-    // counts for the next step from there.
+    // Returns the parts of a step whose work has completed. now: a completed event at now_ms. The part of a span after the
+    // step's end counts for the next step.
     Parts measure(const Event& now, double now_ms, const Window& window);
 
   private:

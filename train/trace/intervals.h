@@ -25,8 +25,8 @@ struct StreamTimes {
     std::vector<Interval> exchanges;    // collectives on the optimizer's stream
 };
 
-// Returns the exposed communication: compute is idle, a collective of this rank runs, and the optimizer's stream does not work.
-// An infinitely fast network would shorten a step by about this time.
+// Returns the exposed communication: compute is idle, a collective of this rank runs, and the optimizer's stream is idle. An
+// infinitely fast network would shorten a step by about this time.
 Intervals exposed(const StreamTimes& times);
 
 }  // namespace speedrun

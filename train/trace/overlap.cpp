@@ -37,7 +37,7 @@ std::vector<int64_t> chosen_steps(const Trace& trace, int rank, std::optional<in
     return {*step};
 }
 
-// Rows by the names of their buckets, in the order in which they were added.
+// Rows by bucket name, in order of insertion.
 class Rows {
   public:
     explicit Rows(std::vector<BucketOverlap>& rows) : rows_(rows) {}
@@ -59,17 +59,17 @@ void operator+=(CommunicationTimes& sum, const CommunicationTimes& t) {
     sum.gather_hidden_ms += t.gather_hidden_ms;
 }
 
-// A shorter gap between two operations of compute is the launch of the second one, not a wait.
+// A shorter gap between two compute operations is launch latency, not a wait.
 constexpr double kLaunchMs = 0.01;
 
 struct RankSpans {
     Intervals compute;
     StreamTimes times;
-    std::map<int64_t, double> begins, ends;  // ms, by step
+    std::map<int64_t, double> begins, ends;  // ms; key: step
 };
 
-// A step ends with the copy of its statistics to the host. Predicted traces have no such span: there it ends with its last span
-// that is not a gather.
+// A step ends with the copy of its statistics to the host. Predicted traces have no such span: a step then ends with its last
+// span other than a gather.
 RankSpans spans_of(const Trace& trace, int rank) {
     RankSpans all;
     std::map<int64_t, double> last;
@@ -97,8 +97,8 @@ RankSpans spans_of(const Trace& trace, int rank) {
     return all;
 }
 
-// Returns the step's time as in metrics.jsonl: from the end of the step before to the end of this one. The first traced step
-// begins with the first work of compute.
+// Returns the step's window as in metrics.jsonl: from the end of the previous step to the end of this one. The first traced
+// step starts with the first compute work.
 Interval window_of(const RankSpans& all, int64_t step) {
     const auto before = all.ends.find(step - 1);
     const double end = all.ends.at(step), first = all.compute.empty() ? end : all.compute.front().begin;

@@ -1,4 +1,4 @@
-// Overlap: the share of each bucket's reduction and gather that was hidden by computing.
+// Overlap: the share of each bucket's reduction and gather that is overlapped with compute.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace speedrun {
 
-// Means per step, in ms. Exchanges within a step (all_to_all, and all of values) count as reductions. Hidden: the part during
-// which the compute stream or the optimizer of the same rank worked.
+// Means per step, in ms. Exchanges within a step (all_to_all and value all-reduces) count as reductions. Hidden: the part
+// during which the compute or optimizer stream of the same rank was busy.
 struct CommunicationTimes {
     double reduce_ms = 0, reduce_hidden_ms = 0;
     double gather_ms = 0, gather_hidden_ms = 0;
@@ -21,27 +21,27 @@ struct CommunicationTimes {
 
 struct BucketOverlap {
     std::string bucket;
-    int64_t bytes = 0;  // sent per step; 0: traces do not say it of values and statistics
+    int64_t bytes = 0;  // sent per step; 0: not in the trace (values, statistics)
     CommunicationTimes times;
 };
 
 struct OverlapTable {
     int rank = 0;
     std::vector<int64_t> steps;
-    // Gathers of the last traced step are left out: the trace ends with it, so nothing could run beside them.
+    // Gathers of the last traced step are excluded: the trace ends with them, so nothing could overlap them.
     int64_t gather_steps = 0;
-    std::vector<BucketOverlap> buckets;  // in the order of their first reduction, the statistics last
+    std::vector<BucketOverlap> buckets;  // in order of first reduction, statistics last
     CommunicationTimes total;
-    double step_ms = 0;     // from the first work of a step to that of the next; 0: one step only
-    double compute_ms = 0;  // the compute stream was busy
+    double step_ms = 0;     // start to start of consecutive steps; 0: one step only
+    double compute_ms = 0;  // compute stream busy
     double stalled_ms =
-        0;  // exposed() in train/trace/intervals.h: comm_exposed_ms of metrics.jsonl, by spans
+        0;  // exposed() in train/trace/intervals.h; comm_exposed_ms of metrics.jsonl, from spans
 };
 
-// Overlap on one rank, in one step or all of them. Usage errors that list what there is.
+// Returns the overlap of one rank, in one step or in all. Usage errors list the ranks or steps of the trace.
 OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t> step);
 
-// The table for people. top > 0: only so many buckets, those with the most exposed time first.
+// Formats the table as text. top > 0: only the `top` buckets with the most exposed time.
 std::string to_text(const OverlapTable& table, int top);
 std::string to_json(const OverlapTable& table);
 

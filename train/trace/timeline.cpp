@@ -20,7 +20,7 @@ std::string quoted(const std::string& text) {
     return nlohmann::json(text).dump();
 }
 
-// Streams in the order in which work passes through them; others behind, by name.
+// Streams in the order in which data flows through them, then others by name.
 int row_of_stream(const std::string& stream) {
     constexpr std::array<const char*, 5> kOrder{"compute", "exchange", "reduce", "optimizer", "gather"};
     const auto* const found = std::find(kOrder.begin(), kOrder.end(), stream);
@@ -101,14 +101,14 @@ std::string Timeline::event_of(const Span& span, int thread) const {
         microseconds(span.begin_ns), static_cast<double>(span.end_ns - span.begin_ns) * 1e-3, args);
 }
 
-// `sorted`: the spans that carry a tag, by stream and then in the order in which they were enqueued.
+// `sorted`: the spans that have a tag, by stream and then in enqueue order.
 std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted) const {
-    std::map<std::string, std::pair<size_t, size_t>> of_stream;  // first and one behind the last
+    std::map<std::string, std::pair<size_t, size_t>> of_stream;  // half-open range
     for (size_t i = 0; i < sorted.size(); ++i) {
         const auto [at, added] = of_stream.try_emplace(sorted[i]->stream, i, i);
         at->second.second = i + 1;
     }
-    // The first span with this tag or a later one; before it, the last with an earlier one.
+    // Returns {last span with a smaller tag, first span with this or a larger tag}.
     const auto boundary = [&](const std::string& stream, int tag) {
         const auto found = of_stream.find(stream);
         const auto [first, last] = found == of_stream.end() ? std::pair<size_t, size_t>{} : found->second;
@@ -123,13 +123,13 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         Phase phase;
     };
     std::vector<std::string> events;
-    std::map<int, std::vector<Stop>> open;  // by bucket
+    std::map<int, std::vector<Stop>> open;  // key: bucket
     int64_t next_id = 0;
     const auto close = [&](int bucket) {
         std::vector<Stop>& stops = open[bucket];
         for (size_t i = 0; stops.size() > 1 && i < stops.size(); ++i) {
             const char* const phase = i == 0 ? "s" : i + 1 < stops.size() ? "t" : "f";
-            // Numbers, as readers want them, that no two ranks share.
+            // Viewers require numeric ids; these are unique across ranks.
             events.push_back(
                 fmt::format(R"({{"name":{},"cat":"flow","ph":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})",
                             quoted(buckets_.at(static_cast<size_t>(bucket)).name), phase,
@@ -148,15 +148,15 @@ std::vector<std::string> Timeline::flows(const std::vector<const Span*>& sorted)
         const auto [before, behind] = boundary(mark.stream, tag);
         if (mark.point == Point::ready) {
             close(mark.bucket);
-            // Just inside: the end itself belongs to the next span.
+            // 1 ns before the end, which already belongs to the next span.
             if (before) stops.push_back({before, std::max(before->begin_ns, before->end_ns - 1), mark.phase});
         } else if (mark.point == Point::use) {
-            // Nobody waits for what is only reduced so far.
+            // No work waits for a bucket that has only been reduced.
             if (stops.empty() || stops.back().phase < Phase::step) continue;
             if (behind) stops.push_back({behind, behind->begin_ns, mark.phase});
             close(mark.bucket);
         } else if (behind && behind->tag == tag) {
-            // What is gathered again without a step in between does not come from the reduction.
+            // A second gather without a step in between does not depend on the reduction.
             if (mark.phase == Phase::gather && !stops.empty() && stops.back().phase != Phase::step)
                 close(mark.bucket);
             stops.push_back({behind, behind->begin_ns, mark.phase});

@@ -55,7 +55,7 @@ std::string text_at(double x, double y, const char* attributes, const std::strin
     return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, attributes, svg_text(text));
 }
 
-// In order of time. Every bar is a pixel wide or more; what comes to lie under the bar before belongs to it.
+// Bars in order of time, each at least one pixel wide. A bar within the previous one is merged into it.
 void append(std::vector<Bar>& bars, Bar bar) {
     if (!bars.empty()) {
         Bar& last = bars.back();
@@ -93,7 +93,7 @@ std::string draw_row(const std::vector<Bar>& bars, double y) {
     return svg + labels;
 }
 
-// 1, 2 or 5 times a power of ten, about ten of them in the window.
+// Returns 1, 2 or 5 times a power of ten, for about ten ticks in the window.
 double tick_of(double window) {
     const double power = std::pow(10.0, std::floor(std::log10(window / 10)));
     for (const double factor : {1.0, 2.0, 5.0})

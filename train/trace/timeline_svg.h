@@ -1,4 +1,4 @@
-// A picture of a timeline: one row per stream, coloured by what the work was for.
+// Draws a timeline as SVG: one row per stream, coloured by purpose.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace speedrun {
 
-// Timeline of one rank: of one step, up to the end of its gathers in the next, or of all. At most about 200
-// kB, however many spans there are: what is narrower than a pixel is drawn with its neighbour. `rank` and
-// `step` are in the trace.
+// Returns the timeline of one rank: one step up to the end of its gathers in the next step, or all steps. The size is at most
+// about 200 kB for any number of spans: spans narrower than a pixel are merged with their neighbour. `rank` and `step` must be
+// in the trace.
 std::string draw_timeline(const Trace& trace, int rank, std::optional<int64_t> step,
                           const std::string& title);
 

@@ -17,7 +17,7 @@ namespace {
 using SortedJson = nlohmann::json;
 
 constexpr size_t kMostTraceBytes = size_t{512} << 20;
-constexpr int64_t kMostBytesSent = 1'000'000'000'000;  // each span; the sum over a file stays below 2^63
+constexpr int64_t kMostBytesSent = 1'000'000'000'000;  // per span; the sum over a file stays below 2^63
 constexpr double kMostMicroseconds = 1e15;             // 30 years
 
 int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t high) {

@@ -1,4 +1,4 @@
-// A trace file read back: the spans of all ranks, with what each was for.
+// Reads a trace file: the spans of all ranks with their purposes.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@ namespace speedrun {
 struct TraceSpan {
     int rank = 0;
     std::string stream, label;
-    std::string phase, bucket;  // empty: not said
-    bool communicates = false;  // else it works
-    int64_t step = -1;          // -1: not said
+    std::string phase, bucket;  // empty: unknown
+    bool communicates = false;  // false: work
+    int64_t step = -1;          // -1: unknown
     int64_t bytes = 0;
-    double begin_ms = 0, end_ms = 0;  // from the trace's origin
+    double begin_ms = 0, end_ms = 0;  // relative to the trace's origin
 };
 
 struct Trace {
-    std::map<int, std::string> ranks;            // by rank: "rank 0 (host)"
-    std::map<int, double> clock_error_us;        // by rank: its times are right within this
-    std::vector<TraceSpan> spans;                // by rank, stream and time
+    std::map<int, std::string> ranks;            // key: rank; value: "rank 0 (host)"
+    std::map<int, double> clock_error_us;        // key: rank; bound on the clock's error
+    std::vector<TraceSpan> spans;                // sorted by rank, stream and time
     std::vector<int64_t> steps(int rank) const;  // ascending
 };
 
-// Reads what `speedrun train --trace` wrote. Data errors, with the file's name, for what cannot be read, is
-// no JSON, or has no spans of ours.
+// Reads a trace of `speedrun train --trace`. Data errors, with the file's name, if it is unreadable, is not JSON, or has no
+// spans of this program.
 Trace read_trace(const std::string& path);
 
 }  // namespace speedrun

@@ -1,5 +1,4 @@
-// The GPU that a pass of the compiler is for, to choose launch bounds and unrolling by, which change no
-// result.
+// Target GPU of a compiler pass. Selects launch bounds and unrolling, which change no result.
 #pragma once
 
 namespace speedrun {

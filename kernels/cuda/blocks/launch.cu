@@ -1,4 +1,4 @@
-// A launch on a GPU; the executor of tests/simt has its own.
+// Kernel launch on a GPU. The executor of tests/simt has its own.
 #include "kernels/cuda/blocks/launch.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -18,8 +18,8 @@ namespace speedrun {
 
 namespace {
 
-// "attention_forward" for attention_forward_kernel<Bf16>, "adamw.Step" for map_kernel<4, Step<Bf16>> launched
-// by adamw.cu: what traces and profilers show. Lives for ever.
+// Name for traces and profilers, with static lifetime: "attention_forward" for
+// attention_forward_kernel<Bf16>, "adamw.Step" for map_kernel<4, Step<Bf16>> launched by adamw.cu.
 const char* label_of(const void* kernel, const LaunchSite& site) {
     static std::mutex mutex;  // ranks may be threads of one process
     static std::unordered_map<const void*, std::string> labels;
@@ -49,7 +49,7 @@ LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
     auto& stream = static_cast<CudaStream&>(site.stream);
     if (stream.dry()) return {nullptr, true, false};
     const char* const label = label_of(kernel, site);
-    nvtxRangePushA(label);  // for profilers; next to nothing where none is attached
+    nvtxRangePushA(label);  // for profilers; almost free without one
     stream.begin_span(label);
     return {stream.handle(), false, stream.device().kernels_begin_early()};
 }
@@ -72,7 +72,8 @@ void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& si
             static_cast<double>(limit) / kKiB);
     }
     static std::mutex mutex;
-    static std::map<std::pair<int, const void*>, int64_t> allowed;  // by device: attributes are a context's
+    static std::map<std::pair<int, const void*>, int64_t> allowed;  // per device: attributes belong to a
+                                                                    // context
     const int device = static_cast<CudaStream&>(site.stream).device().index();
     const std::lock_guard lock(mutex);
     int64_t& most = allowed[{device, kernel}];

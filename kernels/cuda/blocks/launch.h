@@ -1,10 +1,9 @@
-// What device code is written with: the one way to launch a kernel, the one way to shared memory, and
-// conversions between element types. The same .cu files compile with nvcc, and, under SPEEDRUN_SIMT, with the
-// host compiler for the executor of tests/simt, which runs every thread of every block without a GPU.
+// Basis of device code: kernel launch, shared memory, and conversions between element types. The same .cu
+// files compile with nvcc and, with SPEEDRUN_SIMT, with the host compiler for the executor of tests/simt. The
+// executor runs every thread of every block without a GPU.
 //
-//   launch(kernel, grid, block, shared_bytes, stream, args...)   kernel: a __global__ function, of templates
-//   one case shared_memory<T>(byte_offset, count)                         of the block's dynamic shared
-//   memory; no __shared__
+//   launch(kernel, grid, block, shared_bytes, stream, args...): kernel is a __global__ function or an instance of a template
+//   shared_memory<T>(byte_offset, count): part of the block's dynamic shared memory; __shared__ is not used
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 #if SPEEDRUN_SIMT
 #include <tuple>
 
-#include SPEEDRUN_SIMT_HEADER  // of the executor
+#include SPEEDRUN_SIMT_HEADER  // header of the executor
 #else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -25,15 +24,14 @@
 namespace speedrun {
 
 #if !SPEEDRUN_SIMT
-// The most dynamic shared memory that a block may have on this stream's GPU, in bytes: 227 KiB on an H100,
-// 163 on an A100, 99 on a 4090. A kernel may keep more in it where there is more, but must give the same
-// bits.
+// Maximum dynamic shared memory of a block on this stream's GPU, in bytes: 227 KiB on an H100, 163 on an
+// A100, 99 on a 4090. A kernel may use it all, but must return the same bits on each GPU.
 int64_t max_shared_memory(Stream& stream);
 #else
 using simt::max_shared_memory;
 #endif
 
-// The stream of a launch, and where the launch was written: errors name it.
+// Stream and source location of a launch, for error messages.
 struct LaunchSite {
     Stream& stream;
     const char *function, *file;
@@ -63,24 +61,24 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
 
 #else
 
-// count: elements that the array has; the executor of tests/simt checks indices against it. It begins where wgmma.h wants
-// its tiles: at a multiple of 1024.
+// count: elements of the array; the executor of tests/simt checks indices against it. The base is aligned to
+// 1024 bytes, as the tiles of wgmma.h require.
 template <class T>
 __device__ __forceinline__ T* shared_memory(int64_t byte_offset, [[maybe_unused]] int64_t count = -1) {
     extern __shared__ __align__(1024) unsigned char speedrun_shared_memory[];
     return reinterpret_cast<T*>(speedrun_shared_memory + byte_offset);
 }
 
-// The CUDA stream behind a Stream, whether nothing is to run because its device is dry, and whether the kernel may begin
-// before those that it waits for have ended. begin_launch and end_launch frame the launch for traces.
+// Target of a launch: the CUDA stream, whether the device is dry (nothing runs), and whether the kernel may
+// begin before earlier kernels end. begin_launch and end_launch frame the launch for traces.
 struct LaunchTarget {
     cudaStream_t stream;
     bool dry, early;
 };
 LaunchTarget begin_launch(const LaunchSite& site, const void* kernel);
 void end_launch(const LaunchSite& site);
-// Lets launches of `kernel` take this much dynamic shared memory from here on: never less than before, since
-// a captured graph may launch it with more. Throws a usage error where the GPU has less than that.
+// Raises the limit of dynamic shared memory of `kernel`. Never lowers it, since a captured graph may launch
+// it with more. Throws a usage error if the GPU has less.
 void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site);
 // Throws an internal error that names kernel, place and cause unless `error` is success.
 void check_launch(cudaError_t error, const void* kernel, const LaunchSite& site);
@@ -91,7 +89,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
     const auto* const address = reinterpret_cast<const void*>(kernel);
     const LaunchTarget target = begin_launch(site, address);
     if (target.dry) return;
-    if (shared_bytes > (48 << 10)) allow_shared_memory(address, shared_bytes, site);  // less needs no leave
+    if (shared_bytes > (48 << 10)) allow_shared_memory(address, shared_bytes, site);  // the default limit
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;
@@ -111,10 +109,10 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
 
 #endif
 
-// The first statement of every kernel: what kernels before it in its stream have written is there behind it, and what
-// they read may be overwritten. Where the device lets kernels begin early (CudaDevice::let_kernels_begin_early), this one
-// may have begun before they ended, and the next one may begin once all blocks of this one have come here; elsewhere it
-// does nothing. CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+// First statement of every kernel. Waits until earlier kernels of its stream have ended: their writes are
+// visible, and their inputs may be overwritten. With CudaDevice::let_kernels_begin_early, this kernel may
+// have begun before they end. The next one may begin once all blocks of this one have called it. Otherwise a
+// no-op. See CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 __device__ __forceinline__ void wait_for_kernels_before() {
 #if SPEEDRUN_SIMT
     simt::note_waited();
@@ -124,7 +122,7 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 #endif
 }
 
-// ---- words of 8 or 16 bytes, moved by one instruction
+// ---- words of 8 or 16 bytes, accessed by one instruction
 template <class Word>
 __device__ __forceinline__ Word load_word(const Word* from) {
 #if SPEEDRUN_SIMT
@@ -142,7 +140,7 @@ __device__ __forceinline__ void store_word(Word* to, const Word& word) {
 #endif
 }
 
-// ---- conversions; Bf16's own are the host's
+// ---- conversions; those of Bf16 itself are host code
 __device__ __forceinline__ float to_float(float x) {
     return x;
 }
@@ -153,7 +151,7 @@ __device__ __forceinline__ float to_float(Bf16 x) {
     return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
 #endif
 }
-// Rounds to nearest even; a NaN stays one.
+// Rounds to nearest even; NaN stays NaN.
 template <class Real>
 __device__ __forceinline__ Real from_float(float x);
 template <>

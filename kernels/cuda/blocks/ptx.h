@@ -1,8 +1,7 @@
-// The only inline PTX, but for wgmma.h: tensor-core products, conversions, matrix loads from shared memory, asynchronous copies
-// into it, whole stores.
-// Each has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA
-// ("Matrix fragments for mma.m16n8k16" and "ldmatrix"): a wrong index in a kernel is a wrong result there
-// too. Non-goal: TMA.
+// All inline PTX except wgmma.h: tensor-core matmuls, conversions, matrix loads from shared memory,
+// asynchronous copies into it, vector stores. Each function has a twin for the host executor (tests/simt)
+// that follows the fragment layouts of the PTX ISA ("Matrix fragments for mma.m16n8k16" and "ldmatrix"). So a
+// wrong index in a kernel gives a wrong result there too. Non-goal: TMA.
 //
 // Legend: lane 0…31 of a warp · g = lane / 4 · t = lane % 4. All functions with "warp" are called by all 32
 // lanes together; blocks are one-dimensional.
@@ -51,7 +50,7 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     };
     const auto multiply = [&](auto&& of) {
         const int g = lane_id() / 4, t = lane_id() % 4;
-        float a_rows[2][16], b_columns[2][16];  // of the rows and columns that this lane's sums need
+        float a_rows[2][16], b_columns[2][16];  // rows and columns that this lane's sums read
         for (int holder = 0; holder < 4; ++holder) {
             const Registers row = of(4 * g + holder),
                             columns[] = {of(8 * t + holder), of(8 * t + 4 + holder)};
@@ -76,7 +75,7 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     std::copy_n(sums.c, 4, c);
 }
 
-// The 256 numbers of a type of 8 bits.
+// Table of the 256 values of an FP8 type.
 template <class Fp8>
 inline const std::array<float, 256> kNumbersOf = [] {
     std::array<float, 256> all{};
@@ -136,7 +135,7 @@ void ldmatrix_emulated(uint32_t (&r)[kCount], const void* row) {
     if (reinterpret_cast<uintptr_t>(row) % sizeof(Row) != 0) {
         simt::fail("ldmatrix: an address is not aligned to 16 bytes", simt::Where::current());
     }
-    Row own{};  // addresses of lanes beyond the last matrix do not count
+    Row own{};  // addresses of lanes after the last matrix are ignored
     if (lane_id() < 8 * kCount) own = simt::load_word(static_cast<const Row*>(row));
     simt::exchange(~0u, own, [&](auto&& of) {
         const int g = lane_id() / 4, t = lane_id() % 4;
@@ -204,7 +203,7 @@ __device__ inline float reciprocal_approx(float x) {
     return y;
 }
 
-// 16 bytes of global memory by one instruction, for kernels whose stores the compiler takes apart.
+// Stores 16 bytes to global memory with one instruction, for kernels whose stores the compiler would split.
 __device__ inline void store_global(uint4* to, const uint4& word) {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word.x),
                  "r"(word.y), "r"(word.z), "r"(word.w)
@@ -221,9 +220,9 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Warp: c (16×8 f32) += a (16×32) · b (32×8), of 8-bit numbers; GPUs from sm_89 on.
+// Warp: c (16×8 f32) += a (16×32) · b (32×8), FP8; GPUs from sm_89 on.
 //   a[r]: row g + 8·(r % 2), columns 4t … 4t+3 (+ 16 for r ≥ 2) · b_r: rows 4t … 4t+3 (+ 16 for b1), column g
-//   c[i]: as of mma_bf16
+//   c[i]: as in mma_bf16
 template <class A, class B>
 __device__ inline void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
@@ -245,7 +244,7 @@ __device__ inline void mma_fp8(float (&c)[4], const uint32_t (&a)[4], uint32_t b
 #endif
 }
 
-// Four f32 rounded as the constructors of Fp8 do, x0 in the lowest byte; GPUs from sm_89 on.
+// Four f32 rounded as the constructors of Fp8 round, x0 in the lowest byte; GPUs from sm_89 on.
 template <class To>
 __device__ inline uint32_t pack_fp8(float x0, float x1, float x2, float x3) {
 #if __CUDA_ARCH__ >= 890
@@ -267,7 +266,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Warp: loads 8×8 matrices of 16-bit elements; lane 8m + i gives the address of row i of matrix m (16 bytes,
+// Warp: loads 8×8 matrices of 16-bit elements; lane 8m + i passes the address of row i of matrix m (16 bytes,
 // aligned). r[m] gets elements 2t, 2t+1 of row g; transposed: of column g.
 __device__ inline void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
@@ -306,14 +305,14 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                  : "memory");
 }
 
-// Starts a copy of 16 aligned bytes, of which those from valid_bytes on are not read but become zero. Seen by
-// this thread after the wait for its group, by others after a barrier behind that.
+// Starts a copy of 16 aligned bytes. Bytes from valid_bytes on are not read and become zero. Visible to this
+// thread after the wait for its group, to others after a barrier that follows.
 __device__ inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid_bytes)
                  : "memory");
 }
-// Likewise of 4 bytes, or none, which become zero.
+// Starts a copy of 4 bytes. With valid_bytes 0 nothing is read and they become zero.
 __device__ inline void copy_async_4(void* shared, const void* global, int valid_bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid_bytes)
@@ -323,7 +322,7 @@ __device__ inline void copy_async_4(void* shared, const void* global, int valid_
 __device__ inline void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most kPending of the latest groups are under way.
+// Waits until at most kPending of the latest groups are pending.
 template <int kPending>
 __device__ inline void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

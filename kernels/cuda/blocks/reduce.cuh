@@ -1,4 +1,4 @@
-// Sums and maxima over a warp and a block, in an order that depends on nothing but the number of threads.
+// Sums and maxima over a warp and a block. The order depends only on the number of threads.
 #pragma once
 
 #include "kernels/cuda/blocks/kernel_sizes.h"
@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Shared memory that a block-wide reduction needs, at the offset that it is given.
+// Bytes of shared memory that a block-wide reduction uses at its offset.
 constexpr int64_t kReduceSharedBytes = sizes::kWarp * 4;
 
 __device__ __forceinline__ int lane_index() {
@@ -16,8 +16,8 @@ __device__ __forceinline__ int warp_index() {
     return static_cast<int>(threadIdx.x) / sizes::kWarp;
 }
 
-// Over aligned groups of `width` lanes (a power of two); all lanes of the warp call, each gets its group's
-// sum. The butterfly adds the same pairs in every lane, so all lanes hold the same bits.
+// Reduces over aligned groups of `width` lanes (a power of two). All lanes of the warp call it; each receives
+// its group's sum. The butterfly adds the same pairs in every lane, so all lanes hold the same bits.
 template <class T>
 __device__ __forceinline__ T group_sum(T value, int width) {
     for (int bit = width / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
@@ -30,7 +30,7 @@ __device__ __forceinline__ T warp_sum(T value) {
     return value;
 }
 __device__ __forceinline__ float larger(float a, float b) {
-    return fmaxf(a, b);  // a NaN gives way to a number
+    return fmaxf(a, b);  // fmaxf ignores a NaN
 }
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
     return a > b ? a : b;
@@ -42,13 +42,16 @@ __device__ __forceinline__ T warp_max(T value) {
         value = larger(value, __shfl_xor_sync(0xffffffffu, value, bit));
     return value;
 }
-// |x| as bits, which are in the order of the values, with a NaN above infinity: no maximum loses it.
+//
+// x
+// as bits. Their integer order is the order of values, with NaN above infinity: no maximum loses it.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }
 
-// Over all threads of a one-dimensional block of whole warps; every thread gets the result. The sum may
-// follow another reduction; before a maximum nobody may still be reading these bytes of shared memory.
+// Reduce over all threads of a one-dimensional block of whole warps; every thread receives the result.
+// block_sum may follow another reduction. Before block_max no thread may still read these bytes of shared
+// memory.
 __device__ inline float block_sum(float value, int64_t shared_offset = 0) {
     const auto partial = shared_memory<float>(shared_offset, sizes::kWarp);
     value = warp_sum(value);

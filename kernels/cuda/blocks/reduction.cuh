@@ -1,7 +1,7 @@
-// Reductions of a tensor to a few numbers, deterministic: blocks of fixed ranges write partial sums, one
+// Deterministic reductions of a tensor to a few scalars: blocks of fixed ranges write partial sums, and one
 // block adds them. The ranges depend on the sizes alone.
 //
-// Legend: K sums at once · partial f32 [blocks][K].
+// Legend: K number of sums · partial f32 [blocks][K].
 #pragma once
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -14,7 +14,7 @@ inline int64_t reduce_blocks(int64_t elements) {
     return std::max<int64_t>(1, std::min(blocks, sizes::kReduceMaxBlocks));
 }
 
-// body(row, col, chunk, sums) adds its chunk's share to sums[K].
+// body(row, col, chunk, sums) adds its chunk's terms to sums[K].
 template <int W, int K, class Body>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     reduce_kernel(float* partial, MapShape shape, int64_t chunks, Body body) {
@@ -58,18 +58,18 @@ void reduce(float* out, float* partial, MapShape shape, bool accumulate, Body bo
            accumulate);
 }
 
-// ---- sums down columns: chunks of rows write partial [chunks][sums][cols], whose chunks are then added
+// ---- column sums: chunks of rows write partial [chunks][sums][cols], then the chunks are added
 
 inline int64_t column_chunks(int64_t rows) {
     return std::max<int64_t>(1, std::min(rows / sizes::kColumnRows, sizes::kColumnMaxChunks));
 }
 
-// A warp per group of chunks, a lane per column: group g adds chunks g, g + G, … of its G groups, several
-// loads in flight, then the groups are added in order. The order depends on the number of chunks alone.
+// One warp per group of chunks, one lane per column. Group g of G adds chunks g, g + G, …, with several loads
+// in flight; then the groups are added in order. The order depends on the number of chunks alone.
 constexpr int kAddChunksThreads = sizes::kWarp * sizes::kChunkGroups;
 constexpr int64_t kAddChunksSharedBytes = kAddChunksThreads * 4;
 
-// to[c] (+)= Σ over chunks of partial[chunk][k][c]; to: out for k = 0, second for k = 1, none where it is
+// to[c] (+)= Σ over chunks of partial[chunk][k][c]. to: `out` for k = 0, `second` for k = 1; no sum if it is
 // null. k is blockIdx.y.
 template <bool kAccumulate>
 __global__ void __launch_bounds__(kAddChunksThreads)
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kAddChunksThreads)
     to[col] = kAccumulate ? to[col] + sum : sum;
 }
 
-// sums: how many of them partial has of each chunk, 1 or 2; `second` may be null for both.
+// sums: sums per chunk in `partial`, 1 or 2; `second` may be null in either case.
 inline void add_chunks(float* out, float* second, const float* partial, int64_t chunks, unsigned sums,
                        int64_t cols, bool accumulate, LaunchSite site) {
     launch(accumulate ? add_chunks_kernel<true> : add_chunks_kernel<false>,

@@ -1,9 +1,10 @@
-// Tiles of bf16 in shared memory, and the fragments of mma.sync read from them. Used by attention.cu and
+// Tiles of bf16 in shared memory, and the mma.sync fragments read from them. Used by attention.cu and
 // matmul.cu.
 //
-// A tile has rows of kWidth elements (a multiple of 64). The 16-byte chunks of a row are permuted by its
-// number, so that eight rows of one chunk column, which is what ldmatrix reads, lie in different banks.
-// Rows keep their chunks together; Panels have 64 columns of all rows before the next 64, as wgmma.h wants them.
+// A tile has rows of kWidth elements (a multiple of 64). The 16-byte chunks of a row are permuted by the row
+// index. So eight rows of one chunk column, which ldmatrix reads, are in different banks. Layout Rows keeps
+// the chunks of a row together. Layout Panels stores 64 columns of all rows, then the next 64, as wgmma.h
+// requires.
 #pragma once
 
 #include "kernels/cuda/blocks/ptx.h"
@@ -64,12 +65,12 @@ __device__ inline void pack_a(uint32_t (&a)[4], const float (&c)[kTiles][4], int
     a[3] = ptx::pack_bf16(c[2 * n + 1][2], c[2 * n + 1][3]);
 }
 
-// Each strip of c (16 × 8·kTiles) += its 16 rows of a · b over kWidth of k: a tile stored [i][k], strips from row i on
-// one after the other, b tile stored [j][k]. A fragment of b is loaded once for all strips.
+// Each strip of c (16 × 8·kTiles) += its 16 rows of a · b over kWidth of k. a: tile stored [i][k],
+// consecutive strips from row i on; b: tile stored [j][k]. A fragment of b is loaded once for all strips.
 template <int kWidth, int kStrips, int kTiles>
 __device__ inline void multiply_rows(float (&c)[kStrips][kTiles][4], const Bf16* a_tile, int i,
                                      const Bf16* b_tile) {
-    // Sums of two strips leave few registers for loads ahead.
+    // Sums of two strips leave few registers for prefetching.
     [[maybe_unused]] constexpr int kUnroll = kStrips == 1 ? kWidth / 16 : 2;
 #pragma unroll kUnroll
     for (int k = 0; k < kWidth; k += 16) {
@@ -89,7 +90,8 @@ __device__ inline void multiply_rows(float (&c)[kStrips][kTiles][4], const Bf16*
     }
 }
 
-// Each strip of c (16 × kWidth) += its p · b: p an accumulator (16 × 8·kTiles) rounded to bf16, b tile stored [k][j].
+// Each strip of c (16 × kWidth) += its p · b. p: an accumulator (16 × 8·kTiles) rounded to bf16; b: tile
+// stored [k][j].
 template <int kWidth, int kStrips, int kTiles>
 __device__ inline void multiply_accumulator(float (&c)[kStrips][kWidth / 8][4],
                                             const float (&p)[kStrips][kTiles][4], const Bf16* b_tile) {
@@ -112,7 +114,7 @@ __device__ inline void multiply_accumulator(float (&c)[kStrips][kWidth / 8][4],
 }
 
 // Starts copying rows begin … begin + kRows of a matrix (columns 0 … kWidth) into a tile; rows from `end` on
-// become zero. By all kThreads threads.
+// become zero. Called by all kThreads threads.
 template <int kRows, int kWidth, int kThreads, class Layout = Rows<kWidth>>
 __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t stride, int begin, int end) {
     constexpr int kChunks = kWidth / 8;
@@ -127,8 +129,8 @@ __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t s
     }
 }
 
-// Writes 16 rows of a warp's accumulator times factor[row half], through rows i … i + 15 of a tile that no
-// other warp uses, to rows begin + i … of a matrix, as far as `end`.
+// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to
+// `end`. Stages them in rows i … i + 15 of a tile that no other warp uses.
 template <int kWidth, class Layout = Rows<kWidth>>
 __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
                                   const float (&c)[kWidth / 8][4], float factor_low, float factor_high) {

@@ -1,6 +1,5 @@
-// Vectors of up to 16 bytes: a thread handles W adjacent elements of a row, the last ones of a row one by
-// one. W is 1 where a pointer or a row stride is not aligned. And `map`, the elementwise kernel that all
-// pointwise operations are.
+// Vectors of up to 16 bytes: a thread handles W adjacent elements of a row, and the last ones of a row one by
+// one. W is 1 if a pointer or a row stride is not aligned. `map` is the kernel of all elementwise operations.
 //
 // Legend: W elements of a chunk · row, col of its first element · Body: a functor of the operation.
 #pragma once
@@ -19,7 +18,7 @@ struct Vector {
     __device__ __forceinline__ const float& operator[](int i) const { return v[i]; }
 };
 
-// Words of 32 bits moved at once.
+// 32-bit words loaded or stored together.
 template <int Words>
 struct WordsOf;
 template <>
@@ -35,7 +34,7 @@ struct WordsOf<4> {
     using Type = uint4;
 };
 
-// What a GPU faults on and the host would let pass.
+// Fails in the executor on a misaligned address: a GPU faults there, the host does not.
 template <int kBytes>
 __device__ __forceinline__ void expect_aligned([[maybe_unused]] const void* p) {
 #if SPEEDRUN_SIMT
@@ -45,8 +44,8 @@ __device__ __forceinline__ void expect_aligned([[maybe_unused]] const void* p) {
 #endif
 }
 
-// W elements as they lie in memory. Loads under a plain condition are to be of these: what converts them would
-// turn the predicate into a branch.
+// W elements in storage format. Loads under a condition should use it: a conversion would turn the predicate
+// into a branch.
 template <int W, class Real>
 struct Packed {
     static constexpr int kBytes = W * static_cast<int>(sizeof(Real)), kPart = kBytes < 16 ? kBytes : 16;
@@ -132,7 +131,7 @@ __device__ __forceinline__ void store_vector(Real* p, const Vector<W>& x) {
     }
 }
 
-// W places of a row of which `count` exist.
+// W positions of a row; the first `count` exist.
 template <int W>
 struct Chunk {
     int count;
@@ -146,7 +145,7 @@ struct Chunk {
         for (int i = 0; i < W; ++i) result[i] = i < count ? to_float(p[i]) : 0.0f;
         return result;
     }
-    // Still packed: for a kernel that loads all of a row before it converts any of it.
+    // Loads without conversion, for kernels that load a whole row before they convert any of it.
     template <class Real>
     __device__ __forceinline__ Packed<W, Real> load_packed(const Real* p) const {
         return count == W ? speedrun::load_packed<W>(p) : pack<Real>(load(p));
@@ -161,7 +160,7 @@ struct Chunk {
     }
 };
 
-// A matrix whose rows need not be adjacent.
+// A matrix with a row stride.
 template <class Real>
 struct Rows {
     Real* data;
@@ -179,7 +178,7 @@ struct Rows {
 template <class Real>
 constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(Real));
 
-// May rows of these tensors be read and written W elements at a time?
+// True if rows of these tensors can be read and written W elements at a time.
 inline bool aligned_rows(int width, std::initializer_list<Tensor> tensors) {
     for (const Tensor& tensor : tensors) {
         if (!tensor.present()) continue;
@@ -190,7 +189,7 @@ inline bool aligned_rows(int width, std::initializer_list<Tensor> tensors) {
     return true;
 }
 
-// Rows and columns of an elementwise operation: one long row where all tensors are contiguous.
+// Rows and columns of an elementwise operation; contiguous tensors form one long row.
 struct MapShape {
     int64_t rows, cols;
 };
@@ -208,7 +207,7 @@ inline unsigned grid_of(int64_t items, int64_t per_block) {
     return static_cast<unsigned>(blocks);
 }
 
-// body(row, col, chunk) for every chunk. The functor is copied into the kernel's arguments.
+// Calls body(row, col, chunk) for every chunk. The functor is copied into the kernel's arguments.
 template <int W, class Body>
 __global__ void __launch_bounds__(sizes::kMapThreads) map_kernel(MapShape shape, int64_t chunks, Body body) {
     wait_for_kernels_before();
@@ -216,7 +215,8 @@ __global__ void __launch_bounds__(sizes::kMapThreads) map_kernel(MapShape shape,
     if (item >= shape.rows * chunks) return;
     int64_t row = 0, chunk = item;
     if (shape.rows > 1) {
-        if (shape.rows * chunks <= 0xffffffffll) {  // a 64-bit division costs as much as the rest of a kernel
+        if (shape.rows * chunks <= 0xffffffffll) {  // a 64-bit division costs as much as all other work of a
+                                                    // kernel
             row = static_cast<unsigned>(item) / static_cast<unsigned>(chunks);
         } else {
             row = item / chunks;

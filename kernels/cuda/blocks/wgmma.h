@@ -1,29 +1,29 @@
-// Products of a warpgroup, of compute capability 9.0 alone (sm_90a): wgmma, which reads its operands from shared
-// memory while the threads go on. Inline PTX with a twin for the host executor (tests/simt/warpgroup.cpp), as in
-// ptx.h; the twin follows the PTX ISA ("Asynchronous Warpgroup Level Matrix Instructions": "Register Fragments",
-// "Shared Memory Matrix Layout", "Strides", "Matrix Descriptor Format").
+// Warpgroup matmuls for compute capability 9.0 (sm_90a): wgmma reads its operands from shared memory
+// asynchronously. Inline PTX with a twin for the host executor (tests/simt/warpgroup.cpp), as in ptx.h. The
+// twin follows the PTX ISA ("Asynchronous Warpgroup Level Matrix Instructions": "Register Fragments", "Shared
+// Memory Matrix Layout", "Strides", "Matrix Descriptor Format").
 //
-// A warpgroup is four warps in a row, the first one's number a multiple of four; all its threads call together. Of
-// the 64 rows of a product, warp w of the group has rows 16w … 16w + 15, its fragments are those of ptx::mma_bf16 on
-// them:
+// A warpgroup is four consecutive warps; the index of the first is a multiple of four. All its threads call
+// together. Warp w of the group has rows 16w … 16w + 15 of the 64 rows of a matmul, with the fragments of
+// ptx::mma_bf16:
 //   c[n][i]: row g + 8·(i / 2), column 8n + 2t + i % 2 · a[r]: row g + 8·(r % 2), k = 2t, 2t+1 (+ 8 for r ≥ 2)
-// Order of calls: what wrote the operands' shared memory (stores, cp.async that has been waited for) and then
-// publish() by the same threads, a barrier · begin() · multiply… · commit() · wait(). Between begin and the wait
-// nobody touches the sums, the registers of a, or the shared memory of a and b.
+// Call order: write the operands to shared memory (stores, or completed cp.async); publish() by the same
+// threads; a barrier; begin(), multiply…, commit(), wait(). Between begin and wait no thread may access the
+// sums, the registers of a, or the shared memory of a and b.
 //
-// Operands in shared memory are tiles of tile.cuh's Panels: 64 columns of all rows, then the next 64, rows of 128
-// bytes whose chunks are permuted ("128-byte swizzle"), from an address that is a multiple of 1024 on.
+// Operands in shared memory are tiles of tile.cuh's Panels: 64 columns of all rows, then the next 64. Rows
+// have 128 bytes with permuted chunks ("128-byte swizzle"). The base address is a multiple of 1024.
 #pragma once
 
 #include "kernels/cuda/blocks/ptx.h"
 
 namespace speedrun::wgmma {
 
-constexpr int kThreads = 128;  // of a warpgroup
-constexpr int kRows = 64;      // of a product
+constexpr int kThreads = 128;  // threads of a warpgroup
+constexpr int kRows = 64;      // rows of a matmul
 
-// The 64 bits that describe an operand of 16 k ("Matrix Descriptor Format"): where it begins, the bytes from 64 columns
-// to the next (of an operand whose rows are k), and from 8 rows to the next.
+// 64-bit descriptor of an operand with 16 k ("Matrix Descriptor Format"): its address, the byte distance from
+// 64 columns to the next 64 (if its rows are k), and from 8 rows to the next 8.
 constexpr uint64_t describe(uint32_t address, int panel_bytes, int rows_bytes) {
     constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
     return kSwizzle128 | static_cast<uint64_t>(rows_bytes >> 4) << 32 |
@@ -66,7 +66,7 @@ __device__ inline uint32_t shared_address(const void* tile) {
     return ptx::shared_address(tile);
 }
 
-// Keeps the compiler from moving what touches these registers across.
+// Compiler barrier for these registers.
 template <int kTiles>
 __device__ inline void pin(float (&c)[kTiles][4]) {
 #pragma unroll
@@ -76,29 +76,29 @@ __device__ inline void pin(float (&c)[kTiles][4]) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Shows what this thread has written to shared memory to the products behind the next barrier.
+// Makes this thread's writes to shared memory visible to the matmuls after the next barrier.
 __device__ inline void publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Behind all that this thread did with the registers of the products that follow.
+// Orders this thread's earlier accesses to the registers before the matmuls that follow.
 template <class... Sums>
 __device__ inline void begin(Sums&... sums) {
     (pin(sums), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// Ends the group of the products since the last commit.
+// Ends the group of the matmuls since the last commit.
 __device__ inline void commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kPending of the latest groups are under way. `sums`: those that are complete then.
+// Waits until at most kPending of the latest groups are pending. `sums`: the sums that are then complete.
 template <int kPending, class... Sums>
 __device__ inline void wait(Sums&... sums) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
     (pin(sums), ...);
 }
 
-// Between computing these numbers, none of them negative, and a wait: the compiler moves a wait ahead of all that
-// does not need it, within a block of code without branches. This is a branch.
+// Call between the computation of these values, all ≥ 0, and a wait. Within a basic block the compiler moves
+// a wait ahead of independent code; this is a branch.
 template <int kTiles>
 __device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
     pin(x);
@@ -119,8 +119,8 @@ __device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define SPEEDRUN_WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 "
 
-// Warpgroup: c (64 × 8·kTiles f32) = a (64×16) · b (16 × 8·kTiles), added to c where `add`. a lies as [row][k], b as
-// [column][k].
+// Warpgroup: c (64 × 8·kTiles f32) = a (64×16) · b (16 × 8·kTiles), added to c if `add`. a is stored
+// [row][k], b [column][k].
 template <int kTiles>
 __device__ inline void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool add) {
     static_assert(kTiles == 8 || kTiles == 16);
@@ -137,7 +137,7 @@ __device__ inline void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, b
     }
 }
 
-// Warpgroup: likewise, a's fragments in registers, b lies as [k][column].
+// Warpgroup: the same with a's fragments in registers and b stored [k][column].
 template <int kTiles>
 __device__ inline void multiply_transposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b,
                                            bool add) {
@@ -183,10 +183,10 @@ __device__ inline void multiply_transposed(float (&)[kTiles][4], const uint32_t 
 #endif
 #endif
 
-// ---- of tiles
+// ---- matmuls of tiles
 
-// c (64 rows × 8·kTiles) = rows a_row … a_row + 63 of tile a · tile bᵀ, over kWidth columns of both; kARows and
-// 8·kTiles are their rows. Starts them and ends their group.
+// c (64 rows × 8·kTiles) = rows a_row … a_row + 63 of tile a · tile bᵀ, over kWidth columns of both. kARows
+// and 8·kTiles are the rows of a and b. Starts the matmuls and ends their group.
 template <int kWidth, int kARows, int kTiles>
 __device__ inline void multiply_rows(float (&c)[kTiles][4], const Bf16* a_tile, int a_row,
                                      const Bf16* b_tile) {
@@ -203,8 +203,8 @@ __device__ inline void multiply_rows(float (&c)[kTiles][4], const Bf16* a_tile, 
     commit();
 }
 
-// c (64 rows × kWidth) = p · tile b, added to c where `add`: p[k] the fragments of p's columns 16k …, b 16·kSteps
-// rows of kWidth. Starts them and ends their group.
+// c (64 rows × kWidth) = p · tile b, added to c if `add`. p[k]: fragments of columns 16k … of p; b: 16·kSteps
+// rows of kWidth. Starts the matmuls and ends their group.
 template <int kWidth, int kSteps>
 __device__ inline void multiply_columns(float (&c)[kWidth / 8][4], const uint32_t (&p)[kSteps][4],
                                         const Bf16* b_tile, bool add) {

@@ -1,4 +1,4 @@
-// Every call of the CUDA runtime goes through here: a return code that nobody looks at proves nothing.
+// Checks the return code of every CUDA runtime call.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -22,8 +22,8 @@ int64_t now_ns() {
         .count();
 }
 
-// Make a stream write a word in pinned memory, and wait until one has reached a value. Part of the driver's
-// interface, asked of the runtime so that the program starts on machines without a driver.
+// Driver functions: a stream writes a word in pinned memory, or waits until it has reached a value. Looked up
+// through the runtime, so that the program starts on machines without a driver.
 using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 
 StreamValue driver_function(const char* name) {
@@ -50,9 +50,8 @@ void enqueue_wait(cudaStream_t stream, uint32_t* word, uint32_t value) {
     if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
 }
 
-// Makes a host thread wait for a word that a stream writes. Calls nothing of CUDA: that might wait for
-// another thread that frees memory or loads a kernel, which waits for all streams, this one included, and
-// this one waits for us.
+// Host thread waits for a word that a stream writes. Must not call CUDA: a call may wait for a thread that
+// frees memory or loads a kernel. That thread waits for all streams, and this stream waits for us.
 void wait_for(uint32_t& word, uint32_t value) {
     constexpr int kSpins = 200;
     constexpr std::chrono::microseconds kNap(20);
@@ -71,7 +70,7 @@ CudaEvent::CudaEvent(bool dry, EventKind kind) : Event(kind) {
 }
 
 CudaEvent::~CudaEvent() {
-    if (event_) cudaEventDestroy(event_);  // pending waits keep what they need
+    if (event_) cudaEventDestroy(event_);  // the driver keeps the resources of pending waits
 }
 
 bool CudaEvent::complete() const {
@@ -98,7 +97,7 @@ double CudaEvent::measured_ms_since(const Event& start) const {
 CudaStream::CudaStream(std::string name, StreamPriority priority, CudaDevice& device)
     : name_(std::move(name)), device_(device) {
     if (device_.dry()) return;
-    int lowest = 0, highest = 0;  // numerically greatest and least
+    int lowest = 0, highest = 0;  // numerically the largest and the smallest value
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
     check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
                                        priority == StreamPriority::high ? highest : lowest),
@@ -109,7 +108,7 @@ CudaStream::CudaStream(std::string name, StreamPriority priority, CudaDevice& de
 CudaStream::~CudaStream() {
     if (!stream_) return;
     std::erase(device_.streams_, this);
-    if (cudaStreamSynchronize(stream_) != cudaSuccess && host_) {  // it will write no more
+    if (cudaStreamSynchronize(stream_) != cudaSuccess && host_) {  // the stream will not write any more
         abandoned_ = true;
         std::atomic_ref(*begun_).store(tickets_, std::memory_order_release);
     }
@@ -125,7 +124,7 @@ bool CudaStream::dry() const {
 void CudaStream::record(Event& event) {
     auto& cuda_event = static_cast<CudaEvent&>(event);
     if (!stream_) return;
-    // External: at every launch of the graph the event is recorded anew, for the other streams to wait for.
+    // External: each launch of the graph records the event again, for other streams to wait for.
     check(cudaEventRecordWithFlags(cuda_event.event_, stream_,
                                    capturing_ ? cudaEventRecordExternal : cudaEventRecordDefault),
           "cudaEventRecord");
@@ -315,7 +314,7 @@ bool CudaDevice::begin_graph(Stream& stream) {
     if (times_operations())
         throw_internal("a graph cannot be captured while stream {} is traced", stream.name());
     if (!graph_fault_) {
-        graph_fault_ = "";  // for the graph of the test
+        graph_fault_ = "";  // lets the test capture its graph
         graph_fault_ = find_graph_wait_fault(*this);
     }
     if (!graph_fault_->empty()) return false;
@@ -364,7 +363,7 @@ void* CudaDevice::allocate(int64_t bytes) {
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();  // it is dealt with here
+        cudaGetLastError();  // clears the error
         size_t free = 0, total = 0;
         check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
         constexpr double kMiB = 1 << 20;
@@ -377,7 +376,7 @@ void* CudaDevice::allocate(int64_t bytes) {
     check(error, "cudaMalloc");
     check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
     check(cudaStreamSynchronize(cudaStreamLegacy),
-          "cudaStreamSynchronize");  // our streams do not wait for it
+          "cudaStreamSynchronize");  // our streams do not wait for the legacy stream
     return data;
 }
 
@@ -386,7 +385,7 @@ void CudaDevice::release(void* data, int64_t /*bytes*/) noexcept {
     if (num_devices_ > 1)
         released_.push_back(data);
     else
-        cudaFree(data);  // waits for all work of the GPU; nothing can be done about an error here
+        cudaFree(data);  // waits for all work of the GPU; errors cannot be handled here
 }
 
 }  // namespace speedrun

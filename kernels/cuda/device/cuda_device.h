@@ -1,5 +1,5 @@
-// A CUDA GPU as a device: streams and events are CUDA's own. One GPU per process; all calls come from the
-// thread that made the device, except what a stream's host work does.
+// A CUDA GPU as a device, with CUDA streams and events. One GPU per process. All calls come from the thread
+// that created the device, except host work of a stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -53,11 +53,11 @@ class CudaStream final : public Stream {
     void wait(const Event& event) override;
     void synchronize() override;
 
-    // Enqueues a host function that may block and may throw (a collective over MPI, say); later work of the
-    // stream waits for it. It runs on a thread of this stream alone: CUDA may run the host functions of all
-    // streams on one thread (cudaLaunchHostFunc), and two collectives that wait for one another there would
-    // never end. It must not call CUDA. After a function has thrown, later ones are skipped until
-    // synchronize() has rethrown the error.
+    // Enqueues a host function that may block and may throw (for example an MPI collective); later work of
+    // the stream waits for it. Each stream has its own thread for host functions. CUDA may run those of all
+    // streams on one thread (cudaLaunchHostFunc), where two collectives that wait for each other would
+    // deadlock. The function must not call CUDA. After one throws, later ones are skipped until synchronize()
+    // rethrows the error.
     void submit(const char* label, std::function<void()> work);
 
     cudaStream_t handle() const { return stream_; }
@@ -65,8 +65,7 @@ class CudaStream final : public Stream {
     bool dry() const;
     bool capturing() const { return capturing_; }
 
-    // Between these two calls work named `label` is enqueued; they cost a branch unless a timeline is made of
-    // event pairs.
+    // Frame the enqueueing of work named `label`. Cost one branch unless the timeline uses event pairs.
     void begin_span(const char* label);
     void end_span();
 
@@ -76,18 +75,18 @@ class CudaStream final : public Stream {
         std::unique_ptr<CudaEvent> begin, end;
         int tag;
     };
-    void report_spans();  // those that are over; called after a synchronize
+    void report_spans();  // completed spans; call after a synchronize
     void run_host_work(const std::function<void()>& work) noexcept;
 
-    friend class CudaDevice;  // records
+    friend class CudaDevice;  // records events of this stream
     const std::string name_;
     CudaDevice& device_;
     cudaStream_t stream_ = nullptr;
-    bool capturing_ = false;  // its work goes to a graph
+    bool capturing_ = false;  // work is captured into a graph
     std::vector<Span> spans_;
 
-    // Host work, each with a ticket. In pinned memory: of the last function that has ended, which the GPU
-    // waits for, and of the last that may begin, which the GPU writes.
+    // Host work, numbered by tickets. In pinned memory: `done_`, the last completed ticket, which the GPU
+    // waits for, and `begun_`, the last ticket that may begin, which the GPU writes.
     std::unique_ptr<CpuStream> host_;
     uint32_t *done_ = nullptr, *begun_ = nullptr;
     uint32_t tickets_ = 0;
@@ -98,37 +97,38 @@ class CudaStream final : public Stream {
 
 class CudaDevice final : public Device {
   public:
-    // Throws a usage error where there is no such GPU. A dry device needs no GPU and makes no CUDA call.
+    // Throws a usage error if the GPU does not exist. A dry device needs no GPU and makes no CUDA call.
     explicit CudaDevice(int index = 0, bool dry = false);
     ~CudaDevice() override;
 
     DeviceKind kind() const override { return DeviceKind::cuda; }
     void copy(void* destination, const void* source, int64_t bytes, Stream& stream) override;
     bool dry() const override { return dry_; }
-    // With CUPTI every kernel and copy is a span, inside graphs too, given out when the trace ends. Without
-    // it spans are operations, measured with event pairs and given out when their stream is synchronised.
-    // Host work is timed on the host either way.
+    // With CUPTI every kernel and copy is a span, inside graphs too, reported when the trace ends. Without
+    // CUPTI spans are operations, measured with event pairs and reported when their stream is synchronized.
+    // Host work is timed on the host in either case.
     void set_trace(TraceSink* sink) override;
     std::string trace_limits() const override { return trace_limits_; }
     int64_t available_bytes() const override;
 
-    // A captured stream waits for events of others, so that the first call finds out whether this driver's
-    // graphs do; where they do not, it records nothing and a note says so. Milliseconds.
+    // A captured stream waits for events of other streams. The first call tests whether graphs of this driver
+    // do so; the test takes milliseconds. If they do not, nothing is recorded and a note says so.
     bool begin_graph(Stream& stream) override;
     std::unique_ptr<Graph> end_graph(Stream& stream) override;
     std::vector<std::string> notes() const override;
 
     int index() const { return index_; }
-    // Dynamic shared memory that a block may have, in bytes; on a dry device that of an H100.
+    // Maximum dynamic shared memory of a block, in bytes; on a dry device the value of an H100.
     int64_t max_shared_memory() const { return max_shared_memory_; }
-    // Launches from here on may begin while the kernel before them in their stream ends; compute capability 9.0 and above.
+    // Later launches may begin while the kernel before them in their stream ends; compute capability 9.0 and
+    // above.
     void let_kernels_begin_early() { kernels_begin_early_ = true; }
     bool kernels_begin_early() const { return kernels_begin_early_; }
     TraceSink* trace() const { return trace_; }
     bool times_operations() const { return trace_ && !activities_; }
     ActivityTrace* activities() const { return activities_.get(); }
     CpuDevice& host() { return host_; }
-    // Nanoseconds of the host's steady clock at which this event completed.
+    // Completion time of the event, in nanoseconds of the host's steady clock.
     int64_t host_time_ns(const CudaEvent& event) const;
 
   private:
@@ -141,24 +141,24 @@ class CudaDevice final : public Device {
     void* allocate_host(int64_t bytes) override;
     void release_host(void* data) noexcept override;
 
-    friend class CudaStream;  // enters itself in streams_
+    friend class CudaStream;  // adds itself to streams_
 
     const int index_;
     const bool dry_;
     int max_shared_memory_ = 227 << 10;
     bool kernels_begin_early_ = false;
-    std::optional<std::string> graph_fault_;  // empty: graphs can be used; nothing: not known yet
-    // Freeing waits for all streams of the process. Where its ranks are threads, one of these may be waiting
-    // for us: then memory that was released stays until the device goes.
+    std::optional<std::string> graph_fault_;  // empty: graphs work; nullopt: not tested yet
+    // Freeing waits for all streams of the process. If ranks are threads, such a stream may wait for us. Then
+    // released memory is kept until the device is destroyed.
     static std::atomic<int> num_devices_;
     std::vector<void*> released_, released_host_;
     std::vector<CudaStream*> streams_;
     TraceSink* trace_ = nullptr;
-    std::unique_ptr<ActivityTrace> activities_;  // while CUPTI records
+    std::unique_ptr<ActivityTrace> activities_;  // set while CUPTI records
     std::string trace_limits_;
     CpuDevice host_;                     // runs the streams' host work
-    std::unique_ptr<CudaEvent> origin_;  // the event that traces are measured from,
-    int64_t origin_ns_ = 0;              // and when it completed
+    std::unique_ptr<CudaEvent> origin_;  // reference event of traces,
+    int64_t origin_ns_ = 0;              // and its host time
 };
 
 }  // namespace speedrun

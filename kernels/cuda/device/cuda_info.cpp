@@ -8,10 +8,10 @@
 namespace speedrun {
 
 CudaInfo query_cuda() {
-    // Streams share 8 hardware queues for kernels, and 8 for copies, unless CUDA is asked for more before it
-    // starts. One that waits holds up all of its queue: with ranks as threads of one process, perhaps the
-    // very write or copy that it waits for. On an H100 four ranks hung so in a collective whose copies one of
-    // them had not begun, until 32 were asked for copies, too.
+    // Streams share by default 8 hardware queues for kernels and 8 for copies. A waiting stream blocks its
+    // whole queue. With ranks as threads of one process, that queue may hold the very write or copy that it
+    // waits for. On an H100 four ranks hung in a collective in which one had not begun its copies, until 32
+    // queues were requested for copies too.
     static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
                               setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0) == 0;
     static_cast<void>(asked);

@@ -1,4 +1,4 @@
-// What GPUs there are. Declared in every build.
+// Available GPUs. Declared in every build.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ struct CudaGpu {
 
 struct CudaInfo {
     std::vector<CudaGpu> gpus;
-    int driver_version = 0;   // as CUDA counts: 13000 is 13.0; 0: no driver
-    int runtime_version = 0;  // the one that this program was built with
-    std::string unavailable;  // why no GPU can be used; empty if one can
+    int driver_version = 0;   // CUDA encoding: 13000 is 13.0; 0: no driver
+    int runtime_version = 0;  // version that this program was built with
+    std::string unavailable;  // reason if no GPU can be used; otherwise empty
 };
 
-// Never throws; a machine without driver or GPU, and a build without CUDA, is an answer, not an error.
+// Never throws. A machine without driver or GPU, and a build without CUDA, return a result with
+// `unavailable`.
 CudaInfo query_cuda();
 
 }  // namespace speedrun

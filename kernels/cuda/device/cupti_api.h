@@ -1,5 +1,4 @@
-// The functions of CUPTI that are used, found at run time: the program starts on machines without the
-// library.
+// CUPTI functions, loaded at run time: the program starts on machines without the library.
 #pragma once
 
 #include <cupti.h>
@@ -20,11 +19,11 @@ struct CuptiApi {
     decltype(&::cuptiActivityGetNextRecord) next_record = nullptr;
     decltype(&::cuptiActivityGetNumDroppedRecords) num_dropped = nullptr;
 
-    // "cuptiActivityEnable: CUPTI_ERROR_NOT_INITIALIZED"; empty where it went well.
+    // "cuptiActivityEnable: CUPTI_ERROR_NOT_INITIALIZED"; empty on success.
     std::string problem(CUptiResult result, const char* call) const;
 };
 
-// False, with the reason in `why`, if the library or one of the functions is not to be had.
+// False, with the reason in `why`, if the library or one of the functions is not available.
 bool load_cupti(CuptiApi& api, std::string& why);
 
 }  // namespace speedrun

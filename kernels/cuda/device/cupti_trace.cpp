@@ -19,29 +19,29 @@ namespace speedrun {
 
 namespace {
 
-constexpr size_t kBufferBytes = 4 << 20;  // some 20,000 records
-constexpr size_t kBufferAlignment = 8;    // what CUPTI asks for
+constexpr size_t kBufferBytes = 4 << 20;  // about 20,000 records
+constexpr size_t kBufferAlignment = 8;    // required by CUPTI
 constexpr std::array kKinds{CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                             CUPTI_ACTIVITY_KIND_MEMSET};
 
 struct Activity {
     const char* label;
-    uint32_t stream, graph;     // CUPTI's numbers; graph 0: launched by itself
-    uint64_t begin_ns, end_ns;  // on CUPTI's clock
+    uint32_t stream, graph;     // CUPTI's ids; graph 0: not in a graph
+    uint64_t begin_ns, end_ns;  // CUPTI clock
 };
 
-// CUPTI's callbacks carry no data of their own, so what they fill is the process's.
+// CUPTI callbacks have no user pointer, so their data is global.
 struct Recorder {
     std::mutex mutex;
     CuptiApi api;
     bool busy = false;
-    std::string problem;  // the first that a callback met
+    std::string problem;  // first error of a callback
     std::vector<Activity> activities;
-    std::set<std::string> labels;  // never shrinks: spans point to them
+    std::set<std::string> labels;  // never shrinks: spans point to its strings
 };
 
 Recorder& recorder() {
-    static Recorder* const one = new Recorder;  // CUPTI may deliver until the process has ended
+    static Recorder* const one = new Recorder;  // leaked: CUPTI may call back until the process ends
     return *one;
 }
 
@@ -51,7 +51,7 @@ const char* copy_label(uint8_t kind) {
     return kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOH ? "copy on host" : "copy on device";
 }
 
-// Kernels, copies and fills have these fields under the same names.
+// Records of kernels, copies and fills share these field names.
 template <class Record>
 Activity activity_of(const Record& record, const char* label) {
     return {label, record.streamId, record.graphId, record.start, record.end};
@@ -82,8 +82,8 @@ void note(Recorder& all, const CUpti_Activity* record) {
 
 void CUPTIAPI buffer_requested(uint8_t** buffer, size_t* size, size_t* max_num_records) {
     *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
-    *size = *buffer ? kBufferBytes : 0;  // without memory CUPTI drops records, and counts them
-    *max_num_records = 0;                // as many as fit
+    *size = *buffer ? kBufferBytes : 0;  // without memory CUPTI drops records and counts them
+    *max_num_records = 0;                // no limit
 }
 
 void CUPTIAPI buffer_completed(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
@@ -112,7 +112,7 @@ int64_t host_now_ns() {
         .count();
 }
 
-// The closest of a few tries: the thread may lose its core between two readings.
+// Returns the closest of a few readings: the thread may be preempted between the two clocks.
 std::string read_clocks(const CuptiApi& api, ClockPair& pair) {
     int64_t shortest = INT64_MAX;
     for (int i = 0; i < 10; ++i) {
@@ -127,7 +127,8 @@ std::string read_clocks(const CuptiApi& api, ClockPair& pair) {
     return "";
 }
 
-// The two clocks may run at slightly different rates: linear between the moments of start and stop.
+// Maps CUPTI time to host time, linear between start and stop: the two clocks may run at slightly different
+// rates.
 class ClockMap {
   public:
     ClockMap(const ClockPair& start, const ClockPair& stop) : start_(start) {
@@ -180,7 +181,7 @@ class CuptiTrace final : public ActivityTrace {
         const ClockMap clock(start_, stop_);
         std::lock_guard lock(all_.mutex);
         for (const Activity& one : all_.activities) {
-            if (one.begin_ns == 0 && one.end_ns == 0) {  // how CUPTI says that it has no times
+            if (one.begin_ns == 0 && one.end_ns == 0) {  // CUPTI's encoding of missing times
                 if (problem_.empty()) problem_ = fmt::format("CUPTI has no times of a {}", one.label);
                 continue;
             }
@@ -209,7 +210,8 @@ class CuptiTrace final : public ActivityTrace {
         for (const CUpti_ActivityKind kind : kKinds) keep(all_.api.disable(kind), "cuptiActivityDisable");
     }
 
-    // A graph may run its kernels on streams of the driver's own: they belong to where it was launched.
+    // A graph may run its kernels on internal streams of the driver: such kernels are assigned to the stream
+    // of the launch.
     std::string name_of(const Activity& one, const std::map<uint32_t, std::string>& names) const {
         if (const auto graph = graphs_.find(one.graph); one.graph != 0 && graph != graphs_.end())
             return graph->second;
@@ -220,7 +222,7 @@ class CuptiTrace final : public ActivityTrace {
     Recorder& all_;
     std::map<uint32_t, std::string> graphs_;
     ClockPair start_, stop_;
-    std::string problem_;  // the first
+    std::string problem_;  // first error
     bool ended_ = false;
 };
 
@@ -234,7 +236,7 @@ std::unique_ptr<ActivityTrace> start_cupti(std::string& why) {
             why = "another device of this process is recording";
             return nullptr;
         }
-        if (!all.api.num_dropped) {  // the first time
+        if (!all.api.num_dropped) {  // first call
             CuptiApi api;
             if (!load_cupti(api, why)) return nullptr;
             why = api.problem(api.register_callbacks(buffer_requested, buffer_completed),

@@ -1,5 +1,4 @@
-// What the GPU did, as CUPTI's activity records tell it: every kernel, copy and fill with its begin and end,
-// those inside a CUDA graph too.
+// GPU activity from CUPTI's records: begin and end of every kernel, copy and fill, also inside a CUDA graph.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,16 +17,17 @@ class ActivityTrace {
     using NamedStreams = std::vector<std::pair<std::string, cudaStream_t>>;
 
     virtual ~ActivityTrace() = default;  // ends the recording, if stop() has not
-    // The kernels of this graph belong to `stream` from here on.
+    // Assigns later kernels of this graph to `stream`.
     virtual void launched(cudaGraphExec_t graph, const std::string& stream) = 0;
-    // Ends the recording; all streams are idle. Gives `sink` a span for each piece of work, on the host's
-    // steady clock, under the name of its stream. Returns what is missing, one sentence; empty: nothing.
+    // Ends the recording; all streams must be idle. Passes to `sink` a span for each piece of work, on the
+    // host's steady clock, with the name of its stream. Returns a sentence that states which data is missing;
+    // empty: none.
     virtual std::string stop(const NamedStreams& streams, TraceSink& sink) = 0;
 };
 
-// Records all work of this process from here on. Null, with the reason in `why`, where CUPTI
-// (libcupti.so.<major of the toolkit>, looked for where the loader looks) cannot be had: it is not installed,
-// the build had no headers of it, another tool holds it, or another device of this process records.
+// Records all later work of this process. Loads libcupti.so.<major of the toolkit> from the loader's search
+// path. Null, with the reason in `why`, if CUPTI is unavailable: not installed, a build without its headers,
+// in use by another tool, or recording for another device of this process.
 std::unique_ptr<ActivityTrace> start_cupti(std::string& why);
 
 }  // namespace speedrun

@@ -23,7 +23,7 @@ GpuClocks::GpuClocks(const std::string& gpu, const NvmlOptions& options) : gpu_(
     nvml.find(shutdown, "nvmlShutdown");
     nvml.find(error_text_, "nvmlErrorString");
     nvml.find(get_reasons_, "nvmlDeviceGetCurrentClocksEventReasons");
-    // Its name in drivers before 535.
+    // Name in drivers before 535.
     if (!get_reasons_) nvml.find(get_reasons_, "nvmlDeviceGetCurrentClocksThrottleReasons");
     if (!init || !find_gpu || !shutdown || !error_text_ || !get_reasons_) {
         problem_ = nvml.problem();
@@ -43,7 +43,7 @@ GpuClocks::GpuClocks(const std::string& gpu, const NvmlOptions& options) : gpu_(
 
 GpuClocks::~GpuClocks() {
     stop();
-    if (shutdown_) (void)shutdown_();  // nothing is left to be done about a failure
+    if (shutdown_) (void)shutdown_();  // failures are ignored at shutdown
 }
 
 void GpuClocks::begin() {

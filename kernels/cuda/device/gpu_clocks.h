@@ -1,4 +1,5 @@
-// Reasons for which a GPU reduces its clocks, from NVML: a library of the driver, looked for at run time. Compiled in every build.
+// Reasons for which a GPU reduces its clocks, from NVML: a library of the driver, loaded at run time.
+// Compiled in every build.
 #pragma once
 
 #include <array>
@@ -16,14 +17,15 @@ namespace speedrun {
 struct ClockReason {
     uint64_t bit;  // nvmlClocksEventReason*, in older headers nvmlClocksThrottleReason*
     const char* name;
-    bool marks;  // true: times of a run are marked
+    bool marks;  // true: marks the times of the run
 };
 
-// Source: NVML API Reference Guide, "NvmlClocksEventReasons". Hardware reasons cut the clocks to a half or less. The thermal reason of
-// the software keeps temperatures within their limits. SwPowerCap means that the clocks are chosen for the set power limit. An H100
-// is at that limit in large matrix products, so the reason is normal under load and marks no run. Idle, application clocks, display
-// clocks and sync boost are no throttling and are left out. HwSlowdown may also be set during a change of clocks; it marks the run, since NVML
-// does not separate the two.
+// Source: NVML API Reference Guide, "NvmlClocksEventReasons". Hardware reasons cut the clocks to a half or
+// less. The thermal reason of the software keeps temperatures within their limits. SwPowerCap means that the
+// clocks are chosen for the set power limit. An H100 is at that limit in large matmuls, so the reason is
+// normal under load and marks no run. Idle, application clocks, display clocks and sync boost are no
+// throttling and are left out. HwSlowdown may also be set during a change of clocks; it marks the run, since
+// NVML does not separate the two.
 inline constexpr std::array<ClockReason, 5> kClockReasons = {{{0x04, "sw_power_cap", false},
                                                               {0x08, "hw_slowdown", true},
                                                               {0x20, "sw_thermal", true},
@@ -37,18 +39,19 @@ struct NvmlOptions {
 
 class GpuClocks {
   public:
-    // gpu: gpu_identity(). Where NVML cannot be used, nothing is ever read.
+    // gpu: gpu_identity(). Without NVML nothing is read.
     GpuClocks(const std::string& gpu, const NvmlOptions& options);
     ~GpuClocks();
     GpuClocks(const GpuClocks&) = delete;
     GpuClocks& operator=(const GpuClocks&) = delete;
 
     const std::string& gpu() const { return gpu_; }
-    // Forgets earlier readings, reads once, and from then on at intervals on a thread that sleeps in between.
+    // Discards earlier readings, reads once, then reads at intervals on a thread that sleeps in between.
     void begin();
-    // Ends the thread, reads once more, and returns the names of all reasons since begin(); none: no reading succeeded.
+    // Ends the thread, reads once more, and returns the names of all reasons since begin(); nullopt: no
+    // reading succeeded.
     std::optional<std::set<std::string>> end();
-    // The first failure; empty: none. Not between begin() and end().
+    // First failure; empty: none. Must not be called between begin() and end().
     const std::string& problem() const { return problem_; }
 
   private:
@@ -57,13 +60,13 @@ class GpuClocks {
 
     const std::string gpu_;
     const std::chrono::milliseconds every_;
-    int (*shutdown_)() = nullptr;  // null: NVML was not initialised
+    int (*shutdown_)() = nullptr;  // null: NVML was not initialized
     int (*get_reasons_)(void*, unsigned long long*) = nullptr;
     const char* (*error_text_)(int) = nullptr;
-    void* device_ = nullptr;  // null: nothing can be read
+    void* device_ = nullptr;  // null: no readings
     std::string problem_;
     std::optional<uint64_t> seen_;
-    std::mutex mutex_;  // guards stopping_; all else belongs to the thread while it runs
+    std::mutex mutex_;  // guards stopping_; other members belong to the thread while it runs
     std::condition_variable wake_;
     bool stopping_ = false;
     std::thread thread_;

@@ -1,4 +1,4 @@
-// A GPU's streams as communicators see them. Declared in every build; without CUDA no stream is a GPU's.
+// GPU streams for communicators. Declared in every build; without CUDA no stream is a GPU stream.
 #pragma once
 
 #include <functional>
@@ -8,26 +8,26 @@
 
 namespace speedrun {
 
-// Runs `work` on a host thread in the order of the stream, as CudaStream::submit. False, and nothing is done,
-// where the stream is not a GPU's.
+// Runs `work` on a host thread in the order of the stream, as CudaStream::submit. Returns false and does
+// nothing if the stream is not a GPU stream.
 bool submit_to_gpu_stream(Stream& stream, const char* label, std::function<void()> work);
 
-// The stream's cudaStream_t; throws where it is not a GPU's.
+// The stream's cudaStream_t. Throws if it is not a GPU stream.
 void* native_gpu_stream(Stream& stream);
 
-// Does its work go to a graph?
+// True if the stream is being captured into a graph.
 bool is_captured(const Stream& stream);
 
-// Which of all GPUs of its host this is, whatever number it goes by in this process ("00000000:1b:00");
-// empty: none.
+// PCI address of the GPU ("00000000:1b:00"), unique on its host, whatever its index in this process; empty:
+// no GPU.
 std::string gpu_identity(const Device& device);
-// Identity of the GPU with this number in this process. The GPU must exist.
+// Address of the GPU with this index in this process. The GPU must exist.
 std::string gpu_identity(int gpu);
 
-// CUDA calls of this thread are for this GPU from here on.
+// Makes the GPU current for later CUDA calls of this thread.
 void use_gpu(const Device& device);
 
-// What is enqueued between the two is one span of a timeline that is made of event pairs.
+// Frame one span of a timeline that uses event pairs.
 void begin_gpu_span(Stream& stream, const char* label);
 void end_gpu_span(Stream& stream);
 

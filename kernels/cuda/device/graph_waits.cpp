@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kWatched(10);  // a thousand times what the graph's work takes
+constexpr std::chrono::milliseconds kWatched(10);  // a thousand times the duration of the graph's work
 constexpr std::chrono::seconds kLimit(10);
 constexpr std::chrono::microseconds kNap(50);
 
@@ -55,7 +55,7 @@ std::string find_graph_wait_fault(Device& device) {
         tested->wait(*opened);
         device.copy(target.data(), source.as<void>(), source.bytes(), *tested);
     });
-    graph->launch(*tested);  // the first launch also brings the graph to the GPU
+    graph->launch(*tested);  // the first launch also uploads the graph
     tested->record(*passed);
     ends();
 

@@ -26,7 +26,8 @@ std::string short_kernel_name(const char* mangled) {
             --begin;
         name.erase(begin, at + kOfFile.size() - begin);
     }
-    // Outside of template arguments: the return type ends at a space, the arguments begin at a parenthesis.
+    // Outside template arguments: the return type ends at a space, the parameter list begins at a
+    // parenthesis.
     int depth = 0;
     size_t begin = 0;
     for (size_t i = 0; i < name.size(); ++i) {

@@ -1,4 +1,4 @@
-// Names of kernels for people.
+// Readable kernel names.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 namespace speedrun {
 
 // "void speedrun::(anonymous namespace)::norm_kernel<float>(float*, long)" -> "norm_kernel<float>", from the
-// mangled name. What is not a mangled name stays as it is.
+// mangled name. Any other string is returned unchanged.
 std::string short_kernel_name(const char* mangled);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// CUPTI of a build without its headers.
+// CUPTI in a build without its headers: unavailable.
 #include "kernels/cuda/device/cupti_trace.h"
 
 namespace speedrun {

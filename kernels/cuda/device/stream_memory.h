@@ -1,4 +1,4 @@
-// Scratch memory of operations: one piece per stream, which grows while shapes are new.
+// Scratch memory of operations: one buffer per stream, which grows for new shapes.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace speedrun {
 
 class StreamMemory {
   public:
-    // owner: whose memory the table of memory says it is ("operations").
+    // owner: name of the owner in the memory table ("operations").
     StreamMemory(Device& device, std::string owner) : device_(device), owner_(std::move(owner)) {}
 
-    // At least this much; used by one operation at a time. Growing waits for the stream. What a captured
-    // graph points to stays for as long as this lives.
+    // Returns at least `bytes`, for one operation at a time. Growing waits for the stream. Memory that a
+    // captured graph uses is kept for the life of this object.
     Buffer& at(Stream& stream, int64_t bytes) {
         Piece& piece = pieces_[&stream];
         if (piece.buffer.bytes() < bytes) {
@@ -27,7 +27,7 @@ class StreamMemory {
                 piece.captured = false;
             } else {
                 stream.synchronize();
-                piece.buffer = Buffer();  // first, so that both need not fit
+                piece.buffer = Buffer();  // freed first, so that both need not fit
             }
             piece.buffer = Buffer(device_, owner_ + " on " + stream.name(), MemoryCategory::workspace, bytes);
         }

@@ -1,6 +1,6 @@
 // ReLU² and GELU, forward and backward.
-// Floor, real of b bytes: forward 2·T·C·b (x read, y written), backward 3·T·C·b.
-// Legend: T rows, C columns; W elements that a thread handles.
+// Roofline bound, real of b bytes: forward 2·T·C·b (x read, y written), backward 3·T·C·b. Legend: T rows, C
+// columns; W elements per thread.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -13,13 +13,13 @@ namespace {
 constexpr float kSqrt2OverPi = 0.7978845608f;
 constexpr float kCubic = 0.044715f;
 
-// tanh with an absolute error of some 2e-7, from one exponential and one division: e^2x may overflow to
-// infinity, of which the quotient is 0.
+// tanh with an absolute error of about 2e-7, from one exponential and one division. If e^2x overflows to
+// infinity, the quotient is 0.
 __device__ __forceinline__ float tanh_of(float x) {
     return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
 }
 
-// Φ, the normal distribution below x, by erfc, because ½(1 + erf) cancels where x is far below 0.
+// Normal distribution function Φ(x), by erfc: ½(1 + erf) would cancel for x far below 0.
 __device__ __forceinline__ float normal_below(float x) {
     return 0.5f * erfcf(-0.7071067812f * x);
 }

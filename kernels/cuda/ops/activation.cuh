@@ -1,4 +1,4 @@
-// relu(x)², for the activation and for what rounds it to 8 bits.
+// relu(x)², for the activation and for FP8 quantization.
 #pragma once
 
 #include "kernels/cuda/blocks/launch.h"

@@ -1,7 +1,7 @@
-// AdamW on f32 master weights with a copy in the compute type, or on bf16 weights alone; moments in f32 or bf16.
-// Floor: 28·n bytes (master, both moments read and written, gradient read), 8·n fewer with bf16 moments and 4·n fewer
-// with a bf16 master, + n times the copy's size.
-// Legend: n elements; W that a thread handles.
+// AdamW on f32 master weights with a copy in the compute type, or on bf16 weights alone; moments in f32 or
+// bf16.
+// Roofline bound: 28·n bytes (master and both moments read and written, gradient read) + n times the copy's
+// size. 8·n fewer with bf16 moments, 4·n fewer with a bf16 master. Legend: n elements; W per thread.
 #include <cmath>
 
 #include "kernels/cuda/blocks/vector.cuh"
@@ -20,7 +20,7 @@ struct Step {
     Moment *first_moment, *second_moment;
     const float *grad, *grad_scale;
     float beta1, beta2, epsilon, shrink, rate, correction2;
-    float least;  // product of a step and its weight that decays: 0, or -infinity where all do
+    float least;  // minimum of step·weight for decay; -infinity: decay all
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {

@@ -1,5 +1,5 @@
-// The sum of two tensors. Floor, real of b bytes: 3·T·C·b. Legend: T rows, C columns; W elements that a thread
-// handles.
+// Sum of two tensors. Roofline bound, real of b bytes: 3·T·C·b. Legend: T rows, C columns; W elements per
+// thread.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 

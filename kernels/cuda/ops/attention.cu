@@ -1,15 +1,16 @@
-// Flash attention (Dao et al. 2022; 2023 for the split into tiles). Two paths behind one operation:
+// Flash attention (Dao et al. 2022; 2023 for the split into tiles). Two implementations:
 //   mma: bf16, head sizes 64 and 128, operands aligned to 16 bytes: tensor cores, f32 sums and softmax;
 //   portable: any type and head size up to 128, multiply-adds in f32: a warp owns a row.
-// Both are deterministic: the backward has one kernel that owns keys (dk, dv) and one that owns queries (dq),
-// each recomputes the probabilities, nothing is added atomically.
+// Both are deterministic: backward has one kernel that owns keys (dk, dv) and one that owns queries (dq).
+// Each recomputes the probabilities, without atomic additions.
 //
-// Floor, n = visible query-key pairs of all sequences and heads: forward 4·n·D FLOP, backward 10·n·D (this
-// one does 14·n·D: seven products, as q·k and dout·v are done in both kernels). Bytes: each of q, k, v, o
-// (and dout, dq, dk, dv) once, 2·T·H·D each; a tile of the other side is read once per owner tile, from L2.
+// Roofline bound, n = visible query-key pairs of all sequences and heads: forward 4·n·D FLOP, backward
+// 10·n·D. This backward does 14·n·D: seven matmuls, as both kernels compute q·k and dout·v. Bytes: each of q,
+// k, v, o (and dout, dq, dk, dv) once, 2·T·H·D each. A tile of the other side is read once per owner tile,
+// from L2.
 //
-// mma path, of one block; a warp owns one or two strips of 16 rows, two where 128 threads are named (the sizes are
-// attention_mma.cuh's):
+// mma blocks. A warp owns one strip of 16 rows; with 128 threads per block it owns two. Sizes:
+// attention_mma.cuh.
 //   kernel             D    rows owned  other rows  stages   threads  shared memory
 //   forward           64           128          64       1  128, 256  33 KiB (queries, keys, values, visible keys)
 //   forward          128           128          32       1  128, 256  49 KiB
@@ -17,10 +18,10 @@
 //   backward keys    128           128          32       2       256  96.75 KiB
 //   backward queries  64           128      32, 64       2  128, 256  50, 66 KiB (the same)
 //   backward queries 128           128          32       2  128, 256  98 KiB
-// With places (op::AttentionForward::place) an owner of keys has 4 bytes more of each other row.
-// Tiles that the mask empties are never visited: an owner of queries starts at the lowest first visible key
-// of its rows and ends where the last of them stands; an owner of keys begins at the first query that is not
-// before them and ends at the last that sees one.
+// With places (op::AttentionForward::place) an owner of keys uses 4 more bytes per row of the other side.
+// Tiles that are fully masked are never visited. An owner of queries starts at the lowest first visible key
+// of its rows and ends at the place of its last row. An owner of keys begins at the first query at or after
+// its keys and ends at the last query that sees one.
 #include "kernels/cuda/ops/attention_launch.cuh"
 #include "kernels/cuda/ops/attention_mma.cuh"
 #include "kernels/cuda/ops/attention_portable.cuh"
@@ -33,14 +34,15 @@ namespace {
 
 using namespace attention;
 
-// Calls body(problem), of the kind that these are.
+// Calls body(problem) with the Problem type for these sizes.
 template <class Body>
 void with_problem(const Sizes& sizes, Body&& body) {
     if (sizes.places) return body(Problem<true>{sizes});
     body(Problem<false>{sizes});
 }
 
-// Strips of a warp that owns queries, where two need this much shared memory for a block. Either number gives the same bits.
+// Strips per warp that owns queries, if two strips need `bytes` of shared memory per block. Either number
+// gives the same bits.
 template <bool kPlaced, class Body>
 void with_strips(int64_t bytes, Stream& stream, Body&& body) {
     if constexpr (!kPlaced) {

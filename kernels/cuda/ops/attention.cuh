@@ -1,5 +1,5 @@
-// What all attention kernels share: the problem, a block's work, and which rows of the other side it has to
-// visit.
+// Common code of all attention kernels: the problem, a block's work, and the rows of the other side that it
+// visits.
 #pragma once
 
 #include "kernels/cuda/blocks/launch.h"
@@ -9,36 +9,37 @@ namespace speedrun::attention {
 
 constexpr int kMaxHeadDim = 128;
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-constexpr int kGroup = 32;  // queries of which the lowest first visible key is kept, for owners of keys
+constexpr int kGroup = 32;  // queries per group; owners of keys store each group's lowest first visible key
 
-// What all kernels are told.
+// Kernel arguments of all attention kernels.
 struct Sizes {
     const int32_t* first_key;
     int64_t rows;                                 // Tq
-    int num_sequences, length, window, head_dim;  // length: keys of a sequence
+    int num_sequences, length, window, head_dim;  // length: keys per sequence
     float scale;
-    const int32_t* places;  // null: there is a query for each key
-    int num_queries;        // of a sequence
+    const int32_t* places;  // null: one query per key
+    int num_queries;        // queries per sequence
 };
 
-// Rows at which a sequence begins. Its queries and keys are counted from there.
+// First query row and first key row of a sequence. Queries and keys count from there.
 struct FirstRows {
     int64_t query, key;
 };
 
-// Kernels are compiled for queries at given places, and for a query at each key, whose place is its number. They
-// name that number themselves: from a function, even an empty one, other code came of all that is around it.
+// Kernels are compiled for queries at given places (kPlaced), and for one query per key, whose place is its
+// index. The latter use the index directly: a function, even one that returns its argument, changed the code
+// around it.
 template <bool kPlaced>
 struct Problem : Sizes {
     __device__ int queries() const { return kPlaced ? num_queries : length; }
     __device__ FirstRows first_of(int64_t sequence) const {
         return {sequence * queries(), sequence * length};
     }
-    // Place of query i, where places are given.
+    // Place of query i. kPlaced only.
     __device__ int place(FirstRows first, int i) const { return places[first.query + i]; }
-    // End of the keys that queries before `end` see, likewise: the last of them sees most.
+    // End of the keys that the queries before `end` see: the last of them sees the most. kPlaced only.
     __device__ int key_end(FirstRows first, int end) const { return place(first, end - 1) + 1; }
-    // First query that is not before a key, likewise. Warp.
+    // First query at or after a key. kPlaced only. Warp.
     __device__ int first_query(FirstRows first, int key) const;
     // First visible key of query i.
     __device__ int low(FirstRows first, int i) const {
@@ -50,13 +51,13 @@ struct Problem : Sizes {
 };
 
 template <class Real>
-struct View {  // one argument: rows stride apart, all heads
+struct View {  // rows `stride` apart, all heads
     Real* data;
     int64_t stride;
     __device__ Real* head(int64_t row, int64_t column) const { return data + row * stride + column; }
 };
 
-struct Where {  // a block's work
+struct Where {  // work of a block
     int tile;
     int64_t head, column;
     FirstRows first;
@@ -67,7 +68,7 @@ __device__ inline Where where_of(const Problem<kPlaced>& p, int tile) {
     const int64_t sequence = blockIdx.x % static_cast<unsigned>(p.num_sequences);
     return {tile, head, head * p.head_dim, p.first_of(sequence)};
 }
-// Owners of late queries and of early keys have most to do and go first.
+// Blocks with the most work go first: owners of late queries and of early keys.
 template <bool kPlaced>
 __device__ inline Where where_of_queries(const Problem<kPlaced>& p, int rows_of_tile) {
     const int tiles = (p.queries() + rows_of_tile - 1) / rows_of_tile;
@@ -87,7 +88,7 @@ __device__ inline int warp_highest(int value) {
     return -warp_lowest(-value);
 }
 
-// Each step asks 32 queries that stand as far apart as those that are left allow.
+// Each step tests 32 queries, spread evenly over the remaining range.
 template <bool kPlaced>
 __device__ inline int Problem<kPlaced>::first_query(FirstRows first, int key) const {
     int low = 0, high = queries();

@@ -1,4 +1,5 @@
-// What launchers of attention share: sizes of the arguments, grids, and the two kernels before every backward pass.
+// Common code of attention launchers: argument sizes, grids, and the two kernels that precede every backward
+// pass.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace speedrun::attention {
 
-// ---- rows: Σ dout·o of every query and head (Dao et al. 2022, algorithm 4, line 19). A warp each.
+// ---- rows: Σ dout·o per query and head (Dao et al. 2022, algorithm 4, line 19), one warp each.
 template <class Real>
 __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Sizes p) {
     wait_for_kernels_before();
@@ -25,7 +26,7 @@ __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View
     if (ptx::lane_id() == 0) delta[head * p.rows + row] = sum;
 }
 
-// Lowest first visible key of each group of queries; a warp each.
+// Lowest first visible key per group of queries; one warp each.
 template <bool kPlaced>
 __global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> p) {
     wait_for_kernels_before();
@@ -38,7 +39,7 @@ __global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> 
 }
 
 template <class Arguments>
-Sizes sizes_of(const Arguments& a) {  // of arguments that are checked
+Sizes sizes_of(const Arguments& a) {  // arguments must be checked
     const AttentionOptions& o = a.options;
     if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
         throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
@@ -58,7 +59,7 @@ Sizes sizes_of(const Arguments& a) {  // of arguments that are checked
             static_cast<int>(counts.queries)};
 }
 
-// Do these fit tensor cores, in words of 16 bytes?
+// True if the operands suit tensor cores and 16-byte accesses.
 inline bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
     if (o.head_dim != 64 && o.head_dim != 128) return false;
     return std::all_of(operands.begin(), operands.end(), [](const Tensor& x) {
@@ -72,7 +73,7 @@ View<Real> view(const Tensor& x) {
     return {x.as<std::remove_const_t<Real>>(), x.row_stride};
 }
 
-// A block for each tile of this many of a sequence's queries or keys, and head.
+// One block per head and tile of `rows` queries or keys of a sequence.
 struct Grid {
     int64_t sequences, heads;
     dim3 of(int64_t rows, int64_t rows_of_tile) const {
@@ -89,7 +90,7 @@ void with_head_dim(int64_t head_dim, Body&& body) {
 
 struct BackwardScratch {
     float* delta;        // [H,Tq]
-    int32_t* group_low;  // of each sequence, a number for each group of its queries
+    int32_t* group_low;  // lowest first key per group of queries, for each sequence
 };
 inline int64_t num_groups(const Sizes& p) {
     return p.num_sequences * ((int64_t{p.num_queries} + kGroup - 1) / kGroup);

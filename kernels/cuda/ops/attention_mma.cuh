@@ -1,5 +1,6 @@
-// Attention on tensor cores: bf16 operands, f32 sums and softmax. A warp has one or more strips of 16 rows of the tile
-// that its block owns, the block walks over tiles of the other side. Sizes and shared memory: attention.cu.
+// Attention on tensor cores: bf16 operands, f32 sums and softmax. A warp has one or two strips of 16 rows of
+// the tile that its block owns. The block iterates over tiles of the other side. Sizes and shared memory:
+// attention.cu.
 #pragma once
 
 #include "kernels/cuda/blocks/architecture.h"
@@ -10,8 +11,9 @@ namespace speedrun::attention {
 
 using tile::copy_rows_async;
 
-// Rows of a block's own, and those of the other side that it has at a time: as many as the registers for their scores
-// allow. The sums of forward depend on the number of keys: it is one for all strips, with places and without.
+// Rows that a block owns, and rows of the other side per tile: the most for which registers can hold the
+// scores. The sums of forward depend on the number of keys per tile, so it is equal for all strips, with and
+// without places.
 constexpr int kOwned = 128;
 constexpr int forward_keys(int head_dim) {
     return head_dim == 128 ? 32 : 64;
@@ -23,10 +25,10 @@ constexpr int backward_keys(int head_dim, int strips) {
     return head_dim == 128 || strips == 2 ? 32 : 64;
 }
 
-// Threads of a block whose warps have so many strips. With two strips of queries a fragment of keys or values that is
-// loaded serves twice: with one, shared memory takes 1.6 to 1.8 times as long as the products. But a block has half the
-// warps then, so that two blocks must fit a multiprocessor; and what the sums of two strips leave of the registers is too
-// little for queries at given places, or for an owner of keys with its sums of dk and of dv.
+// Threads of a block for this number of strips per warp. With two strips of queries each loaded fragment of
+// keys or values is used twice. With one, shared memory takes 1.6 to 1.8 times as long as the matmuls. But a
+// block then has half the warps, so two blocks must fit a multiprocessor. Sums of two strips leave too few
+// registers for queries at given places, and for owners of keys (sums of dk and dv).
 constexpr int threads_of(int strips) {
     return kOwned / (16 * strips) * 32;
 }
@@ -47,15 +49,15 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     const int end =
         kPlaced ? p.key_end(w.first, min(begin + kQueries, p.queries())) : min(begin + kQueries, p.length);
     const int clear_end = kPlaced ? p.key_end(w.first, begin + 1) : begin + 1;
-    const int strips = warp * 16 * kStrips;  // the warp's first row
-    // This lane's queries.
+    const int strips = warp * 16 * kStrips;  // first row of the warp
+    // Query index of this lane.
     const auto own = [&](int r, int h) { return begin + strips + 16 * r + 8 * h + g; };
     const Bf16* k_head = k.head(w.first.key, w.column);
     const Bf16* v_head = v.head(w.first.key, w.column);
 
     const LowRange low = low_range<kQueries>(p, w.first, begin);
     const int first = low.lowest / kKeys * kKeys;
-    // Queries that see no key get zeros from every warp by itself: no copy may then be on its way into a tile.
+    // If the queries see no key, every warp writes zeros: no copy into a tile may then be pending.
     if (!kPlaced || first < end) {
         copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
                                                p.queries());
@@ -63,8 +65,9 @@ __global__ void __launch_bounds__(threads_of(kStrips))
         ptx::copy_async_commit();
     }
 
-    // Which keys the block's queries see waits in shared memory, as the sums take most registers; the first loop waits for it.
-    int2* row_keys = shared_memory<int2>((kQueries + 2 * kKeys) * D * 2);  // first and last of each query
+    // Visible keys of the block's queries are kept in shared memory, as sums take most registers. The first
+    // loop iteration waits for them.
+    int2* row_keys = shared_memory<int2>((kQueries + 2 * kKeys) * D * 2);  // first and last key of each query
     if (const int row = static_cast<int>(threadIdx.x); row < kQueries) {
         const int query = begin + row;
         row_keys[row] = query < p.queries()
@@ -85,13 +88,13 @@ __global__ void __launch_bounds__(threads_of(kStrips))
 
     for (int j0 = first; j0 < end; j0 += kKeys) {
         ptx::copy_async_wait<0>();
-        __syncthreads();  // the keys are here, and nobody reads the last values any more
+        __syncthreads();  // keys have arrived; the previous values are no longer read
         copy_rows_async<kKeys, D, kThreads>(values, v_head, v.stride, j0, p.length);
         ptx::copy_async_commit();
         float s[kStrips][kTiles][4] = {};
         tile::multiply_rows<D>(s, queries, strips, keys);
         ptx::copy_async_wait<0>();
-        __syncthreads();  // the values are here, and nobody reads these keys any more
+        __syncthreads();  // values have arrived; these keys are no longer read
         if (j0 + kKeys < end) {
             copy_rows_async<kKeys, D, kThreads>(keys, k_head, k.stride, j0 + kKeys, p.length);
             ptx::copy_async_commit();
@@ -120,10 +123,10 @@ __global__ void __launch_bounds__(threads_of(kStrips))
             for (int h = 0; h < 2; ++h) {
                 raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 1));
                 raised[h] = fmaxf(raised[h], __shfl_xor_sync(~0u, raised[h], 2));
-                base[h] = raised[h] == -INFINITY ? 0.0f : raised[h];  // nothing visible yet
+                base[h] = raised[h] == -INFINITY ? 0.0f : raised[h];  // no visible key yet
                 factor[h] = ptx::exp2_approx(maximum[r][h] - base[h]);
             }
-            // Most tiles raise no maximum of the strip: then all factors are 1.
+            // Most tiles do not raise any maximum of the strip: then all factors are 1.
             if (__any_sync(~0u, raised[0] > maximum[r][0] || raised[1] > maximum[r][1])) {
 #pragma unroll
                 for (int n = 0; n < D / 8; ++n) {
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
             float& sum = total[r][h];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            inverse[h] = kPlaced && sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: it sees no key
+            inverse[h] = kPlaced && sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: no visible key
             if (t == 0 && own(r, h) < p.queries()) {
                 lse[w.head * p.rows + w.first.query + own(r, h)] = (maximum[r][h] + log2f(sum)) * kLn2;
             }
@@ -166,8 +169,8 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     }
 }
 
-// dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta): all transposed, a
-// warp has 16 keys as rows, so that P and dS go from accumulators into the second products.
+// dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta). All transposed: a
+// warp has 16 keys as rows, so that P and dS go from accumulators into the second matmuls.
 template <int D, bool kPlaced>
 __global__ void __launch_bounds__(threads_of(1))
     attention_backward_keys_mma_kernel(View<Bf16> dk, View<Bf16> dv, View<const Bf16> dout, const float* lse,
@@ -180,10 +183,11 @@ __global__ void __launch_bounds__(threads_of(1))
     Bf16* keys = shared_memory<Bf16>(0);
     Bf16* values = shared_memory<Bf16>(kKeys * D * 2);
     Bf16* stages = shared_memory<Bf16>(2 * kKeys * D * 2);
-    float* row_lse = shared_memory<float>((2 * kKeys * D + 2 * kStage) * 2);  // [2][kQueries], as those below
+    float* row_lse = shared_memory<float>((2 * kKeys * D + 2 * kStage) * 2);  // [2][kQueries], like the next
+                                                                              // ones
     float* row_delta = row_lse + 2 * kQueries;
     int* row_low = shared_memory<int>((2 * kKeys * D + 2 * kStage) * 2 + 4 * kQueries * 4);
-    int* row_place = row_low + 2 * kQueries;  // with places
+    int* row_place = row_low + 2 * kQueries;  // kPlaced only
     const Where w = where_of_keys(p);
     const int warp = static_cast<int>(threadIdx.x) / 32, g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
     const int begin = w.tile * kKeys, own = begin + warp * 16 + g;
@@ -198,14 +202,14 @@ __global__ void __launch_bounds__(threads_of(1))
         ptx::copy_async_commit();
         const int row = static_cast<int>(threadIdx.x);
         if (row < kQueries && kPlaced) {
-            // Beyond the last query is that one again, at no place: what loads only some rows is a branch.
+            // Rows after the last query repeat it, without a place: loading only some rows would be a branch.
             const int query = min(i0 + row, p.queries() - 1), at = stage * kQueries + row;
             row_lse[at] = lse[statistics + query] * kLog2E;
             row_delta[at] = delta[statistics + query];
             row_low[at] = p.low(w.first, query);
             row_place[at] = i0 + row == query ? p.place(w.first, query) : -1;
         } else if (row < kQueries) {
-            const bool valid = i0 + row < p.length;  // beyond it P is exp2(−∞)
+            const bool valid = i0 + row < p.length;  // after the last query P is exp2(−∞)
             row_lse[stage * kQueries + row] = valid ? lse[statistics + i0 + row] * kLog2E : INFINITY;
             row_delta[stage * kQueries + row] = valid ? delta[statistics + i0 + row] : 0.0f;
             row_low[stage * kQueries + row] = valid ? p.low(w.first, i0 + row) : 0;
@@ -214,7 +218,7 @@ __global__ void __launch_bounds__(threads_of(1))
 
     const int first = kPlaced ? p.first_query(w.first, begin) : begin;
     const int end = query_end(p, group_low, w, first, min(begin + kKeys, p.length));
-    // Keys that no query sees get zeros from every warp by itself: no copy may then be on its way into a tile.
+    // If no query sees the keys, every warp writes zeros: no copy into a tile may then be pending.
     if (!kPlaced || first < end) {
         copy_rows_async<kKeys, D, kThreads>(keys, k.head(w.first.key, w.column), k.stride, begin, p.length);
         copy_rows_async<kKeys, D, kThreads>(values, v.head(w.first.key, w.column), v.stride, begin, p.length);
@@ -226,7 +230,7 @@ __global__ void __launch_bounds__(threads_of(1))
     int stage = 0;
     for (int i0 = first; i0 < end; i0 += kQueries, stage ^= 1) {
         ptx::copy_async_wait<0>();
-        __syncthreads();  // this stage is here, and nobody reads the other one any more
+        __syncthreads();  // this stage has arrived; the other one is no longer read
         if (i0 + kQueries < end) fetch(stage ^ 1, i0 + kQueries);
         const Bf16* queries = stages + stage * kStage;
         const Bf16* upstream = queries + kQueries * D;
@@ -242,8 +246,7 @@ __global__ void __launch_bounds__(threads_of(1))
                           key = own + 8 * (i / 2);
                 const int place = kPlaced ? row_place[at] : i0 + column;
                 const bool visible = key <= place && key >= row_low[at];
-                // Computed for all and then chosen: the compiler makes a branch of it otherwise, which
-                // diverges.
+                // Computed for all, then selected: otherwise the compiler makes a divergent branch.
                 const float probability = ptx::exp2_approx(fmaf(s[0][n][i], scale, -row_lse[at]));
                 s[0][n][i] = visible ? probability : 0.0f;
                 ds[0][n][i] = s[0][n][i] * (ds[0][n][i] - row_delta[at]);
@@ -266,7 +269,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
                                           const float* delta, View<const Bf16> q, View<const Bf16> k,
                                           View<const Bf16> v, Problem<kPlaced> p) {
     wait_for_kernels_before();
-    // Before sm_90, where two such blocks have no room, the compiler lacks registers for more keys.
+    // Before sm_90 two such blocks do not fit, and the compiler lacks registers for more keys.
     constexpr bool kFewKeys = D == 128 && kStrips == 2 && kArchitecture > 0 && kArchitecture < 900;
     constexpr int kQueries = kOwned, kKeys = kFewKeys ? 16 : backward_keys(D, kStrips), kTiles = kKeys / 8;
     constexpr int kStage = 2 * kKeys * D;  // elements: keys, then their values
@@ -300,9 +303,10 @@ __global__ void __launch_bounds__(threads_of(kStrips))
         fetch(0, first);
     }
 
-    // Statistics of the block's queries wait in shared memory, as the sums take most registers; the first loop waits for them.
+    // Statistics of the block's queries are kept in shared memory, as sums take most registers. The first
+    // loop iteration waits for them.
     float2* row_statistics = shared_memory<float2>((2 * kQueries * D + 2 * kStage) * 2);  // lse, delta
-    int2* row_keys = reinterpret_cast<int2*>(row_statistics + kQueries);  // first, last visible
+    int2* row_keys = reinterpret_cast<int2*>(row_statistics + kQueries);  // first and last visible key
     if (const int row = static_cast<int>(threadIdx.x); row < kQueries) {
         const int query = begin + row;
         const int64_t statistics = w.head * p.rows + w.first.query + query;
@@ -317,7 +321,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     int stage = 0;
     for (int j0 = first; j0 < end; j0 += kKeys, stage ^= 1) {
         ptx::copy_async_wait<0>();
-        __syncthreads();  // this stage is here, and nobody reads the other one any more
+        __syncthreads();  // this stage has arrived; the other one is no longer read
         if (j0 + kKeys < end) fetch(stage ^ 1, j0 + kKeys);
         const Bf16* keys = stages + stage * kStage;
 
@@ -339,7 +343,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
                         const int key = j0 + 8 * n + 2 * t + i % 2;
                         const bool visible = !masked || (key <= visible_keys.y && key >= visible_keys.x);
                         const float every = ptx::exp2_approx(fmaf(s[r][n][i], scale, -statistics.x));
-                        const float probability = visible ? every : 0.0f;  // chosen, as above
+                        const float probability = visible ? every : 0.0f;  // selected, as above
                         ds[r][n][i] = probability * (ds[r][n][i] - statistics.y);
                     }
                 }

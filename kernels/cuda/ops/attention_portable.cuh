@@ -1,6 +1,6 @@
-// Attention with multiply-adds in f32, for any element type and head sizes up to 128. Tiles of 32 other rows
-// lie as f32 in shared memory; a warp owns 4 rows, one after the other; its lanes are the other rows in the
-// first products and the columns of the head in the second.
+// Attention with f32 multiply-adds, for any element type and head sizes up to 128. Tiles of 32 rows of the
+// other side are stored as f32 in shared memory. A warp owns 4 rows, processed one by one. Its lanes are the
+// rows of the other side in the first matmuls, and the columns of the head in the second.
 #pragma once
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -11,8 +11,8 @@ namespace speedrun::attention {
 constexpr int kPortableRows = 32, kPortableThreads = 256, kPortableWarps = kPortableThreads / 32;
 constexpr int kRowsOfWarp = kPortableRows / kPortableWarps, kSlices = kMaxHeadDim / 32;
 
-// Rows begin … begin + kPortableRows of one head as f32, one element apart more than they are wide so that
-// lanes reading one column of 32 rows use different banks. Zero from row `end` on.
+// Rows begin … begin + kPortableRows of one head as f32. The pitch is one element more than the width, so
+// that lanes that read one column of 32 rows use different banks. Zero from row `end` on.
 template <class Real>
 __device__ inline void load_rows(float* tile, const Real* head, int64_t stride, int begin, int end,
                                  const Sizes& p) {
@@ -30,7 +30,7 @@ __device__ inline float dot(const float* x, const float* y, int count) {
     return sum;
 }
 
-// sums[lane's columns] += Σ_j weights[j] · rows[j], the weights written by this warp's lanes.
+// sums[lane's columns] += Σ_j weights[j] · rows[j]; `weights` were written by this warp's lanes.
 __device__ inline void add_weighted_rows(float (&sums)[kSlices], const float* weights, const float* rows,
                                          const Sizes& p) {
     for (int j = 0; j < kPortableRows; ++j) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kPortableThreads)
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) maximum[r] = -INFINITY;
     for (int j0 = first; j0 < end; j0 += kPortableRows) {
-        __syncthreads();  // nobody reads the last tiles any more
+        __syncthreads();  // the previous tiles are no longer read
         load_rows(keys, k.head(w.first.key, w.column), k.stride, j0, p.length, p);
         load_rows(values, v.head(w.first.key, w.column), v.stride, j0, p.length, p);
         __syncthreads();
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kPortableThreads)
             const float score = p.scale * dot(queries + (own - begin) * (p.head_dim + 1),
                                               keys + lane * (p.head_dim + 1), p.head_dim);
             const float raised = fmaxf(maximum[r], warp_max(visible ? score : -INFINITY));
-            if (raised == -INFINITY) continue;  // nothing visible yet
+            if (raised == -INFINITY) continue;  // no visible key yet
             const float factor = expf(maximum[r] - raised), weight = visible ? expf(score - raised) : 0.0f;
             maximum[r] = raised;
             total[r] = fmaf(total[r], factor, warp_sum(weight));
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kPortableThreads)
     for (int r = 0; r < kRowsOfWarp; ++r) {
         const int own = begin + warp * kRowsOfWarp + r;
         if (own >= p.queries()) break;
-        const float inverse = kPlaced && total[r] == 0.0f ? 0.0f : 1.0f / total[r];  // 0: it sees no key
+        const float inverse = kPlaced && total[r] == 0.0f ? 0.0f : 1.0f / total[r];  // 0: no visible key
         store_row(o.head(w.first.query + own, w.column), sums[r], inverse, p);
         if (lane == 0) lse[w.head * p.rows + w.first.query + own] = maximum[r] + logf(total[r]);
     }

@@ -1,7 +1,7 @@
-// Attention by wgmma, behind the seam of a library: what it does not serve falls to attention.cu. Formulas, FLOPs
-// and bytes are those that attention.cu states, results differ from its in roundoff.
+// Attention by wgmma, with the interface of a library: attention.cu runs all other calls. Formulas, FLOPs and
+// bytes are as in attention.cu; results differ by rounding.
 //
-// Blocks of 256 threads, one on a multiprocessor:
+// Blocks of 256 threads, one per multiprocessor:
 //   kernel             D    rows owned  other rows  stages   shared memory
 //   forward           64           128         128       2   80 KiB (queries, keys and values twice)
 //   forward          128           128         128       2  160 KiB

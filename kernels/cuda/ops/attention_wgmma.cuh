@@ -1,8 +1,8 @@
-// Attention on the tensor cores of compute capability 9.0 (wgmma.h): bf16 operands, f32 sums and softmax, a query
-// for each key. Two warpgroups of a block own 64 rows each; both walk over tiles of the other side, which cp.async
-// fetches ahead. Softmax overlaps with products as in FlashAttention-3 (Shah et al. 2024, section 3.2): a tile's
-// weighted sum of values runs while the next tile's scores become probabilities. Sizes and shared memory:
-// attention_wgmma.cu.
+// Attention with wgmma (wgmma.h, compute capability 9.0): bf16 operands, f32 sums and softmax, one query per
+// key. Two warpgroups of a block own 64 rows each. Both iterate over tiles of the other side, prefetched by
+// cp.async. Softmax overlaps with matmuls as in FlashAttention-3 (Shah et al. 2024, section 3.2): the
+// weighted sum of a tile's values runs while the next tile's scores become probabilities. Sizes and shared
+// memory: attention_wgmma.cu.
 #pragma once
 
 #include "kernels/cuda/blocks/tile.cuh"
@@ -11,12 +11,13 @@
 
 namespace speedrun::attention {
 
-// Rows of a block's own, and those of the other side in a tile.
+// Rows that a block owns, and rows of the other side per tile.
 constexpr int kWgmmaOwned = 128, kWgmmaKeys = 128, kWgmmaOthers = 64, kWgmmaStages = 3;
 constexpr int kWgmmaThreads = kWgmmaOwned / wgmma::kRows * wgmma::kThreads;
 
-// Starts copying rows begin … begin + kRows of a head into a tile; rows from `end` on become zero. A thread's rows
-// are a multiple of eight apart, so that the chunks of all lie alike: one address in shared memory serves them.
+// Starts copying rows begin … begin + kRows of a head into a tile; rows from `end` on become zero. A thread's
+// rows are a multiple of eight apart, so their chunks have the same permutation and share one shared-memory
+// address.
 template <int kRows, int D>
 __device__ inline void copy_panels(Bf16* tile, const Bf16* head, int64_t stride, int begin, int end) {
     constexpr int kChunks = D / 8, kApart = kWgmmaThreads / kChunks;
@@ -24,8 +25,9 @@ __device__ inline void copy_panels(Bf16* tile, const Bf16* head, int64_t stride,
     const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     Bf16* const to = tile + tile::Panels<kRows>::offset(row, chunk);
     const int apart =
-        kApart * static_cast<int>(stride);  // 32 bits reach all of a sequence: the launcher has checked
-    // Where a thread has many rows, what they cost is worth code for whole tiles, though not the registers elsewhere.
+        kApart * static_cast<int>(stride);  // 32 bits are enough for all of a sequence: the launcher has
+                                            // checked
+    // With many rows per thread, separate code for whole tiles pays; otherwise its registers do not.
     if (kRows / kApart > 4 && begin + kRows <= end) {
         const Bf16* const from = head + (begin + row) * static_cast<int>(stride) + chunk * 8;
 #pragma unroll
@@ -35,36 +37,37 @@ __device__ inline void copy_panels(Bf16* tile, const Bf16* head, int64_t stride,
     }
 #pragma unroll
     for (int i = 0; i < kRows / kApart; ++i) {
-        const int at = begin + row + i * kApart;  // the last row, where none is read
+        const int at = begin + row + i * kApart;  // the last row, if none is read
         ptx::copy_async_16(to + i * kApart * 64,
                            head + min(at, end - 1) * static_cast<int>(stride) + chunk * 8, at < end ? 16 : 0);
     }
 }
 
-// The number of this thread's warp, as the compiler knows it to be the same for all its lanes.
+// Index of this thread's warp, known to the compiler to be uniform over its lanes.
 __device__ inline int warp_of_block() {
     return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// All copies of this thread are here; behind it those of all threads, for products too.
+// Waits until the copies of all threads have arrived, visible to matmuls too.
 __device__ inline void copies_are_here() {
     ptx::copy_async_wait<0>();
     wgmma::publish();
     __syncthreads();
 }
 
-// Fragments of a product's left side from its sums, rounded to bf16.
+// Fragments of a matmul's left operand from sums, rounded to bf16.
 template <int kTiles>
 __device__ inline void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTiles][4]) {
 #pragma unroll
     for (int k = 0; k < kTiles / 2; ++k) tile::pack_a(a[k], c, k);
 }
 
-// The running maximum (times scale and log2(e)) and sum of this lane's two rows.
+// Running maximum (times scale and log2(e)) and sum of this lane's two rows.
 struct Softmax {
     float maximum[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
 
-    // s: scores of a tile; becomes their probabilities but for the sum. factor: of all that was summed before.
+    // s: scores of a tile, replaced by their probabilities before division by the sum. factor: rescales all
+    // earlier sums.
     template <int kTiles>
     __device__ void take(float (&s)[kTiles][4], float (&factor)[2], float scale) {
 #pragma unroll
@@ -75,7 +78,7 @@ struct Softmax {
             highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
             highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
             const float raised = fmaxf(maximum[h], highest * scale);
-            const float base = raised == -INFINITY ? 0.0f : raised;  // nothing visible yet
+            const float base = raised == -INFINITY ? 0.0f : raised;  // no visible key yet
             factor[h] = ptx::exp2_approx(maximum[h] - base);
             maximum[h] = raised;
             float sum = 0.0f;
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     Bf16* values = shared_memory<Bf16>((kQueries + 2 * kKeys) * D * 2);  // [2]
     const Where w = where_of_queries(p, kQueries);
     const int warp = warp_of_block(), g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
-    const int group_row = warp / 4 * wgmma::kRows;  // the warpgroup's first row of the tile
+    const int group_row = warp / 4 * wgmma::kRows;  // first row of the warpgroup in the tile
     const int begin = w.tile * kQueries, end = min(begin + kQueries, p.length);
     const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
     const Bf16* k_head = k.head(w.first.key, w.column);
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const float scale = p.scale * kLog2E;
     Softmax softmax;
     float factor[2];
-    // What the warp's rows do not see of the tile at j0, where there is such a key.
+    // Masks the keys of the tile at j0 that the warp's rows do not see.
     const auto hide = [&](float(&s)[kTiles][4], int j0) {
         if (j0 + kKeys <= of_warp + 1 && j0 >= highest_low) return;
 #pragma unroll
@@ -129,7 +132,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int key = j0 + 8 * n + 2 * t + i % 2;
-                if ((key > own[i / 2]) | (key < low[i / 2])) s[n][i] = -INFINITY;  // a branch otherwise
+                if ((key > own[i / 2]) | (key < low[i / 2])) s[n][i] = -INFINITY;  // without a branch
             }
         }
     };
@@ -153,7 +156,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     }
     for (int j0 = first + kKeys; j0 < end; j0 += kKeys) {
         stage ^= 1;
-        copies_are_here();  // these keys and the values before them; all products of the other stages have ended
+        copies_are_here();  // these keys and the previous values have arrived; all matmuls on the other
+                            // stages are complete
         copy_panels<kKeys, D>(values + stage * kKeys * D, v_head, v.stride, j0, p.length);
         if (j0 + kKeys < end)
             copy_panels<kKeys, D>(keys + (stage ^ 1) * kKeys * D, k_head, k.stride, j0 + kKeys, p.length);
@@ -189,7 +193,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         if (t == 0 && own[h] < p.length)
             lse[w.head * p.rows + w.first.query + own[h]] = (softmax.maximum[h] + log2f(sum)) * kLn2;
     }
-    // A warp's own rows of the queries, which the others of its warpgroup have read before the last barrier.
+    // Own rows of the warp in the query tile. The other warps of its warpgroup read them before the last
+    // barrier.
     tile::store_rows<D, tile::Panels<kQueries>>(o.head(w.first.query, w.column), o.stride, begin, p.length,
                                                 queries, 16 * warp, sums, inverse[0], inverse[1]);
 }

@@ -1,13 +1,13 @@
-// The backward pass of attention by wgmma: an owner of keys (dk, dv) and an owner of queries (dq), each of which
-// computes the probabilities again. A tile's last products run while the next tile is waited for.
+// Attention backward by wgmma: an owner of keys (dk, dv) and an owner of queries (dq). Each recomputes the
+// probabilities. A tile's last matmuls overlap with the wait for the next tile.
 #pragma once
 
 #include "kernels/cuda/ops/attention_wgmma.cuh"
 
 namespace speedrun::attention {
 
-// dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta): all transposed, the rows of
-// a product are keys, so that P and dS go from sums into the second products' left sides.
+// dv_j = Σ_i P_ij dout_i, dk_j = scale · Σ_i dS_ij q_i with dS = P ∘ (dout vᵀ − delta). All transposed: the
+// rows of a matmul are keys, so that P and dS go from sums into the left operands of the second matmuls.
 template <int D>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     attention_backward_keys_wgmma_kernel(View<Bf16> dk, View<Bf16> dv, View<const Bf16> dout,
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const Bf16* dout_head = dout.head(w.first.query, w.column);
     const int64_t statistics = w.head * p.rows + w.first.query;
 
-    // What a thread copies of the statistics: a number of each tile of queries. Beyond the last query all are zero,
-    // and with them what they add.
+    // Statistics that a thread copies: one value per tile of queries. After the last query all are zero, and
+    // so are their contributions.
     const int own_query = static_cast<int>(threadIdx.x) % kQueries,
               array = static_cast<int>(threadIdx.x) / kQueries;
     const auto* const statistic = array == 0   ? reinterpret_cast<const int*>(lse + statistics)
@@ -60,11 +60,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     float key_sums[D / 8][4], value_sums[D / 8][4];
     const float scale = p.scale * kLog2E;
     int stage = 0;
-    // One tile of queries; its last products are under way behind it.
+    // One tile of queries. Its last matmuls are still running at the end.
     const auto step = [&]<bool kFirst>(int i0) {
         copies_are_here();
         const int next = stage == kWgmmaStages - 1 ? 0 : stage + 1;
-        if (i0 + kQueries < end) fetch(next, i0 + kQueries);  // what read that stage has been waited for
+        if (i0 + kQueries < end) fetch(next, i0 + kQueries);  // its readers have been waited for
         const Bf16* queries = stages + stage * kStage;
         const Bf16* upstream = queries + kQueries * D;
         float s[kTiles][4], ds[kTiles][4];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int column = 8 * n + 2 * t + i % 2, key = own[i / 2];
-                    if ((key > i0 + column) | (key < low_of(column))) s[n][i] = 0.0f;  // a branch otherwise
+                    if ((key > i0 + column) | (key < low_of(column))) s[n][i] = 0.0f;  // without a branch
                 }
             }
         }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     step.template operator()<true>(first);
     for (int i0 = first + kQueries; i0 < end; i0 += kQueries) step.template operator()<false>(i0);
     wgmma::wait<0>(key_sums, value_sums);
-    __syncthreads();  // nobody reads keys and values any more
+    __syncthreads();  // keys and values are no longer read
     const int row = 16 * warp_of_block();
     tile::store_rows<D, tile::Panels<kKeys>>(dv.head(w.first.key, w.column), dv.stride, begin, p.length,
                                              values, row, value_sums, 1.0f, 1.0f);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     for (int h = 0; h < 2; ++h) {
         const bool valid = own[h] < p.length;
         const int64_t at = w.head * p.rows + w.first.query + (valid ? own[h] : begin);
-        base[h] = valid ? lse[at] * kLog2E : INFINITY;  // beyond the last query P is exp2(−∞)
+        base[h] = valid ? lse[at] * kLog2E : INFINITY;  // after the last query P is exp2(−∞)
         deltas[h] = delta[at];
         low[h] = valid ? p.low(w.first, own[h]) : 0;
     }
@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     float sums[D / 8][4];
     const float scale = p.scale * kLog2E;
     int stage = 0;
-    // One tile of keys; its last product is under way behind it.
+    // One tile of keys. Its last matmul is still running at the end.
     const auto step = [&]<bool kFirst>(int j0) {
         copies_are_here();
         const int next = stage == kWgmmaStages - 1 ? 0 : stage + 1;
-        if (j0 + kKeys < end) fetch(next, j0 + kKeys);  // what read that stage has been waited for
+        if (j0 + kKeys < end) fetch(next, j0 + kKeys);  // its readers have been waited for
         const Bf16* keys = stages + stage * kStage;
         float s[kTiles][4], ds[kTiles][4];
         wgmma::begin(s, ds);
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     step.template operator()<true>(first);
     for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
     wgmma::wait<0>(sums);
-    __syncthreads();  // nobody reads queries any more
+    __syncthreads();  // queries are no longer read
     tile::store_rows<D, tile::Panels<kQueries>>(dq.head(w.first.query, w.column), dq.stride, begin, p.length,
                                                 queries, 16 * warp, sums, p.scale, p.scale);
 }

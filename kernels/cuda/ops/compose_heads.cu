@@ -1,8 +1,9 @@
-// A mix of heads' maps of attention, applied to the values of each head. A block has the 32 queries of a tile, and keeps the
-// mixed map of all their keys in shared memory. Backward: a kernel over tiles of queries, which leaves the mixed map and
-// its gradient as bands of `keys` numbers a query, and one over tiles of keys, head by head, which reads them; so that every
-// sum has one owner and a fixed order. Work: forward 2 products of a head's queries with its keys, backward 7 for the 4
-// that are counted. Legend: T tokens, H heads, D head size, S sequence length · columns of a map are the keys from the tile's first on.
+// A mix of the heads' attention maps, applied to the values of each head. A block has the 32 queries of a
+// tile and keeps the mixed map over all their keys in shared memory. Backward has a kernel over tiles of
+// queries, which stores the mixed map and its gradient as bands of `keys` values per query. A second kernel
+// over tiles of keys, head by head, reads them. So every sum has one owner and a fixed order. Work: forward 2
+// matmuls of a head's queries with its keys, backward 7 for the 4 that are counted. Legend: T tokens, H
+// heads, D head size, S sequence length · columns of a map are the keys from the first key of the tile on.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/compose_heads.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -45,11 +46,11 @@ __global__ void __launch_bounds__(kThreads, 2) compose_heads_forward_kernel(Forw
     }
 }
 
-// What the kernel over queries leaves for that over keys.
+// Output of the kernel over queries, for the kernel over keys.
 struct Kept {
-    float *mixed, *dmixed;  // [T][keys]: of query i key j at i·keys + j − i + keys − 1
+    float *mixed, *dmixed;  // [T][keys]: query i and key j are at i·keys + j − i + keys − 1
     float *lse, *u, *e;     // [T][H]
-    float* partial;         // [blocks][2][H], of weights that all tokens share
+    float* partial;         // [blocks][2][H], for weights that all tokens share
 
     Kept(float* memory, int64_t rows, const ComposeHeadsOptions& o)
         : mixed(memory),
@@ -67,7 +68,7 @@ struct Kept {
 template <class Real>
 struct BackwardArguments {
     Rows<Real> dq, dk, dv, dc, q, k, v;
-    Rows<float> dw1, dw2;  // for each token; null: partial
+    Rows<float> dw1, dw2;  // per token; null: partial
     Kept kept;
     Sizes sizes;
     bool accumulate_q, accumulate_k, accumulate_v, accumulate_w1, accumulate_w2;
@@ -79,7 +80,7 @@ __device__ __forceinline__ void give(const Rows<float>& to, int64_t token, int h
     *p = accumulate ? *p + value : value;
 }
 
-// Gradients of the mix and of w2. Warp for each of its rows.
+// Gradients of the mix and of w2. One warp per row.
 template <int W, class Real>
 __device__ inline void mix_gradients(const BackwardArguments<Real>& a, const Tile& tile, const QueryMemory& m,
                                      int cols) {
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             a.kept.mixed[band + c] = mixed[c];
             a.kept.dmixed[band + c] = dmixed[c];
         }
-        // The gradient of the norm over heads; what e was becomes that of w1.
+        // Gradient of the norm over heads; e is replaced by the gradient of w1.
         const float rstd = rstd_of(s, token);
         float along = 0.0f;
         for (int h = lane_index(); h < s.heads; h += sizes::kWarp)
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-// Maps of this kernel lie turned, a row for each query: what the bands give to a warp are then adjacent keys.
+// Maps of this kernel are transposed, one row per query: a warp then reads adjacent keys from the bands.
 constexpr int kTurnedPitch = kTile + 4;
 
 template <class Real, int W>
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, 2) compose_heads_backward_keys_kerne
     }
 }
 
-// Calls body.template operator()<W>(): 4 where no four columns are of two heads and all may be read together.
+// Calls body.template operator()<W>(): 4 if no four columns span two heads and all tensors are aligned.
 template <class Body>
 void with_fours(const ComposeHeadsOptions& o, std::initializer_list<Tensor> tensors, Body&& body) {
     if (o.head_dim % 4 == 0 && aligned_rows(4, tensors)) return body.template operator()<4>();

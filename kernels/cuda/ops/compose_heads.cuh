@@ -1,7 +1,8 @@
-// What the kernels of compose_heads share: a block's rows and those that they meet, and the mixed map of a tile of queries,
-// which forward applies to values and backward needs again.
+// Common code of the compose_heads kernels: the rows of a block, the rows of the other side, and the mixed
+// map of a tile of queries. Forward applies it to values; backward recomputes it.
 //
-// Legend: T tokens, H heads · cols columns of a map, which are keys from the tile's first on · W as in the products.
+// Legend: T tokens, H heads · cols columns of a map: the keys from the first key of the tile on · W as in the
+// matmuls.
 #pragma once
 
 #include "kernels/cuda/ops/compose_heads_products.cuh"
@@ -9,10 +10,10 @@
 
 namespace speedrun::composed {
 
-// One number for each head, or one for each head of each token.
+// One weight per head, or one per head and token.
 struct Weights {
     float* data;
-    int64_t stride;  // 0: for all tokens
+    int64_t stride;  // 0: shared by all tokens
 
     explicit Weights(const Tensor& w) : data(w.as<float>()), stride(w.rank == 2 ? w.row_stride : 0) {}
     __device__ __forceinline__ float at(int64_t row, int head) const { return data[row * stride + head]; }
@@ -36,17 +37,18 @@ struct Sizes {
           scale(a.options.scale),
           epsilon(a.options.epsilon) {}
     __host__ __device__ int tiles() const { return (length + kTile - 1) / kTile; }
-    // Rows of a tile, and all that see them or that they see.
+    // Maximum rows of the other side for a tile: the keys that its queries see, or the queries that see its
+    // keys.
     __host__ __device__ int most_columns() const {
         return padded(length < kTile + keys - 1 ? length : kTile + keys - 1);
     }
 };
 
-// A block's rows, and those that they meet.
+// Rows of a block, and the rows of the other side that they see or that see them.
 struct Tile {
     int64_t begin;  // first row
     int count;
-    int64_t other;  // first key of a tile of queries, query of one of keys
+    int64_t other;  // first key (tile of queries) or first query (tile of keys)
     int others;
 
     __device__ Tile(const Sizes& s, bool of_queries) {
@@ -72,7 +74,7 @@ __device__ __forceinline__ int64_t low_of(const Sizes& s, int64_t query) {
     return recent > document ? recent : document;
 }
 
-// Calls body(row) for each of the tile's rows that the thread's warp has.
+// Calls body(row) for each row of the tile that belongs to the thread's warp.
 template <class Body>
 __device__ __forceinline__ void for_rows_of_warp(const Tile& tile, Body&& body) {
     for (int r = 0; r < kRowsOfWarp; ++r) {
@@ -91,7 +93,7 @@ __device__ __forceinline__ float rstd_of(const Sizes& s, int64_t token) {
     return rsqrtf(warp_sum(square) / static_cast<float>(s.heads) + s.epsilon);
 }
 
-// What a block over queries has in shared memory, in floats from its start.
+// Shared memory of a block over queries: offsets in floats.
 struct QueryMemory {
     int pitch, map, mixed, dmixed, lse, e, dw2;
 
@@ -111,7 +113,8 @@ struct QueryMemory {
     }
 };
 
-// The scores of a row become probabilities, of which u times each is added to the mix. Warp. Returns log Σ exp.
+// Softmax of a row of scores in place, unnormalized; adds u times the probabilities to the mix. Returns log Σ
+// exp. Warp.
 template <class Row>
 __device__ __forceinline__ float soften(Row scores, Row mixed, int first, int end, int cols, float u) {
     float largest = -INFINITY;
@@ -130,11 +133,11 @@ __device__ __forceinline__ float soften(Row scores, Row mixed, int first, int en
     return total > 0.0f ? largest + logf(total) : 0.0f;
 }
 
-// All rows' mixes of maps; keep_lse: and the logarithms that backward needs.
+// Mixed maps of all rows. keep_lse: also stores the log-sums for backward.
 template <int W, class Real>
 __device__ inline void mix_maps(const Sizes& s, const Tile& tile, const QueryMemory& m, const Rows<Real>& q,
                                 const Rows<Real>& k, int cols, bool keep_lse) {
-    for (int r = 0; r < kRowsOfWarp; ++r) {  // those that no query has too: combine() multiplies by all
+    for (int r = 0; r < kRowsOfWarp; ++r) {  // all rows, as combine() reads rows without a query too
         const auto mixed = m.row(m.mixed, warp_index() * kRowsOfWarp + r);
         for (int c = lane_index(); c < cols; c += sizes::kWarp) mixed[c] = 0.0f;
     }

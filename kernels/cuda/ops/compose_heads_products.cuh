@@ -1,8 +1,8 @@
-// The two products of which compose_heads is made, in f32 on tiles of 32 rows: of rows of two tensors with each other, and of
-// a map that lies in shared memory with rows of a tensor. A thread has two rows by four columns; what it multiplies lies as
-// f32 in shared memory and is read 16 bytes at a time.
+// The two matmuls of compose_heads, in f32 on tiles of 32 rows: rows of two tensors (dots), and a map in
+// shared memory times rows of a tensor (combine). A thread has two rows by four columns. Operands are staged
+// as f32 in shared memory and read 16 bytes at a time.
 //
-// Legend: W elements that are loaded at once, 4 or 1 · cols columns of a map, a multiple of kDepth.
+// Legend: W elements per load, 4 or 1 · cols columns of a map, a multiple of kDepth.
 #pragma once
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -11,19 +11,19 @@
 namespace speedrun::composed {
 
 constexpr int kTile = 32, kThreads = 256, kSide = 16;  // threads: kSide × kSide
-constexpr int kColumns = 64, kDepth = 32;              // of a step
-constexpr int kPitch = kDepth + 4;  // of staged rows: 8 lanes' words of 16 bytes in 32 banks
+constexpr int kColumns = 64, kDepth = 32;              // tile size per step
+constexpr int kPitch = kDepth + 4;  // pitch of staged rows: 16-byte words of 8 lanes use 32 banks
 constexpr int kWidePitch = kColumns + 4;
 constexpr int kRowsOfWarp = kTile / (kThreads / sizes::kWarp);
 
-// Floats of shared memory that both stage rows in, from its start.
+// Floats of shared memory, from its start, in which both matmuls stage rows.
 constexpr int kStaged = (kTile + kColumns) * kPitch;
 static_assert(kDepth * kWidePitch <= kStaged);
 
 __host__ __device__ constexpr int padded(int cols) {
     return (cols + kDepth - 1) / kDepth * kDepth;
 }
-// Two rows apart are 8 banks.
+// Two rows are 8 banks apart.
 __host__ __device__ constexpr int pitch_of_map(int cols) {
     return padded(cols) + 4;
 }
@@ -31,14 +31,14 @@ __host__ __device__ constexpr int pitch_of_map(int cols) {
 // Columns of one head in some rows of a tensor.
 template <class Real>
 struct HeadRows {
-    const Real* data;  // of the first
+    const Real* data;  // first element
     int64_t stride;
     int count, dim;
 
     HeadRows() = default;
     __device__ HeadRows(const Rows<Real>& x, int64_t first, int rows, int head, int head_dim)
         : data(x.at(first, int64_t{head} * head_dim)), stride(x.stride), count(rows), dim(head_dim) {}
-    // Four elements; zeros where there are none.
+    // Loads four elements; zero outside the rows or columns.
     template <int W>
     __device__ __forceinline__ Vector<4> load(int row, int d) const {
         if constexpr (W == 4) {
@@ -54,7 +54,8 @@ struct HeadRows {
     }
 };
 
-// Stages `rows` rows of `depth` columns from d0 on, a multiple of four apart by `pitch`.
+// Stages kRows rows and kCols columns, from row `first` and column d0 on, with this pitch (a multiple of
+// four).
 template <int W, int kRows, int kCols, class Real>
 __device__ __forceinline__ void stage(int64_t offset, int pitch, const HeadRows<Real>& x, int first, int d0) {
     constexpr int kOfRow = kCols / 4;
@@ -66,8 +67,8 @@ __device__ __forceinline__ void stage(int64_t offset, int pitch, const HeadRows<
     }
 }
 
-// map[r][c] = factor·(row r of x)·(row c of y), or map[c][r]. The map's rows are `pitch` apart; it lies `map` floats into
-// shared memory. All threads; afterwards a barrier has to come before anybody reads.
+// map[r][c] = factor·(row r of x)·(row c of y), or map[c][r] if transposed. The map has this pitch and begins
+// `map` floats into shared memory. Called by all threads; a barrier must follow before the map is read.
 template <int W, bool kTransposed, class Real>
 __device__ inline void dots(int map, int pitch, const HeadRows<Real>& x, const HeadRows<Real>& y, int cols,
                             float factor) {
@@ -78,7 +79,7 @@ __device__ inline void dots(int map, int pitch, const HeadRows<Real>& x, const H
     for (int c0 = 0; c0 < cols; c0 += kColumns) {
         float sums[2][4] = {};
         for (int d0 = 0; d0 < x.dim; d0 += kDepth) {
-            __syncthreads();  // nobody reads what was staged before
+            __syncthreads();  // earlier staged rows are no longer read
             stage<W, kTile, kDepth>(0, kPitch, x, 0, d0);
             stage<W, kColumns, kDepth>(kTile * kPitch, kPitch, y, c0, d0);
             __syncthreads();
@@ -109,7 +110,8 @@ __device__ inline void dots(int map, int pitch, const HeadRows<Real>& x, const H
     }
 }
 
-// sums = rows 2·ty, 2·ty + 1 and columns d0 + 4·tx … of map·y, the map as dots() leaves it. All threads.
+// sums = rows 2·ty, 2·ty + 1 and columns d0 + 4·tx … of map·y, for a map written by dots(). Called by all
+// threads.
 template <int W, bool kTransposed, class Real>
 __device__ inline void combine(Vector<4> (&sums)[2], int map, int pitch, const HeadRows<Real>& y, int cols,
                                int d0) {
@@ -123,7 +125,7 @@ __device__ inline void combine(Vector<4> (&sums)[2], int map, int pitch, const H
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < kDepth; j += 4) {
-            Vector<4> w[2];  // of the rows
+            Vector<4> w[2];  // map values of the two rows
             if constexpr (kTransposed) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -155,7 +157,7 @@ struct HeadOutput {
     int count, head, dim;
     bool accumulate;
 
-    // A thread's columns from d on of a row, times factor.
+    // Writes factor·sums to a thread's four columns from d on of a row.
     template <int W>
     __device__ __forceinline__ void put(int row, int d, const Vector<4>& sums, float factor) const {
         if (row >= count || d >= dim) return;

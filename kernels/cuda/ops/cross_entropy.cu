@@ -1,18 +1,19 @@
-// Cross-entropy, losses and gradients in one kernel, a block per row.
+// Cross-entropy: losses and gradients in one kernel, one block per row.
 //
-// With a softcap c the capped logits lie in ±c, so c stands in for the maximum and one pass sums the
-// exponentials. With g = 1/(e^(2(z + shift)/d) + 1): c·tanh((z + shift)/d) − c = −2c·g, and the cap's slope
-// c/d·(1 − tanh²) = c/d·4g·(1 − g), without cancellation above. The products e^(−2c·g)·g·(1 − g) wait in shared memory for the sum: those
-// of the first chunks of the row, as many as leave room for a second block on the multiprocessor, which loads
-// while this one stores. The others are read again (from L2) and computed again, to the same bits. Without a
-// softcap (or with a large one): the maximum is kept as the row is read, sums are rescaled when it rises, and
-// the gradient reads the row again.
+// With a softcap c the capped logits are within ±c, so c replaces the maximum and one pass sums the
+// exponentials. With g = 1/(e^(2(z + shift)/d) + 1): c·tanh((z + shift)/d) − c = −2c·g. The cap's slope is
+// c/d·(1 − tanh²) = c/d·4g·(1 − g), without cancellation for large z. The terms e^(−2c·g)·g·(1 − g) of the
+// first chunks of a row are cached in shared memory until the sum is known. The cache leaves room for a
+// second block per multiprocessor, which loads while this one stores. Other chunks are reloaded (from L2) and
+// recomputed, to the same bits. Without a softcap, or with a large one, the maximum is updated while the row
+// is read, and sums are rescaled when it rises. The gradient pass then reads the row again.
 //
-// Gradients in 8 bits are transposed by the blocks too, behind their rows: finished_rows.cuh.
+// The blocks also transpose FP8 gradients, after their rows: finished_rows.cuh.
 //
-// Floor, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient, T·V·(b + 2) with 8 bits. With softcap 3
-// special-function operations an element and pass: up to 6·T·V / (16 per clock and SM). Legend: T rows, V
-// columns of which the first `vocab` are real · W elements of a chunk · z a logit · c softcap.
+// Roofline bound, real of b bytes: 2·T·V·b (logits read, dlogits written), T·V·b without gradient, T·V·(b +
+// 2) with FP8 gradients. With softcap 3 special-function operations per element and pass: up to 6·T·V / (16
+// per clock and SM). Legend: T rows, V columns of which the first `vocab` are valid · W elements of a chunk ·
+// z a logit · c softcap.
 #include <algorithm>
 #include <limits>
 
@@ -27,7 +28,7 @@ namespace speedrun {
 namespace cross_entropy_cu {
 namespace {
 
-// bounded: capped so low that the cap stands in for the maximum.
+// bounded: the cap is so low that it replaces the maximum.
 enum class Method : uint8_t { bounded, online };
 
 template <class Real, class Out>
@@ -36,7 +37,7 @@ struct Arguments {
     loss::Gradients<Real, Out> dlogits;
     Rows<Real> logits;
     const int32_t* targets;
-    int64_t target_stride;  // from one target of a row to the next
+    int64_t target_stride;  // stride between targets of a row
     const float* weights;   // null: one target
     int num_targets;
     int64_t vocab, padded;
@@ -47,8 +48,8 @@ struct Arguments {
 
 using loss::block_threads, loss::exp_approx, loss::kTwiceLog2E;
 
-// The values of a row's first `chunks` chunks between the passes. Vectors of four lie `chunks` apart, so that
-// neighbouring threads touch neighbouring words.
+// Cached values of a row's first `chunks` chunks. Vectors of four are `chunks` apart, so that adjacent
+// threads access adjacent words.
 template <int W>
 struct Cache {
     static constexpr int kPart = W < 4 ? W : 4;
@@ -57,8 +58,8 @@ struct Cache {
     };
     int64_t chunks;
 
-    // The number of a row's chunks that a block keeps in `bytes` of shared memory: all of them if they fit,
-    // else a multiple of the warp's size.
+    // Number of chunks of a row that fit `bytes` of shared memory: all of them, else a multiple of the warp
+    // size.
     static int64_t chunks_of(int64_t row_chunks, int64_t bytes) {
         const int64_t room = bytes / (W * int64_t{sizeof(float)});
         return row_chunks <= room ? row_chunks : room / sizes::kWarp * sizes::kWarp;
@@ -87,8 +88,8 @@ struct Cache {
     }
 };
 
-// What a thread knows of a row's targets: one that it takes the loss of (-1: none), with its weight; the weight of all; and
-// by a bit for each those whose chunk it stores.
+// Targets of a row, per thread: the one whose loss the thread adds (-1: none) and its weight; the sum of all
+// weights; and a bit for each target whose chunk the thread stores.
 struct RowTargets {
     int32_t target = -1;
     float own = 0.0f, weight = 0.0f;
@@ -115,7 +116,7 @@ __device__ __forceinline__ RowTargets several_targets(const Arguments& a, int64_
     return all;
 }
 
-// Out: what dlogits are.
+// Out: element type of dlogits.
 template <class Real, class Out, int W, Method kMethod, bool kSeveral>
 __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t row, int64_t chunks,
                                          const Cache<W>& cache) {
@@ -140,13 +141,13 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
         return;
     }
     const Real* const in = a.logits.at(row);
-    // Before dlogits, which may be the same memory, are written.
+    // Load before dlogits, which may alias logits, are written.
     const float target_logit = kSeveral && target < 0 ? 0.0f : to_float(in[target]);
     const loss::Cap cap = a.cap;
     const bool capped = !kOnline || cap.cap > 0.0f;
     const float exponent = -kTwiceLog2E * cap.cap;  // −2c·log₂e
 
-    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
+    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // partial results of this thread
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         const Chunk<W> part = chunk_at(chunk, a.vocab);
         Vector<W> z = part.load(in + chunk * W);
@@ -155,7 +156,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
 #pragma unroll
             for (int i = 0; i < W; ++i) {
                 if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
-                if (i < part.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, but the sum keeps it
+                if (i < part.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
             }
             sum *= exp_approx(maximum - highest);
             maximum = highest;
@@ -176,13 +177,13 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
 
     const float target_gap = capped ? cap.gap(target_logit) : 0.0f;
     const float target_capped = capped ? cap.cap * (1.0f - 2.0f * target_gap) : target_logit;
-    // log(Σ exp(z − top)) + top − z of the target. Without a running maximum the softcap takes its place,
-    // which no capped logit exceeds: the target's stays 2·softcap·target_gap below it.
+    // log(Σ exp(z − top)) + top − z of the target. Without a running maximum, top is the softcap, which no
+    // capped logit exceeds. The target's capped logit is 2·softcap·target_gap below it.
     const auto loss = [&] {
         return logf(total) + (kOnline ? top - target_capped : 2.0f * cap.cap * target_gap);
     };
     if constexpr (kSeveral) {
-        if (warp_index() == 0) {  // which has them all
+        if (warp_index() == 0) {  // warp 0 has all targets
             const float sum_of_losses = warp_sum(target < 0 ? 0.0f : all.own * loss());
             if (threadIdx.x == 0) a.losses[row] = sum_of_losses;
         }
@@ -193,7 +194,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
     const loss::GradientRow<Real, Out> out = a.dlogits.row(row);
     const float scaled = kSeveral ? a.gradient_scale * all.weight : a.gradient_scale;
     const float factor = (kOnline ? 1.0f : 4.0f) * (cap.slope * scaled) / total;
-    // Exponential times slope; what the sum has to come into yet, as the cache has it.
+    // Exponential times slope, before multiplication by the sum's factor, as cached.
     const auto term = [&](float z) {
         if (!capped) return exp_approx(z - top);
         const float g = cap.gap(z), slope = g * (1.0f - g);
@@ -225,14 +226,15 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
         }
         out.store(chunk * W, chunk_at(chunk, a.padded), d);
     }
-    // The target's own, by the thread that has stored its chunk; of several it has had them before.
+    // Corrects the target's gradient, in the thread that has stored its chunk. With several targets it has
+    // been added before.
     if (!kSeveral && threadIdx.x == target / W % blockDim.x) {
         const float slope = capped ? cap.slope * (4.0f * target_gap * (1.0f - target_gap)) : 1.0f;
         out.store_one(target, term(target_logit) * factor - a.gradient_scale * slope);
     }
 }
 
-// finished: of 8 bits.
+// finished: only for FP8 gradients.
 template <class Real, class Out, int W, Method kMethod, bool kSeveral>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_kernel(Arguments<Real, Out> a, int64_t chunks, Cache<W> cache, FinishedRows finished) {

@@ -1,4 +1,4 @@
-// What the kernels of the loss share: exponentials, the softcap by its gap, and threads for a row.
+// Common code of the loss kernels: exponentials, the softcap through g, and threads per row.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,14 @@
 
 namespace speedrun::loss {
 
-// e^x, a rounding of x·log₂e away from it; 0 where that is not a normal number.
+// e^x, with one extra rounding of x·log₂e; 0 where the result is subnormal.
 __device__ __forceinline__ float exp_approx(float x) {
     return ptx::exp2_approx(x * 1.4426950408889634f);
 }
 constexpr float kTwiceLog2E = 2.8853900817779268f;
-// A softcap as the kernels take it, for a logit x: with g = 1/(e^(2(x + shift)/d) + 1), e^x may be infinite,
-// c·tanh((x + shift)/d) = c·(1 − 2g), and its slope by x is c/d·4g·(1 − g). Without a cap: c = scale = 0 and slope 1.
+// Softcap for a logit x, with g = 1/(e^(2(x + shift)/d) + 1), where the exponential may be infinite.
+// c·tanh((x + shift)/d) = c·(1 − 2g), and its slope in x is c/d·4g·(1 − g). Without a cap: c = scale = 0 and
+// slope 1.
 struct Cap {
     float cap, scale, offset, slope;  // c, 2·log₂e/d, shift·scale, c/d
 
@@ -32,14 +33,15 @@ struct Cap {
     }
 };
 
-// Where a row's gradients go: as what logits are, or (E5m2) rounded to that and then, times 1/scale, to 8 bits.
+// Destination of a row's gradients. Their type is that of the logits; E5m2: rounded to that type, multiplied
+// by 1/scale, then rounded to FP8.
 template <class Real, class Out>
 struct GradientRow {
     Out* out;
     float inverse;
 
     __device__ __forceinline__ float scaled(float d) const { return to_float(from_float<Real>(d)) * inverse; }
-    // W elements from `col` on, or as many as there are; in 8 bits always all.
+    // Stores W elements from `col` on, or the remaining ones. FP8: always all W.
     template <int W>
     __device__ __forceinline__ void store(int64_t col, const Chunk<W>& chunk, const Vector<W>& d) const {
         if constexpr (std::is_same_v<Out, E5m2>) {
@@ -66,7 +68,7 @@ struct GradientRow {
 template <class Real, class Out>
 struct Gradients {
     Rows<Out> rows;
-    const float* scale;  // of 8 bits; 0 gives zeros
+    const float* scale;  // FP8 only; 0 gives zeros
 
     template <class Operation>
     explicit Gradients(const Operation& a) : rows(a.dlogits), scale(a.scale.template as<float>()) {}
@@ -77,15 +79,15 @@ struct Gradients {
     }
 };
 
-// The least number of threads that go over a row in as few rounds as kLossThreads would.
+// Smallest number of threads that processes a row in the same number of rounds as kLossThreads.
 inline int block_threads(int64_t chunks) {
     const int64_t rounds = std::max<int64_t>(1, (chunks + sizes::kLossThreads - 1) / sizes::kLossThreads);
     const int64_t threads = std::max<int64_t>(1, (chunks + rounds - 1) / rounds);
     return static_cast<int>((threads + sizes::kWarp - 1) / sizes::kWarp * sizes::kWarp);
 }
 
-// Calls body.template operator()<Out, W>() with what dlogits are and the elements that a thread handles at once. Rows of 8 bits
-// are always aligned.
+// Calls body.template operator()<Out, W>() with the type of dlogits and the elements per access. FP8 rows are
+// always aligned.
 template <class Real, class Operation, class Body>
 void with_gradients(const Operation& a, Body&& body) {
     constexpr int kWidth = kVectorWidth<Real>;

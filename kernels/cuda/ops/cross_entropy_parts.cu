@@ -1,15 +1,16 @@
-// Cross-entropy of a vocabulary in parts: first what a part knows of each row, then, of what all parts know, losses and the
-// part's own gradient. A block per row in both; the exponentials of cross_entropy.cu, where the softcap is explained.
+// Cross-entropy of a vocabulary split into parts. The first kernel reduces each row within a part. The second
+// merges the results of all parts and computes losses and the part's gradient. One block per row in both;
+// exponentials as in cross_entropy.cu, which explains the softcap.
 //
-// The first kernel reads a row once: with a low softcap c, which no capped logit exceeds, c stands in for the maximum; without,
-// sums are rescaled when the maximum rises. In the second every thread merges the parts' numbers by itself, in order of the
-// parts: a few words that the block's threads read together, and nobody waits. L being known, a gradient needs no more than
-// its own logit: one pass. All parts compute the same losses from the same numbers, to the bit.
+// The first kernel reads a row once. With a low softcap c, which no capped logit exceeds, c replaces the
+// maximum; otherwise sums are rescaled when the maximum rises. In the second kernel every thread merges the
+// parts' results itself, in the order of the parts: a few words, without a barrier. As L is known, a gradient
+// needs only its own logit: one pass. All parts compute the same losses from the same values, to the bit.
 //
-// Floor, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), T·V·(b + 2) with
-// gradients in 8 bits and transposed (finished_rows.cuh), 8·P·T without gradient. With softcap 3
-// special-function operations an element and pass. Legend: T rows, V columns of which the first `vocab` are real, from the id
-// `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
+// Roofline bound, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), or T·V·(b + 2) with
+// transposed FP8 gradients (finished_rows.cuh), or 8·P·T without gradient. With softcap 3 special-function
+// operations per element and pass. Legend: T rows, V columns of which the first `vocab` are valid, from the
+// id `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
 #include <limits>
 
 #include "kernels/cuda/blocks/architecture.h"
@@ -26,13 +27,13 @@ namespace {
 
 using loss::block_threads, loss::exp_approx, loss::Gradients, loss::GradientRow, loss::kTwiceLog2E;
 
-// bounded: capped so low that the cap stands in for the maximum.
+// bounded: the cap is so low that it replaces the maximum.
 enum class PartMethod : uint8_t { bounded, online };
 
-// What rows are to predict, of all parts, and which columns this part has.
+// Targets of the rows, over all parts, and the columns of this part.
 struct PartTargets {
     const int32_t* ids;
-    int64_t stride;        // from one target of a row to the next
+    int64_t stride;        // stride between targets of a row
     const float* weights;  // null: one target
     int count;
     int64_t first, vocab, whole_vocab;
@@ -48,7 +49,7 @@ struct PartTargets {
           whole_vocab(a.whole_vocab_size) {}
     __device__ __forceinline__ int32_t id(int k, int64_t row) const { return ids[k * stride + row]; }
     __device__ __forceinline__ float weight(int k) const { return weights ? weights[k] : 1.0f; }
-    // The column of an id; −1 where another part has it.
+    // Column of an id; −1 if it is in another part.
     __device__ __forceinline__ int column(int32_t id) const {
         const int64_t at = id - first;
         return id >= 0 && at >= 0 && at < vocab ? static_cast<int>(at) : -1;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     const Real* const in = logits.at(row);
     const bool capped = !kOnline || cap.cap > 0.0f;
     const float exponent = -kTwiceLog2E * cap.cap;
-    // A thread for each target, in one warp. Asked for before the row, so that it is there when the row is.
+    // One thread per target, in one warp. Loaded before the row, to overlap with it.
     float target_logit = 0.0f, target_weight = 0.0f;
     if (const int k = static_cast<int>(threadIdx.x); k < targets.count) {
         const int column = targets.column(targets.id(k, row));
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         }
     }
 
-    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // of this thread
+    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // partial results of this thread
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
         Vector<W> z = elements.load(in + chunk * W);
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
 #pragma unroll
             for (int i = 0; i < W; ++i) {
                 if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
-                if (i < elements.count) highest = fmaxf(highest, z[i]);  // leaves a NaN out, the sum keeps it
+                if (i < elements.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
             }
             sum *= exp_approx(maximum - highest);
             maximum = highest;
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     const float z = capped ? cap.cap * (1.0f - 2.0f * cap.gap(target_logit)) : target_logit;
     const float of_targets = warp_sum(target_weight * z);
     if (threadIdx.x != 0) return;
-    part[2 * row] = logf(total) + top;  // −∞ where there is no column
+    part[2 * row] = logf(total) + top;  // −∞ for a part without columns
     part[2 * row + 1] = of_targets;
 }
 
@@ -129,24 +130,24 @@ struct OfPartsArguments {
     float gradient_scale;
 };
 
-// What all parts know together: L, and what the targets add up to.
+// Merged results of all parts: L, and the weighted sum of the targets' logits.
 struct Merged {
     float log_sum, targets;
 };
 template <class Arguments>
 __device__ __forceinline__ Merged merge(const Arguments& a, int64_t row) {
     const float* const of = a.parts + 2 * row;
-    const int64_t next = 2 * a.rows;  // from a part to the next
+    const int64_t next = 2 * a.rows;  // stride between parts
     float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f, targets = 0.0f;
     for (int64_t p = 0; p < a.num_parts; ++p) highest = fmaxf(highest, of[p * next]);
     for (int64_t p = 0; p < a.num_parts; ++p) {
-        sum += exp_approx(of[p * next] - highest);  // a NaN stays
+        sum += exp_approx(of[p * next] - highest);  // NaN propagates
         targets += of[p * next + 1];
     }
     return {logf(sum) + highest, targets};
 }
 
-// Weight of those of a row's targets that count; by a bit for each those whose chunk this thread stores.
+// Weight of the valid targets of a row, and a bit for each target whose chunk this thread stores.
 struct Counted {
     float weight = 0.0f;
     uint32_t stored_here = 0;
@@ -214,17 +215,18 @@ __device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& 
 #pragma unroll
             for (int i = 0; i < W; ++i) d[i] -= i == column % W ? share : 0.0f;
         }
-        // dlogits may be logits: nobody else reads this chunk.
+        // dlogits may alias logits: no other thread reads this chunk.
         out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), d);
     }
 }
 
-// Blocks that registers are to allow on a multiprocessor. Nothing is kept in shared memory, and registers left to the compiler would
-// hold many parts at once, which are few. On sm_100 what finishes rows of 8 bits spills where there are three.
+// Blocks per multiprocessor for which registers are limited. Shared memory is unused, and without a limit the
+// compiler would keep many parts in registers, although there are few. On sm_100 the transposition of FP8
+// rows spills with three.
 template <class Out>
 constexpr int kBlocks = kSm100&& std::is_same_v<Out, E5m2> ? 2 : 3;
 
-// chunks: of a row of dlogits, none where no gradient is wanted; finished: of 8 bits.
+// chunks: of a row of dlogits, 0 without gradient. finished: only for FP8 gradients.
 template <class Real, class Out, int W, bool kCapped>
 __global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
     cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,

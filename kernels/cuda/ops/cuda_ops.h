@@ -1,8 +1,9 @@
 // CudaOps: the operations of kernels/ops/ops.h as hand-written CUDA kernels. One .cu per operation family,
-// same stem as its CPU twin. Under SPEEDRUN_SIMT the same class runs on a device of tests/simt.
+// with the name of its CPU counterpart. With SPEEDRUN_SIMT the same class runs on a device of tests/simt.
 //
-// What the host cannot see without waiting cannot throw: an index outside its table gives NaN (embedding
-// forward, cross-entropy) or is left out (sort_ids and embedding backward); foreign memory is never touched.
+// Errors that the host cannot detect without waiting do not throw. An index outside its table gives NaN
+// (embedding forward, cross-entropy) or is skipped (sort_ids and embedding backward). Foreign memory is never
+// accessed.
 #pragma once
 
 #include <memory>
@@ -16,8 +17,8 @@ namespace speedrun {
 
 class CudaOps final : public Ops {
   public:
-    // The libraries take the matrix products and the attention that they can, ahead of the hand-written
-    // kernels; either may be null.
+    // Libraries run the matmuls and the attention that they support; the hand-written kernels run the rest.
+    // Either may be null.
     explicit CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
                      std::unique_ptr<AttentionLibrary> attention = nullptr);
     ~CudaOps() override;
@@ -28,18 +29,18 @@ class CudaOps final : public Ops {
   private:
     SPEEDRUN_EACH_OP(SPEEDRUN_OVERRIDE_OP)
 
-    // Scratch memory of at least this many bytes for work on this stream, aligned to 256; one piece per
-    // stream, used by one operation at a time, holding nothing from one call to the next. Grows (and then
-    // waits for the stream) only while shapes are new. Under SPEEDRUN_SIMT each call poisons it.
+    // Scratch memory of at least `bytes` for work on this stream, aligned to 256. One piece per stream, used
+    // by one operation at a time; its contents do not survive a call. Grows (and then waits for the stream)
+    // only for new shapes. With SPEEDRUN_SIMT each call poisons it.
     void* workspace(Stream& stream, int64_t bytes);
-    // The gradients of gain and bias, where they are wanted. norm.cu.
+    // Gradients of gain and bias, if requested. norm.cu.
     void norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
                          bool accumulate, NormKind kind, Stream& stream);
-    // Gradients of coefficients that are one number, from the sums of blocks, partial[j][block]. weighted_sum.cu.
+    // Gradients of scalar coefficients, from the sums of blocks, partial[j][block]. weighted_sum.cu.
     void finish_coefficients(const op::WeightedSumBackward& a, const float* partial, int64_t blocks,
                              Stream& stream);
-    // The start of polar_express, in place: every matrix of x (real [n,R,C]) over 1.02·‖X‖_F + epsilon. Uses the
-    // workspace of the stream. muon.cu.
+    // First step of polar_express, in place: divides every matrix of x (real [n,R,C]) by 1.02·‖X‖_F +
+    // epsilon. Uses the workspace of the stream. muon.cu.
     void polar_normalize(Tensor x, float epsilon, Stream& stream);
 
     std::unique_ptr<MatmulLibrary> library_;
@@ -48,7 +49,7 @@ class CudaOps final : public Ops {
     int64_t flops_ = 0;
 };
 
-// The operations on a CUDA device (or on one of tests/simt), which must outlive them.
+// Operations on a CUDA device (or on one of tests/simt), which must outlive them.
 std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
                                    std::unique_ptr<AttentionLibrary> attention = nullptr);
 
@@ -62,7 +63,7 @@ void with_real(DType dtype, Body&& body) {
     throw_internal("a real (f32 or bf16) tensor is needed, not {}", name_of(dtype));
 }
 
-// Calls body.template operator()<W>() with the elements of this type that a thread handles at once.
+// Calls body.template operator()<W>() with the number of elements of this type per thread.
 template <class Real, class Body>
 void with_width(bool aligned, Body&& body) {
     if (aligned) return body.template operator()<16 / static_cast<int>(sizeof(Real))>();

@@ -1,13 +1,14 @@
-// Embedding lookup, and its gradient without atomics on floats. Tokens come sorted by their id (sort_ids.cu),
-// and one block per distinct id adds the rows of its run in order. So that no block waits for the run of a
-// frequent token, segments of 64 sorted tokens that all have one id are added first, a block each, and enter
-// their run as partial sums: a block adds less than two segments of rows, and T/64 partial sums at most. The
-// order of each sum depends on the ids alone.
+// Embedding lookup, and its gradient without floating-point atomics. Tokens are sorted by id (sort_ids.cu),
+// and one block per distinct id adds the rows of its run in order. Long runs of frequent tokens are split:
+// segments of 64 sorted tokens with one id are summed first, one block each, and enter their run as partial
+// sums. So a block adds less than two segments of rows, and at most T/64 partial sums. The order of each sum
+// depends on the ids alone.
 //
-// Floor, real of b bytes: forward 2·T·C·b (3 with positions; signs T·C/8 more, of a table that stays in L2); backward T·C·b read + 8·C bytes for each
-// distinct id, and 8·C for each whole segment; where it overwrites, 4·V·C more for the rows that no token
-// has. Legend: T tokens, C columns, V rows of the table · key = id, or V where it lies outside the table or somebody else has
-// the row (such tokens come last and are left out) · W elements of a chunk.
+// Roofline bound, real of b bytes: forward 2·T·C·b (3 with positions; signs T·C/8 more, from a table in L2).
+// Backward T·C·b read + 8·C bytes per distinct id, and 8·C per whole segment; without accumulation 4·V·C more
+// for the rows without tokens. Legend: T tokens, C columns, V rows of the table · key = id, or V if it is
+// outside the table or another rank has the row (such tokens are sorted last and skipped) · W elements of a
+// chunk.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/vector.cuh"
@@ -18,7 +19,7 @@ namespace speedrun {
 namespace embedding_cu {
 namespace {
 
-// Which signs of a token's row change. Without kSigned it is empty, and none does.
+// Signs to flip in a token's row. Without kSigned it is empty, and no sign changes.
 template <bool kSigned>
 struct Signs {
     explicit Signs(const op::RowSigns& /*signs*/) {}
@@ -34,7 +35,7 @@ struct Signs<true> {
     explicit Signs(const op::RowSigns& signs)
         : bits(signs.bits), row(signs.row.as<int32_t>()), rows(signs.bits.rows()) {}
     __device__ __forceinline__ bool has(int64_t token) const { return row[token] >= 0 && row[token] < rows; }
-    // Those of columns from this one on, the first being the lowest bit; of a row that is none, 0.
+    // Sign bits of the columns from `col` on, lowest bit first; 0 for a token without a row.
     __device__ __forceinline__ unsigned bits_of(int64_t token, int64_t col) const {
         return has(token) ? *bits.at(row[token], col / 32) >> (col % 32) : 0;
     }
@@ -51,7 +52,7 @@ struct Lookup {
     Rows<Real> out, table, position_table;
     const int32_t *index, *position;  // position: null without position_table
     int64_t table_rows, position_rows;
-    bool others;  // the id behind the table's last is a row that somebody else has
+    bool others;  // id == table rows marks a row of another rank
     Signs<kSigned> signs;
 
     template <int W>
@@ -98,7 +99,7 @@ struct Sorted {
     int64_t count;
 };
 
-// Rows, and what signs they are to be read with.
+// Rows, and the signs to read them with.
 template <class Real, bool kSigned>
 struct Signed {
     Rows<Real> rows;
@@ -109,9 +110,9 @@ constexpr int kAhead = sizes::kEmbeddingAhead;
 constexpr int64_t kSegment = sizes::kEmbeddingSegment;
 static_assert(kSegment % kAhead == 0, "a segment is whole rounds of loads");
 
-// sum += the rows of dout, with their signs, at sorted places [from, to), in order, up to the first of another id (kWhole: there
-// is none, and they are whole rounds). No branch stands between the loads of a round, so that all of them are
-// in flight at once.
+// sum += the rows of dout, with their signs, at sorted places [from, to), in order, up to the first row of
+// another id. kWhole: there is no other id, and the range is whole rounds. The loads of a round have no
+// branch between them, so that all of them are in flight together.
 template <bool kWhole, class Real, int W, bool kSigned>
 __device__ __forceinline__ void add_rows(Vector<W>& sum, const Signed<Real, kSigned>& dout, int64_t col,
                                          const Sorted& sorted, int32_t id, int64_t from, int64_t to) {
@@ -125,7 +126,7 @@ __device__ __forceinline__ void add_rows(Vector<W>& sum, const Signed<Real, kSig
             inside[j] = exists && (kWhole || j == 0 || sorted.keys[place] == id);
             token[j] = sorted.tokens[place];
         }
-        Vector<W> rows[kAhead] = {};  // adding 0 changes nothing but the sign of a zero sum
+        Vector<W> rows[kAhead] = {};  // adding 0 can only change the sign of a zero sum
 #pragma unroll
         for (int j = 0; j < kAhead; ++j) {
             if (inside[j]) rows[j] = load_vector<W>(dout.rows.at(token[j], col));
@@ -145,7 +146,7 @@ __device__ __forceinline__ void add_rows(Vector<W>& sum, const Signed<Real, kSig
     }
 }
 
-// Block s: if segment s of the sorted tokens has one id, partial[s] = Σ of its rows, in order.
+// Block s: if the sorted tokens of segment s have one id, partial[s] = Σ of their rows, in order.
 template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     embedding_segment_kernel(Rows<float> partial, Signed<Real, kSigned> dout, Sorted sorted, int32_t limit,
@@ -161,8 +162,8 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     }
 }
 
-// Block p: if place p starts the run of an id, that id's row of dtable += Σ of the run's rows, in order:
-// those before its first whole segment, the partial sums of the whole segments, those after.
+// Block p: if place p starts the run of an id, adds the run's rows to that row of dtable, in order: rows
+// before its first whole segment, partial sums of the whole segments, rows after.
 template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     embedding_sum_kernel(Rows<float> dtable, Signed<Real, kSigned> dout, Rows<float> partial, Sorted sorted,
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     const int32_t id = sorted.keys[begin];
     if (id >= limit || (begin > 0 && sorted.keys[begin - 1] == id)) return;
     const int64_t boundary = (begin + kSegment - 1) / kSegment * kSegment;
-    const auto is_whole = [&](int64_t at) {  // the segment at this place, not before the run's begin
+    const auto is_whole = [&](int64_t at) {  // segment at this place, not before the begin of the run
         return at + kSegment <= sorted.count && sorted.keys[at + kSegment - 1] == id;
     };
     for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     }
 }
 
-// Calls body.operator()<kSigned>() as there are signs or not.
+// Calls body.operator()<kSigned>(); kSigned: there are signs.
 template <class Body>
 void with_signs(const op::RowSigns& signs, Body&& body) {
     signs.present() ? body.template operator()<true>() : body.template operator()<false>();
@@ -247,7 +248,7 @@ void CudaOps::enqueue(const op::EmbeddingBackward& a, Stream& stream) {
     partial.stride = cols;
     partial.data = static_cast<float*>(workspace(stream, segments * partial.stride * int64_t{sizeof(float)}));
     const Sorted sorted{a.order.as<int32_t>(), a.order.as<int32_t>() + rows, rows};
-    // Four elements a thread whatever the type: rows of f32 are then stored in whole sectors.
+    // Four elements per thread for any type: f32 rows are then stored in whole sectors.
     cuda::with_real(a.dout.dtype, [&]<class Real>() {
         cuda::with_width<float>(cols % 4 == 0 && aligned_rows(4, {a.dtable, a.dout}), [&]<int W>() {
             const int64_t warps = (cols + sizes::kWarp * W - 1) / (sizes::kWarp * W);

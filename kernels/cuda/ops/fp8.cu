@@ -1,7 +1,7 @@
-// 8-bit numbers: what rounds to them, and their product where the library has none. GPUs from sm_89 on.
+// FP8 quantization, and FP8 matmuls without a library. GPUs from sm_89 on.
 //
-// Floor of quantize, real of b bytes: b + 1 bytes an element, 1 more with the transposed, b more with relu²; of
-// scaled_matmul that of matmul.cu at twice the rate.
+// Roofline bound of quantize, real of b bytes: b + 1 bytes per element, 1 more with the transposed output, b
+// more with relu². Of scaled_matmul: as matmul.cu at twice the rate.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -15,25 +15,25 @@ namespace speedrun {
 namespace fp8_cu {
 namespace {
 
-constexpr int kEdge = 64, kUnit = 8;  // rows and columns of a block's tile; bytes that a thread moves at once
+constexpr int kEdge = 64, kUnit = 8;  // rows and columns of a block's tile; bytes per access
 constexpr int kQuantizeThreads =
-    256;  // a thread: two times eight columns of a row, then two times eight rows of a column
+    256;  // per thread: two times eight columns of a row, then two times eight rows of a column
 constexpr int kRowsAtOnce = kQuantizeThreads / (kEdge / kUnit);
 constexpr int64_t kTileBytes = kEdge * kEdge;
 
 template <class Real, class To>
 struct QuantizeArguments {
     Rows<const Real> x;
-    Rows<Real> relu_squared;   // where it is wanted (kSquares)
-    Rows<To> out, transposed;  // null: not wanted
+    Rows<Real> relu_squared;   // only with kSquares
+    Rows<To> out, transposed;  // null: not requested
     int rows, cols;
     float* scale;
     float constant;
-    uint32_t* amax;  // bits of a number that is not negative; null: not wanted
+    uint32_t* amax;  // bits of a non-negative value; null: not requested
 };
 
-// Where eight columns of a row lie in the tile: units change places with the row's group of eight, so that eight groups of one
-// column are read from different banks.
+// Offset of eight columns of a row in the tile. Units are permuted by the row's group of eight, so that eight
+// groups of one column are in different banks.
 __device__ __forceinline__ int unit_offset(int row, int unit) {
     return row * kEdge + (unit ^ row / kUnit) * kUnit;
 }
@@ -50,9 +50,9 @@ __device__ __forceinline__ void store_unit(To* to, uint2 unit, int count) {
     }
 }
 
-// What a thread has to itself of a block's tile.
+// A thread's position in a block's tile.
 struct TilePlace {
-    int row0, col0;  // of the tile
+    int row0, col0;  // origin of the tile
     int line, unit;
 
     __device__ __forceinline__ TilePlace()
@@ -80,18 +80,18 @@ __device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, c
     }
 }
 
-// A maximum is the same in any order. Most warps find a larger one there and leave it; what they read may be old, and then the
-// atomic decides.
+// A maximum does not depend on the order. Most warps read a larger value and skip the atomic; if the value
+// read is stale, the atomic decides.
 __device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
     largest = warp_max(largest);
     if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
 }
 
-// kAligned: rows and columns come in eights, and all rows begin at multiples of eight elements.
+// kAligned: rows and columns are multiples of eight, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
     wait_for_kernels_before();
-    uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four numbers each
+    uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four values per word
     const TilePlace at;
     const float scale = p.constant > 0.0f ? p.constant : *p.scale,
                 inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
             for (int i = 0; i < kUnit; ++i) v[i] = i < count ? to_float(*p.x.at(row, col + i)) : 0.0f;
         }
         if constexpr (kSquares) {
-            // Rounded like what is stored, which is what two operations would read.
+            // Rounded like the stored output, which a separate operation would read.
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) v[i] = to_float(from_float<Real>(relu_squared(v[i])));
             if constexpr (kAligned) {
@@ -158,7 +158,7 @@ dim3 tiles_of(const Tensor& x) {
     return {grid_of(x.cols(), kEdge), grid_of(x.rows(), kEdge)};
 }
 
-// Are rows and columns of x, and where the rows of all begin, multiples of eight elements?
+// True if the rows and columns of x, and the row starts of all tensors, are multiples of eight elements.
 bool in_eights(const Tensor& x, std::initializer_list<Tensor> all) {
     return x.rows() % kUnit == 0 && x.cols() % kUnit == 0 && aligned_rows(kUnit, all);
 }

@@ -1,6 +1,6 @@
-// Keys with some dimensions of the token before, a thread per chunk of the result. Floor, real of b bytes: 2·T·H·D·b
-// either way; the row that a chunk has from a neighbour is read once, by it. Legend: T rows, H heads of D columns · W
-// elements of a chunk, of which all turn or none.
+// Keys with some dimensions taken from the token before, one thread per chunk of the result. Roofline bound,
+// real of b bytes: 2·T·H·D·b in either direction; a chunk from the adjacent row is read once. Legend: T rows,
+// H heads of D columns · W elements of a chunk, which are shifted together or not at all.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -23,7 +23,7 @@ struct OffsetKeys {
             const int64_t source = turns || first ? row : row - 1;
             store_vector<W>(to.at(row, col), load_vector<W>(from.at(source, col)));
         } else {
-            // What is not wanted is not loaded, and is 0.
+            // Unneeded values are not loaded and are 0.
             Packed<W, Real> own = {}, after = {};
             if (turns || first) own = load_packed<W>(from.at(row, col));
             if (!turns && !last) after = load_packed<W>(from.at(row + 1, col));

@@ -1,6 +1,5 @@
-// Lion on f32 master weights with a copy in the compute type.
-// Floor: 20·n bytes (master and momentum read and written, gradient read) + n times the copy's size.
-// Legend: n elements; W that a thread handles.
+// Lion on f32 master weights with a copy in the compute type. Roofline bound: 20·n bytes (master and momentum
+// read and written, gradient read) + n times the copy's size. Legend: n elements; W per thread.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -25,7 +24,7 @@ struct Lion {
 #pragma unroll
         for (int i = 0; i < W; ++i) {
             const float gi = factor * g[i], u = beta1 * m[i] + (1.0f - beta1) * gi;
-            const float sign = u > 0.0f ? 1.0f : u < 0.0f ? -1.0f : u;  // of 0 and of a NaN: itself
+            const float sign = u > 0.0f ? 1.0f : u < 0.0f ? -1.0f : u;  // ±0 and NaN are kept
             w[i] = shrink * w[i] - rate * sign;
             m[i] = beta2 * m[i] + (1.0f - beta2) * gi;
         }

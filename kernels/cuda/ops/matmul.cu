@@ -1,16 +1,15 @@
-// Matrix products. Portable and hand-written: it serves where the library in front of it (cuBLASLt) has no
-// answer, and is what it is checked against. One kernel for bf16 on tensor cores, one for f32 with
-// multiply-adds; sums in f32.
+// Portable hand-written matmuls: used where the library (cuBLASLt) has no kernel, and as its reference. One
+// kernel for bf16 on tensor cores, one for f32 with multiply-adds; sums in f32.
 //
-// Floor: 2·M·N·K FLOP; bytes: op(a) is read once per column of tiles, op(b) once per row of tiles, c written
-// once.
+// Roofline bound: 2·M·N·K FLOP. Bytes: op(a) is read once per column of tiles, op(b) once per row of tiles, c
+// written once.
 //
 //   kernel   tile of c   K step   stages   threads       a warp or thread owns   shared memory
 //   bf16     128 × 128       64        3       256 (8 warps)      64 × 32              96 KiB
 //   f32       64 × 64        16        1       256                 4 × 4              8.5 KiB
 //
-// Where c has few tiles and K is long, the sum is split into a number of parts that depends on the shape
-// alone; each part goes to the workspace and a second kernel adds them in order: same shapes, same bits.
+// If c has few tiles and K is long, K is split into a number of parts that depends on the shape alone. Each
+// part goes to the workspace and a second kernel adds them in order: same shapes, same bits.
 #include "kernels/cuda/ops/tile_product.h"
 
 #include <algorithm>
@@ -27,7 +26,7 @@ namespace {
 using namespace product;
 
 constexpr int64_t kMinSplitK = 512, kFewTiles = 32,
-                  kMaxSplits = 32;  // 32 tiles leave most of 132 processors idle
+                  kMaxSplits = 32;  // 32 tiles leave most of 132 multiprocessors idle
 
 struct Plan {
     int64_t m, n, k, batch, tiles_of_rows, tiles, steps, splits;
@@ -84,7 +83,7 @@ Arguments<In, Out> arguments_of(const Product& x, const Plan& plan) {
     return p;
 }
 
-bool aligned(const Tensor& x) {  // all its rows to 16 bytes
+bool aligned(const Tensor& x) {  // all rows to 16 bytes
     const bool matrices = x.rank < 3 || x.shape[1] * x.shape[2] % 8 == 0;
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.row_stride % 8 == 0 && matrices;
 }
@@ -153,7 +152,7 @@ void CudaOps::enqueue(const op::Matmul& a, Stream& stream) {
     flops_ += 2 * m * n * k;
     if (library_) {
         op::Matmul for_library = a;
-        if (a.bias.present() && a.c.dtype == DType::bf16) {  // libraries take a bias of c's type
+        if (a.bias.present() && a.c.dtype == DType::bf16) {  // libraries require a bias of c's type
             for_library.bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
             cast({.out = for_library.bias, .in = a.bias}, stream);
         }

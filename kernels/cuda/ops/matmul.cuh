@@ -1,4 +1,4 @@
-// What all product kernels share: the problem, the tile of a block, and how an element of c is written.
+// Common code of all matmul kernels: the problem, the tile of a block, and the epilogue of an element of c.
 #pragma once
 
 #include "kernels/cuda/blocks/architecture.h"
@@ -14,18 +14,19 @@ struct Arguments {
     const In *a, *b;
     const Out* addend;                                             // null: none
     const float* bias;                                             // null: none
-    int64_t c_stride, a_stride, b_stride, addend_stride;           // of rows
-    int64_t c_batch, a_batch, b_batch, addend_batch, part_stride;  // of matrices; of the parts of a split sum
+    int64_t c_stride, a_stride, b_stride, addend_stride;           // row strides
+    int64_t c_batch, a_batch, b_batch, addend_batch, part_stride;  // strides of matrices in a batch and of
+                                                                   // parts of a split sum
     int m, n, k, steps_of_part;
     float alpha, beta;
     bool transpose_a, transpose_b, symmetric,
-        paired;  // paired: two adjacent elements of c can be written at once
+        paired;  // paired: two adjacent elements of c can be written together
 };
 
 struct TileIndex {
     int row, col;
 };
-// The tile of this block: row by row, of the lower triangle where c is symmetric.
+// Tile of this block, in row order; if c is symmetric, only of the lower triangle.
 __device__ inline TileIndex tile_of_block(bool symmetric, int cols_of_tiles) {
     int index = static_cast<int>(blockIdx.x);
     if (!symmetric) return {index / cols_of_tiles, index % cols_of_tiles};
@@ -34,7 +35,7 @@ __device__ inline TileIndex tile_of_block(bool symmetric, int cols_of_tiles) {
     return {row, index};
 }
 
-// What c holds at one element, from its sum.
+// Element of c from its sum.
 template <class In, class Out>
 __device__ inline float value_of(const Arguments<In, Out>& p, const Out* addend, int row, int col,
                                  float sum) {
@@ -53,7 +54,7 @@ __device__ inline void store(const Arguments<In, Out>& p, Out* c, const Out* add
     if (mirror) c[col * p.c_stride + row] = value;
 }
 
-// The parts of a split sum, added in order; a thread per element.
+// Adds the parts of a split sum in order; one thread per element.
 template <class Out>
 __global__ void matmul_parts_kernel(Arguments<float, Out> p, const float* parts, int num_parts) {
     wait_for_kernels_before();

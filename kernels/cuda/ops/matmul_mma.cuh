@@ -1,6 +1,7 @@
-// The product on tensor cores, of bf16 or of 8-bit numbers: tiles of a and b come through a ring of stages by asynchronous copies,
-// two of them under way while one is multiplied. 128 registers a thread and 96 KiB a block let two blocks
-// share a multiprocessor of 227 KiB; one with less of it holds one block, and leaves it more registers.
+// Matmul on tensor cores, bf16 or FP8. Tiles of a and b are copied asynchronously into a ring of stages: two
+// are in flight while one is multiplied. With 128 registers per thread and 96 KiB per block, two blocks share
+// a multiprocessor of 227 KiB. A multiprocessor with less shared memory holds one block, which may use more
+// registers.
 #pragma once
 
 #include "kernels/cuda/blocks/tile.cuh"
@@ -19,7 +20,7 @@ __device__ inline void write_pair(Bf16* at, float x, float y) {
     *reinterpret_cast<uint32_t*>(at) = ptx::pack_bf16(x, y);
 }
 
-// Elements col and col + 1, col even.
+// Writes elements col and col + 1, col even.
 template <class In, class Out>
 __device__ inline void store_pair(const Arguments<In, Out>& p, Out* c, const Out* addend, int row, int col,
                                   float sum, float next_sum, bool mirror) {
@@ -32,13 +33,13 @@ __device__ inline void store_pair(const Arguments<In, Out>& p, Out* c, const Out
     }
 }
 
-// Starts loading kRows × kWidth elements of a stored matrix from (row, col) into a tile; beyond (row_end,
-// col_end) zeros.
+// Starts loading kRows × kWidth elements of a stored matrix from (row, col) into a tile; zeros beyond
+// (row_end, col_end).
 template <int kRows, int kWidth, bool kAligned>
 __device__ inline void fetch_tile(Bf16* tile, const Bf16* matrix, int64_t stride, int row0, int row_end,
                                   int col0, int col_end) {
     constexpr int kChunks = kWidth / 8, kRowStep = kThreads / kChunks;
-    static_assert(kRowStep % 8 == 0 && kRows % kRowStep == 0);  // all rows of a thread have one permutation
+    static_assert(kRowStep % 8 == 0 && kRows % kRowStep == 0);  // all rows of a thread share one permutation
     const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     const int col = col0 + chunk * 8, valid = max(0, min(8, col_end - col)), rows_left = row_end - row0 - row;
     const Bf16* source = matrix + (row0 + row) * stride + col;
@@ -63,12 +64,12 @@ __device__ inline void fetch_tile(Bf16* tile, const Bf16* matrix, int64_t stride
     }
 }
 
-// Blocks that registers are to allow on a multiprocessor. On sm_100 loads of single elements spill at 128.
+// Blocks per multiprocessor for which registers are limited. On sm_100 loads of single elements spill at 128.
 template <bool kAligned>
 constexpr int kBlocks = kSm90 || (kSm100 && kAligned) ? 2 : 1;
 
-// What a product multiplies: words of 16 bits along k, in steps of 16 words. 8-bit numbers lie in pairs where bf16 lies
-// singly, in tiles, in fragments, and in what ldmatrix hands to a lane.
+// Operand type: words of 16 bits along k, in steps of 16 words. FP8 has two elements per word in tiles, in
+// fragments and in ldmatrix, where bf16 has one.
 struct Bf16Numbers {
     static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                     uint32_t b1) {
@@ -112,7 +113,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments<Bf16, Out>& p) {
                 fetch_tile<kStep, kTile, kAligned>(tile_b, b, p.b_stride, step * kStep, p.k, col0, p.n);
             }
         }
-        ptx::copy_async_commit();  // an empty group too, so that the count of groups is that of steps
+        ptx::copy_async_commit();  // an empty group too, so that groups and steps have equal counts
     };
     for (int s = 0; s < kStages - 1; ++s) fetch(begin + s);
 
@@ -122,12 +123,12 @@ __device__ __forceinline__ void multiply_tile(const Arguments<Bf16, Out>& p) {
     float sums[kRowTiles][kColTiles][4] = {};
     for (int step = begin; step < end; ++step) {
         ptx::copy_async_wait<kStages - 2>();
-        __syncthreads();  // this stage is here, and nobody reads the one that is fetched next any more
+        __syncthreads();  // this stage has arrived; the one fetched next is no longer read
         fetch(step + kStages - 1);
         const Bf16* tile_a = stages + (step - begin) % kStages * 2 * kTileElements;
         const Bf16* tile_b = tile_a + kTileElements;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
-#pragma unroll 2  // all of them spill where both tiles are transposed in loading
+#pragma unroll 2  // unrolled fully it spills if both tiles are transposed in loading
 #else
 #pragma unroll
 #endif
@@ -182,8 +183,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel
     multiply_tile<Bf16Numbers, kTransposeA, kTransposeB, kAligned>(p);
 }
 
-// a bᵀ, rows and their ends aligned to 16 bytes; p counts pairs along k. One block on a multiprocessor: Hopper, whose own
-// instruction for 8-bit numbers is wgmma, widens them in registers.
+// a bᵀ, rows and their ends aligned to 16 bytes; p counts pairs along k. One block per multiprocessor:
+// Hopper, whose native FP8 instruction is wgmma, widens FP8 in registers.
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_fp8_kernel(Arguments<Bf16, Out> p, const float* scale_a, const float* scale_b) {

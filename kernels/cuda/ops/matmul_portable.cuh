@@ -1,4 +1,4 @@
-// The f32 product, with multiply-adds: a thread owns 4 × 4 elements of c.
+// f32 matmul with multiply-adds: a thread owns 4 × 4 elements of c.
 #pragma once
 
 #include "kernels/cuda/ops/matmul.cuh"
@@ -8,11 +8,12 @@ namespace speedrun::product {
 constexpr int kSmallTile = 64, kSmallStep = 16, kSmallPitch = kSmallTile + 4;
 constexpr int64_t kSmallSharedBytes = 2 * kSmallStep * kSmallPitch * 4;
 
-// Elements (i, k) of op(a), or (j, k) of op(b): a tile [kSmallStep][kSmallTile] with k as rows.
+// Loads elements (i, k) of op(a), or (j, k) of op(b), into a tile [kSmallStep][kSmallTile] with k as rows.
 __device__ inline void load_small_tile(float* tile, const float* matrix, int64_t stride, bool k_is_row,
                                        int first, int end, int k0, int k_end) {
     for (int index = static_cast<int>(threadIdx.x); index < kSmallTile * kSmallStep; index += kThreads) {
-        const int k = k_is_row ? index / kSmallTile : index % kSmallStep;  // neighbours read neighbours
+        const int k = k_is_row ? index / kSmallTile : index % kSmallStep;  // adjacent threads read adjacent
+                                                                           // elements
         const int i = k_is_row ? index % kSmallTile : index / kSmallStep;
         const bool valid = first + i < end && k0 + k < k_end;
         const int64_t row = k_is_row ? k0 + k : first + i, col = k_is_row ? first + i : k0 + k;
@@ -20,8 +21,8 @@ __device__ inline void load_small_tile(float* tile, const float* matrix, int64_t
     }
 }
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses, on sm_80 and sm_89 four,
-// and spills.
+// Blocks per multiprocessor for which registers are limited; 0: the compiler chooses. On sm_80 and sm_89 it
+// would choose four and spill.
 constexpr int kSmallBlocks = kArchitecture < 900 ? 3 : 0;
 __global__ void __launch_bounds__(kThreads, kSmallBlocks) matmul_f32_kernel(Arguments<float, float> p) {
     wait_for_kernels_before();
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, kSmallBlocks) matmul_f32_kernel(Argu
 
     float sums[4][4] = {};
     for (int step = begin; step < end; ++step) {
-        __syncthreads();  // nobody reads the last tiles any more
+        __syncthreads();  // the previous tiles are no longer read
         load_small_tile(tile_a, p.a + matrix * p.a_batch, p.a_stride, p.transpose_a, row0, p.m,
                         step * kSmallStep, p.k);
         load_small_tile(tile_b, p.b + matrix * p.b_batch, p.b_stride, !p.transpose_b, col0, p.n,

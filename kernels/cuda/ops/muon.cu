@@ -1,8 +1,8 @@
-// The pointwise parts of Muon: momentum before the orthogonalisation, the division that starts it, and the
-// update after it. The products between are in matmul.cu. Floor: momentum 12·n bytes + the update written;
-// apply 8·n bytes + the update read + the copy written; the division reads and writes its matrices and reads
-// them once more for their norms (from L2 where they fit). Legend: n elements · W that a thread handles · R
-// rows, C columns of a matrix.
+// Pointwise parts of Muon: momentum before the orthogonalization, its initial division, and the update after
+// it. The matmuls are in matmul.cu.
+// Roofline bound: momentum 12·n bytes + the update written; apply 8·n bytes + the update read + the copy
+// written. The division reads and writes its matrices and reads them once more for their norms (from L2 if
+// they fit). Legend: n elements · W per thread · R rows, C columns of a matrix.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/ops/weight_types.h"
@@ -66,7 +66,7 @@ struct Apply {
     }
 };
 
-// partial[matrix][block] = Σ squares of the block's share; grid.y counts matrices.
+// partial[matrix][block] = Σ squares of the block's range; grid.y is the matrix.
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     squares_kernel(float* partial, const Real* x, int64_t count) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
     if (threadIdx.x == 0) partial[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = sum;
 }
 
-// Every block adds up the same partial sums in the same order, then divides its share.
+// Every block adds the same partial sums in the same order, then divides its range.
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     divide_by_norm_kernel(Real* x, const float* partial, int64_t count, float epsilon) {

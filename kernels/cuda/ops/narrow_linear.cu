@@ -1,8 +1,9 @@
-// Products of at most 64 columns with at most 64 outputs, and their gradients in one pass over the rows. Tiles
-// of rows and all of W lie in shared memory, in f32; columns are padded to 16 or 64 with zeros, so that loops
-// over them unroll. Floor, real of b bytes: forward T·(K·b + 4·N), backward T·(2·K·b + 8·N) (x, y, dy read, dx
-// written), K·b of a row counted in whole sectors of 32 bytes.
-// Legend: T rows, K columns padded, N outputs · a quad: four neighbouring columns.
+// Matmuls with at most 64 columns and at most 64 outputs, and their gradients in one pass over the rows.
+// Tiles of rows and all of W are kept in shared memory, in f32. Columns are zero-padded to 16 or 64, so that
+// loops over them unroll.
+// Roofline bound, real of b bytes: forward T·(K·b + 4·N), backward T·(2·K·b + 8·N) (x, y, dy read, dx
+// written), with K·b of a row rounded up to sectors of 32 bytes. Legend: T rows, K columns padded, N outputs
+// · a quad: four adjacent columns.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -17,7 +18,7 @@ __device__ __forceinline__ float activated(float z, GateActivation activation) {
             return __fdividef(1.0f, 1.0f + __expf(-z));
         case GateActivation::two_sigmoid:
             return __fdividef(2.0f, 1.0f + __expf(-z));
-        // e^2z may overflow to infinity, of which the quotient is 0.
+        // If e^2z overflows to infinity, the quotient is 0.
         case GateActivation::tanh:
             return 1.0f - __fdividef(2.0f, __expf(2.0f * z) + 1.0f);
         case GateActivation::identity:
@@ -26,7 +27,7 @@ __device__ __forceinline__ float activated(float z, GateActivation activation) {
     return z;
 }
 
-// activation' of its value.
+// Derivative of the activation from its value y.
 __device__ __forceinline__ float derivative(float y, GateActivation activation) {
     switch (activation) {
         case GateActivation::sigmoid:
@@ -41,18 +42,18 @@ __device__ __forceinline__ float derivative(float y, GateActivation activation) 
     return 1.0f;
 }
 
-// What both directions read.
+// Inputs of both directions.
 template <class Real>
 struct Operands {
     Rows<Real> x;
-    const Real* weight;  // null: weight_f32
+    const Real* weight;  // null: weight_f32 is used
     const float* weight_f32;
     Rows<float> y;
     int64_t rows;
     int cols, outputs;
     float scale;
     GateActivation activation;
-    bool aligned;  // rows of x and dx to quads
+    bool aligned;  // rows of x and dx are aligned to quads
 };
 
 constexpr int kForwardRows = sizes::kNarrowThreads;
@@ -60,7 +61,7 @@ constexpr int kBackwardRows = sizes::kNarrowBackwardThreads / 4;
 
 template <int K>
 constexpr int kForwardStride =
-    K + 4;  // of a row in shared memory: quads of eight rows lie on different banks
+    K + 4;  // row pitch in shared memory, in floats: quads of eight rows use different banks
 
 __host__ __device__ constexpr int odd(int n) {
     return n | 1;
@@ -80,7 +81,7 @@ __device__ __forceinline__ void load_weight(float* to, const Operands<Real>& a) 
     }
 }
 
-// A quad of a row of x or dx; columns that it lacks are 0 and not stored.
+// A quad of a row of x or dx; columns outside the row are 0 and not stored.
 template <class Real>
 __device__ __forceinline__ Vector<4> load_quad(const Real* row, int col, int cols, bool aligned) {
     if (aligned) return Chunk<4>{cols - col < 4 ? cols - col : 4}.load(row + col);
@@ -97,7 +98,7 @@ __device__ __forceinline__ void store_quad(Real* row, int col, int cols, bool al
         if (col + i < cols) row[col + i] = from_float<Real>(x[i]);
 }
 
-// Rows of x from `first` on; those past `end` are 0.
+// Loads rows of x from `first` on; rows from `end` on are 0.
 template <int K, int kThreads, int kTileRows, int kStride, class Real>
 __device__ __forceinline__ void load_tile(float* to, const Operands<Real>& a, int64_t first, int64_t end) {
     constexpr int kQuads = K / 4;
@@ -149,13 +150,13 @@ template <class Real>
 struct Gradients {
     Rows<Real> dx;
     Rows<float> dy;
-    float *partial_weight, *partial_bias;  // [chunks][N·columns], [chunks][N]; null: not wanted
+    float *partial_weight, *partial_bias;  // [chunks][N·columns], [chunks][N]; null: not requested
     bool accumulate_x, wants_x;
 };
 
-// A block per chunk of rows, tile after tile. A thread owns, for the rows of a tile, a fourth of a row's quads
-// of dx, and, for all rows of the chunk, quads of dW.
-// Two blocks on a multiprocessor: left to itself the compiler aims at more, and spills.
+// One block per chunk of rows, tile by tile. For the rows of a tile, a thread owns a fourth of a row's quads
+// of dx. For all rows of the chunk it owns quads of dW. Two blocks per multiprocessor: without the limit the
+// compiler aims at more, and spills.
 template <class Real, int K>
 __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
     narrow_linear_backward_kernel(Operands<Real> a, Gradients<Real> g) {
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
     Vector<4> dweight[kOwn] = {};
     float dbias = 0.0f;
     for (int64_t first = begin; first < end; first += kBackwardRows) {
-        if (first > begin) __syncthreads();  // the tile before may still be read
+        if (first > begin) __syncthreads();  // the tile before may still be in use
         for (int i = thread; i < kBackwardRows * a.outputs; i += kThreads) {
             const int row = i / a.outputs, n = i - row * a.outputs;
             float value = 0.0f;
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
         g.partial_bias[int64_t{blockIdx.x} * a.outputs + thread] = dbias;
 }
 
-// Calls body.template operator()<K>() with the columns that fit.
+// Calls body.template operator()<K>() with the smallest sufficient K.
 template <class Body>
 void with_columns(int64_t cols, Body&& body) {
     if (cols <= 16) return body.template operator()<16>();

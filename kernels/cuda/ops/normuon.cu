@@ -1,9 +1,8 @@
-// NorMuon's rescaling of an update: squares of its lines, factors from them, and the product. Three launches,
-// because the norm of a matrix is known only after all of its lines.
-// Floor of n·R·C elements of b bytes: read twice and written once, 3·n·R·C·b (the second read from L2 where
-// they fit); 8·n·L bytes of second moments.
-// Legend: n matrices of R rows, C columns · a line is a row or a column (NormuonLines); L lines of a matrix
-// · W elements that a thread handles.
+// NorMuon's rescaling of an update: sums of squares of its lines, their factors, and the multiplication.
+// Three launches, because the norm of a matrix needs all of its lines.
+// Roofline bound of n·R·C elements of b bytes: read twice and written once, 3·n·R·C·b (the second read from
+// L2 if they fit); 8·n·L bytes of second moments. Legend: n matrices of R rows, C columns · a line is a row
+// or a column (NormuonLines); L lines of a matrix · W elements per thread.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/reduction.cuh"
@@ -14,7 +13,7 @@ namespace speedrun {
 namespace normuon_cu {
 namespace {
 
-// sums[row] = Σ squares; a warp per row, of all matrices.
+// sums[row] = Σ squares; one warp per row, over all matrices.
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     row_squares_kernel(float* sums, const Real* u, int64_t rows, int64_t cols) {
@@ -32,7 +31,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     if (lane_index() == 0) sums[row] = sum;
 }
 
-// partial[matrix][chunk][c] = Σ squares over the rows of the chunk; a thread per W columns.
+// partial[matrix][chunk][c] = Σ squares over the rows of the chunk; one thread per W columns.
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     column_squares_kernel(float* partial, const Real* u, int64_t rows, int64_t cols) {
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(sizes::kColumnThreads)
     width.store(partial + (matrix * gridDim.y + chunk) * cols + col, sums);
 }
 
-// A block per matrix: adds up the chunks' sums, updates v, and leaves the factor of each line in factors
+// One block per matrix: adds the chunks' sums, updates v, and stores the factor of each line in factors
 // [n][L].
 __global__ void __launch_bounds__(sizes::kNormuonThreads)
     normuon_factors_kernel(float* factors, float* second_moment, int64_t moment_stride, const float* partial,
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(sizes::kNormuonThreads)
     if (!is_finite(*grad_scale)) return;
     const int64_t matrix = blockIdx.x;
     float* const own = factors + matrix * lines;
-    float before = 0.0f, after = 0.0f;  // squares of the matrix's norm
+    float before = 0.0f, after = 0.0f;  // squared norm of the matrix
     for (int64_t line = threadIdx.x; line < lines; line += sizes::kNormuonThreads) {
         float sum = 0.0f;
         for (int64_t chunk = 0; chunk < chunks; ++chunk)
@@ -85,7 +84,7 @@ struct ScaleLines {
     Real* u;
     const float *factors, *grad_scale;
     int64_t cols;
-    unsigned rows;  // of a matrix
+    unsigned rows;  // rows of a matrix
     bool rowwise;
 
     template <int W>
@@ -118,7 +117,7 @@ void CudaOps::enqueue(const op::NormuonScale& a, Stream& stream) {
     const int64_t lines = num_lines(a.lines, rows, cols);
     const int64_t chunks =
         rowwise ? 1 : std::clamp<int64_t>(rows / sizes::kNormuonRows, 1, sizes::kColumnMaxChunks);
-    // Factors first: what is read W at a time has to be aligned.
+    // Factors first: they are read W at a time and must be aligned.
     auto* const factors =
         static_cast<float*>(workspace(stream, (chunks + 1) * matrices * lines * int64_t{sizeof(float)}));
     float* const partial = factors + matrices * lines;

@@ -1,7 +1,8 @@
-// What lies along a token's own value, taken from the output of each head, and the gradients of that in one pass. A
-// group of G lanes has one head of one token; where a lane has a single chunk of it, as usual, what it loaded for the
-// sums stays in registers. Floor, real of b bytes: forward 3·T·H·D·b, backward 5·T·H·D·b, one more where dv
-// accumulates. Legend: T tokens, H heads, D head size · W elements of a chunk · G lanes of a group.
+// Removes from the output of each head its component along the token's own value (XSA), with gradients in one
+// pass. A group of G lanes has one head of one token. If a lane has a single chunk of it, the usual case, the
+// loaded values stay in registers.
+// Roofline bound, real of b bytes: forward 3·T·H·D·b, backward 5·T·H·D·b, one more if dv accumulates. Legend:
+// T tokens, H heads, D head size · W elements of a chunk · G lanes of a group.
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -10,10 +11,10 @@ namespace speedrun {
 namespace own_value_cu {
 namespace {
 
-// One number for each head, or one for each head of each token.
+// One alpha per head, or one per head and token.
 struct Alpha {
     const float* data;
-    int64_t stride;  // 0: for all tokens
+    int64_t stride;  // 0: shared by all tokens
 
     explicit Alpha(const Tensor& alpha)
         : data(alpha.as<float>()), stride(alpha.rank == 2 ? alpha.row_stride : 0) {}
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     const int group = a.shape.group, dim = a.shape.head_dim,
               begin = static_cast<int>(threadIdx.x) % group * W, stride = group * W;
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) / group;
-    const bool live = vector < a.shape.rows * a.shape.heads;  // the others still take part in sums
+    const bool live = vector < a.shape.rows * a.shape.heads;  // other lanes still take part in warp sums
     const int64_t row = live ? vector / a.shape.heads : 0;
     const int head = live ? static_cast<int>(vector - row * a.shape.heads) : 0;
     const int64_t offset = int64_t{head} * dim;
@@ -78,13 +79,13 @@ template <class Real>
 struct BackwardArguments {
     Rows<Real> d_o, dv, dy, o, v;
     Alpha alpha;
-    Rows<float> dalpha;  // for each token; null: partial
-    float* partial;      // [chunks][H], of an alpha that all tokens share
+    Rows<float> dalpha;  // per token; null: partial
+    float* partial;      // [chunks][H], for an alpha that all tokens share
     HeadShape shape;
     bool accumulate_v, accumulate_alpha;
 };
 
-// A chunk of the tokens of one head for each block.
+// One block per head and chunk of tokens.
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     exclude_own_value_backward_kernel(BackwardArguments<Real> a) {
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
               head = static_cast<int>(blockIdx.y);
     const int64_t offset = int64_t{head} * dim, end = a.shape.rows * (blockIdx.x + 1) / gridDim.x;
     float sum = 0.0f;
-    // All groups of a warp run the same number of rounds: each takes part in the sums of its warp.
+    // All groups of a warp run the same number of rounds: each takes part in its warp's sums.
     for (int64_t first = a.shape.rows * blockIdx.x / gridDim.x; first < end; first += groups) {
         const int64_t row = first + static_cast<int>(threadIdx.x) / group;
         const bool live = row < end;
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     if (threadIdx.x == 0) a.partial[int64_t{blockIdx.x} * a.shape.heads + head] = sum;
 }
 
-// Calls body.template operator()<W>(shape); W divides the head size, so that no chunk has columns of two heads.
+// Calls body.template operator()<W>(shape); W divides the head size, so that no chunk spans two heads.
 template <class Real, class Body>
 void with_heads(const Tensor& like, const Tensor& alpha, std::initializer_list<Tensor> tensors, Body&& body) {
     const int64_t heads = alpha.rank == 2 ? alpha.cols() : alpha.numel(), dim = like.cols() / heads;

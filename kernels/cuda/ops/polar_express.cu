@@ -1,9 +1,9 @@
-// The orthogonal polar factor for Muon (Polar Express, Amsel et al. 2025, algorithm 1), on the products of
-// matmul.cu. Two of the three products of an iteration are symmetric and computed on one triangle. As many of
-// the n matrices go together as the workspace holds.
+// Orthogonal polar factor for Muon (Polar Express, Amsel et al. 2025, algorithm 1), with the matmuls of
+// matmul.cu. Two of the three matmuls of an iteration are symmetric: one triangle is computed. The matrices
+// that fit in the workspace are processed together.
 //
-// Floor of one matrix, side S = min(R,C), length L = max(R,C): 5 iterations of 2·S²·L (update) + S²·L + S³
-// (halves of gram and square) FLOP; R·C elements read and written once per product.
+// Roofline bound of one matrix, side S = min(R,C), length L = max(R,C): 5 iterations of 2·S²·L (update) +
+// S²·L + S³ (halves of gram and square) FLOP; R·C elements read and written once per matmul.
 #include <algorithm>
 #include <array>
 

@@ -1,6 +1,6 @@
-// Initial values from Philox: one thread per block of four elements of the parameter, wherever a piece of it
-// starts. Floor: 4·n bytes written; bound by the generator's integer products (10 rounds a thread). Legend: n
-// elements; element offset+i of the parameter is x[i].
+// Initial values from Philox: one thread per aligned block of four elements of the parameter, for any start
+// of the slice. Roofline bound: 4·n bytes written; limited by the generator's integer multiplications (10
+// rounds per thread). Legend: n elements; x[i] is element offset+i of the parameter.
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/device/philox.h"
@@ -10,7 +10,7 @@ namespace speedrun {
 namespace random_cu {
 namespace {
 
-// (0, 1): never 0, so that its logarithm is finite.
+// Uniform in (0, 1): never 0, so that its logarithm is finite.
 __device__ __forceinline__ float unit(uint32_t word) {
     return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f;
 }
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(sizes::kMapThreads)
     random_kernel(float* x, int64_t count, int64_t offset, uint64_t seed, uint64_t sequence, float size) {
     wait_for_kernels_before();
     const int64_t block = offset / 4 + int64_t{blockIdx.x} * sizes::kMapThreads + threadIdx.x;
-    const int64_t first = 4 * block - offset;  // its first element's place in x, may be before the start
+    const int64_t first = 4 * block - offset;  // index of its first element in x; may be negative
     if (first >= count) return;
     const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                    static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32)},

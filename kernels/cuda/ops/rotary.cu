@@ -1,8 +1,9 @@
 // QK-norm and rotary position embedding, in place on q and k, and the mix of v with a value embedding. A
 // group of G lanes owns one head's vector: lane i holds chunk i of the first half and the same chunk of the
-// second, which the rotation pairs. Floor, real of b bytes: forward 4·T·H·D·b (q and k read and written),
-// with the mix 3·T·H·D·b more, backward 6·T·H·D·b; cos and sin come from L2. Legend: T tokens, H heads, D
-// head size, P positions · W elements of a chunk · G lanes of a group.
+// second, which the rotation pairs.
+// Roofline bound, real of b bytes: forward 4·T·H·D·b (q and k read and written), with the mix 3·T·H·D·b more,
+// backward 6·T·H·D·b; cos and sin are read from L2. Legend: T tokens, H heads, D head size, P positions · W
+// elements of a chunk · G lanes of a group.
 #include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
@@ -15,21 +16,22 @@ namespace {
 
 template <class Real>
 struct Arguments {
-    Rows<Real> q, k, out_q, out_k;  // changed in place; backward: the outputs of the forward
+    Rows<Real> q, k, out_q, out_k;  // updated in place; backward: the outputs of the forward
     Rows<float> rstd;
     const float *cos, *sin;
     const int32_t* position;
     int64_t vectors, positions;                  // vectors: T · heads_of_row
     int num_heads, head_dim, group, group_bits;  // group: 2^group_bits
-    int positions_of_row;                        // head h has that of h modulo these
+    int positions_of_row;                        // head h uses the position of h modulo this
     float epsilon;
     bool normalize, rotate;
-    int first_head, heads_of_row;  // among those of q, k and v: the ones that have something to do
-    Rows<Real> mixed, v, z;        // kMix only, as the coefficients
+    int first_head, heads_of_row;  // heads to process, counted over q, k and v
+    Rows<Real> mixed, v, z;        // kMix only, like the coefficients
     const float* coefficients;
 };
 
-// body(chunk's column in the half, chunk) for this lane's chunks. All lanes run the same number of rounds.
+// Calls body(chunk's column in the half, chunk) for this lane's chunks. All lanes run the same number of
+// rounds.
 template <int W, class Body>
 __device__ __forceinline__ void for_half(int half, int group, Body&& body) {
     for (int col = static_cast<int>(threadIdx.x) % group * W; col < half; col += group * W)
@@ -56,14 +58,14 @@ __device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row,
 
 enum class Pass { forward, forward_and_mix, backward };
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. On sm_120 it chooses so
-// many that the mix of single elements spills.
+// Blocks per multiprocessor for which registers are limited; 0: the compiler chooses. On sm_120 its choice
+// spills in the mix of single elements.
 template <int W, Pass kPass>
 constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
 
-// What a lane has of a head's vector: chunks of both halves. Forward, with W > 1, a head has no more of them than a group has
-// lanes, and they stay as they were loaded: both passes over the vector are of registers (80 us for 32,768 x 1,536 on an H100,
-// where reading them again took 98). Backward has twice as many, and is no faster for it.
+// A lane's part of a head's vector: chunks of both halves. In forward with W > 1, the chunks of a head do not
+// exceed the lanes of a group. They stay in registers for both passes over the vector: 80 us for 32,768 x
+// 1,536 on an H100, against 98 with a second read. Backward has twice the data and gains nothing.
 template <class Real, int W, bool kKept>
 struct Halves {
     Packed<W, Real> kept[kKept ? 2 : 1] = {};
@@ -83,7 +85,7 @@ struct Halves {
     }
 };
 
-// The row and the head among heads_of_row of a vector.
+// Row of a vector, and its index among heads_of_row.
 __device__ __forceinline__ int64_t row_of(int64_t vector, int64_t vectors, int heads_of_row) {
     if (vectors > 0xffffffffll) return vector / heads_of_row;  // in 64 bits it costs as much as the rotation
     return static_cast<unsigned>(vector) / static_cast<unsigned>(heads_of_row);
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     wait_for_kernels_before();
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) >> a.group_bits;
     constexpr bool kBackward = kPass == Pass::backward;
-    bool live = vector < a.vectors;  // the others still take part in the sums of their warp
+    bool live = vector < a.vectors;  // other lanes still take part in warp sums
     const int half = a.head_dim / 2;
     const int64_t row = live ? row_of(vector, a.vectors, a.heads_of_row) : 0;
     int head = live ? a.first_head + static_cast<int>(vector - row * a.heads_of_row) : 0;
@@ -118,8 +120,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
 
     float r = 1.0f, dot = 0.0f;
     if (a.normalize) {
-        // Backward: a rotation keeps inner products, so Σ dû·û can be taken of the rotated vectors as they
-        // are.
+        // Backward: rotation preserves inner products, so Σ dû·û is computed from the rotated vectors.
         float sum = 0.0f;
         if (live) {
             for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     }
     if (!live) return;
     const bool known =
-        position >= 0 && position < a.positions;  // outside its table: NaN, and no foreign memory
+        position >= 0 && position < a.positions;  // outside the table: NaN, without access to foreign memory
     for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
         Vector<W> x = of_u.at(0, u, half, col, chunk), y = of_u.at(1, u, half, col, chunk);
         if (kBackward && a.normalize) {
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     });
 }
 
-// a: of the forward or the backward. q, k change in place; backward: they are gradients.
+// a: arguments of forward or backward. q and k are updated in place; in backward they are gradients.
 template <Pass kPass, class Call>
 void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite site) {
     const RotaryOptions& o = a.options;

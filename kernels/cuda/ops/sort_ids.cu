@@ -1,9 +1,10 @@
-// Tokens in order of their ids: a stable radix sort, of integers, so exact.
+// Tokens in order of their ids: a stable radix sort of integers, so exact.
 //
-// Three launches a digit: each tile of keys counts its digits, one block turns the counts into places, each
-// tile places its pairs. Floor: 8·T bytes a pass read and written; two passes for limits below 2^16.
-// Legend: T tokens · key = id, or the limit where it lies outside [0, limit) (a row that somebody else has is the limit
-// itself) · digit = 8 bits of the key · a pair is a key and its token · tile = the keys of a block.
+// Three launches per digit: each tile of keys counts its digits, one block turns the counts into offsets,
+// each tile writes its pairs. Roofline bound: 8·T bytes per pass read and written; two passes for limits
+// below 2^16.
+// Legend: T tokens · key = id, or the limit if it is outside [0, limit) (the limit itself marks a row of
+// another rank) · digit = 8 bits of the key · a pair is a key and its token · tile = the keys of a block.
 #include <algorithm>
 #include <bit>
 
@@ -18,7 +19,7 @@ namespace {
 constexpr int kDigits = 1 << sizes::kSortDigitBits;
 static_assert(kDigits == sizes::kSortThreads, "a thread per value of a digit");
 
-// Null tokens: token i is i, and keys are ids that nobody has checked.
+// Null tokens: token i is i, and keys are unchecked ids.
 struct Pairs {
     const int32_t *keys, *tokens;
     int32_t limit;
@@ -36,7 +37,7 @@ __device__ __forceinline__ int digit_of(int32_t key, int shift) {
     return key < 0 ? -1 : key >> shift & (kDigits - 1);
 }
 
-// body(i, digit) for the tile's keys in shared memory, in order. Every thread reads the same word: a
+// Calls body(i, digit) for the tile's keys in shared memory, in order. Every thread reads the same word: a
 // broadcast.
 template <class Keys, class Body>
 __device__ __forceinline__ void for_digits(const Keys& keys, int shift, Body&& body) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ int tile_size(int64_t begin, int64_t count) {
     return static_cast<int>(min(count - begin, int64_t{sizes::kSortTile}));
 }
 
-// The keys of this block's tile into shared memory, −1 past the end.
+// Loads the keys of this block's tile into shared memory, −1 past the end.
 __device__ inline void load_keys(const Pairs& from, int64_t begin, int size) {
     const auto keys = shared_memory<int>(0, sizes::kSortTile);
     for (int i = static_cast<int>(threadIdx.x); i < sizes::kSortTile; i += sizes::kSortThreads)
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(sizes::kSortThreads)
     counts[int64_t{blockIdx.x} * kDigits + own] = number;
 }
 
-// places[tile][digit]: how many pairs come before, in order of digit, then tile. One block, a thread per
+// places[tile][digit]: number of pairs that precede, in order of digit, then tile. One block, one thread per
 // digit.
 __global__ void __launch_bounds__(sizes::kSortThreads)
     sort_scan_kernel(int32_t* places, const int32_t* counts, int64_t num_tiles) {
@@ -97,8 +98,8 @@ __global__ void __launch_bounds__(sizes::kSortThreads)
     }
 }
 
-// Thread d walks the tile and collects the places of digit d's pairs in it, in order: the sort is stable.
-// The pairs are then written in order of digit, so that neighbours go to neighbours where digits repeat.
+// Thread d scans the tile and collects the indices of its pairs with digit d, in order: the sort is stable.
+// Pairs are then written in order of digit, so that writes of repeated digits are adjacent.
 __global__ void __launch_bounds__(sizes::kSortThreads)
     sort_place_kernel(int32_t* keys, int32_t* tokens, const int32_t* places, const int32_t* counts,
                       Pairs from, int64_t count, int shift) {
@@ -151,7 +152,8 @@ void CudaOps::enqueue(const op::SortIds& a, Stream& stream) {
     const int passes = (bits + sizes::kSortDigitBits - 1) / sizes::kSortDigitBits;
     Pairs from{a.index.as<int32_t>(), nullptr, static_cast<int32_t>(a.limit)};
     for (int pass = 0; pass < passes; ++pass) {
-        int32_t* const keys = (passes - pass) % 2 ? a.order.as<int32_t>() : scratch;  // the last one: order
+        int32_t* const keys = (passes - pass) % 2 ? a.order.as<int32_t>() : scratch;  // the last pass writes
+                                                                                      // to `order`
         int32_t* const tokens = keys + count;
         const int shift = pass * sizes::kSortDigitBits;
         const auto blocks = grid_of(num_tiles, 1);

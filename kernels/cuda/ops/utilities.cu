@@ -1,6 +1,6 @@
-// Fill, scale, cast, accumulation, sums, maxima and counts, the clipping coefficient; column sums (gradients of biases).
-// Floor, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions and column sums n·b
-// read. Legend: n elements · T rows, C columns · W elements that a thread handles.
+// Fill, scale, cast, accumulation, sums, maxima and counts, the clipping coefficient; column sums (gradients
+// of biases). Roofline bound, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions
+// and column sums n·b read. Legend: n elements · T rows, C columns · W elements per thread.
 #include <cmath>
 #include <limits>
 
@@ -141,7 +141,7 @@ void largest_magnitude(Tensor out, Tensor x, void* workspace, LaunchSite site) {
     launch_one(largest_kernel<float, 1>, out.as<float>(), static_cast<const float*>(partial), blocks, 1);
 }
 
-// One warp; there are about as many terms as parameters.
+// One warp: the number of terms is about the number of parameters.
 __global__ void clip_kernel(float* coefficient, float* norm, const float* terms, int64_t count,
                             float max_norm, VectorNorm kind) {
     wait_for_kernels_before();
@@ -165,7 +165,7 @@ __global__ void clip_kernel(float* coefficient, float* norm, const float* terms,
     *coefficient = is_finite(value) ? factor : quiet_nan();
 }
 
-// partial[chunk][c] = Σ over the rows of the chunk; a thread per column.
+// partial[chunk][c] = Σ over the rows of the chunk; one thread per column.
 template <class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     column_sum_kernel(float* partial, Rows<Real> x, int64_t rows, int64_t cols) {

@@ -1,9 +1,10 @@
-// Weighted sums of up to eight tensors, and their gradients in one pass. Forward: a thread per chunk of y.
-// Backward: a warp per row, groups of G lanes owning a head each, so that a head's sums stay within its group;
-// a row's thread owns that row of every dsource, whatever the shifts. Floor, real of b bytes, J terms: forward
-// (J+1)·T·C·b; backward T·C·b for dy, for each dsource and for each source of which dc is wanted (one more
-// where a dsource accumulates). The row that a shift reads as well comes from the second level of cache.
-// Legend: T rows, C columns, H heads · W elements of a chunk · J terms (at most, for W = 1) · G lanes of a group.
+// Weighted sums of up to eight tensors, and their gradients in one pass. Forward: one thread per chunk of y.
+// Backward: one warp per row. Groups of G lanes own a head each, so that a head's sums stay within its group.
+// The warp of a row writes that row of every dsource, with any shifts.
+// Roofline bound, real of b bytes, J terms: forward (J+1)·T·C·b; backward T·C·b for dy, for each dsource and
+// for each source whose dc is requested (one more if a dsource accumulates). The adjacent row of a shifted
+// term is read from L2. Legend: T rows, C columns, H heads · W elements of a chunk · J terms (a maximum for W
+// = 1) · G lanes of a group.
 #include <algorithm>
 
 #include "kernels/cuda/blocks/architecture.h"
@@ -19,8 +20,8 @@ namespace {
 
 using namespace weighted;
 
-// Blocks that registers are to allow on a multiprocessor; 0: the compiler chooses. It chooses so many that many
-// terms spill, though one block of these has loads enough in flight, and on sm_120 a single term.
+// Blocks per multiprocessor for which registers are limited; 0: the compiler chooses. Its choice would spill
+// with many terms, although one such block has enough loads in flight; on sm_120 even with a single term.
 template <int J>
 constexpr int kBlocks = J > 3             ? 1
                         : kSm120&& J == 1 ? 4
@@ -30,7 +31,7 @@ template <class Real, int W, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
     weighted_sum_backward_kernel(BackwardArguments<Real, J> a) {
     wait_for_kernels_before();
-    float sums[J] = {};  // of coefficients for all rows, or for all columns of the present row
+    float sums[J] = {};  // sums for all rows, or for all columns of the current row
     const int groups = sizes::kWarp / a.group, lane = lane_index() % a.group;
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
     for (int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index(); row < a.rows; row += stride) {
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
         for (int begin = 0; begin < a.heads; begin += groups) {
             const int head = begin + lane_index() / a.group;
             float dots[J] = {};
-            if (head < a.heads) {  // the others still take part in the sums of their warp
+            if (head < a.heads) {  // other lanes still take part in warp sums
                 float weights[J] = {};
 #pragma unroll
                 for (int j = 0; j < J; ++j) {
@@ -84,9 +85,9 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
     store_partials(a, sums);
 }
 
-// Coefficients that are one number: out (+)= factor·Σ over blocks of partial[j][block]; a block for each term j.
+// Scalar coefficients: out (+)= factor·Σ over blocks of partial[j][block]; one block per term j.
 struct Finish {
-    float* out;  // null: not wanted
+    float* out;  // null: not requested
     float factor;
     bool accumulate;
 };
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads) weighted_sum_finish_ker
     wait_for_kernels_before();
     Finish term{};
 #pragma unroll
-    for (unsigned j = 0; j < kMaxTerms; ++j)  // an index into the arguments would copy them to local memory
+    for (unsigned j = 0; j < kMaxTerms; ++j)  // indexing the arguments would copy them to local memory
         if (blockIdx.x == j) term = a.terms[j];
     if (!term.out) return;
     const float* const partial = a.partial + blockIdx.x * a.blocks;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads) weighted_sum_finish_ker
     if (threadIdx.x == 0) *term.out = term.accumulate ? *term.out + sum : sum;
 }
 
-// Calls body.template operator()<W, J>(). aligned: whether rows of all tensors are.
+// Calls body.template operator()<W, J>(). aligned: rows of all tensors are aligned.
 template <class Real, class Body>
 void with_sizes(bool aligned, int64_t head_size, int count, Body&& body) {
     constexpr int kWide = kVectorWidth<Real>;

@@ -1,4 +1,4 @@
-// What the kernels of weighted sums share: their terms, and a chunk of a sum or of its gradients.
+// Common code of the weighted-sum kernels: their terms, and a chunk of a sum or of its gradients.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace speedrun::weighted {
 
-// What a coefficient is given for.
+// Granularity of a coefficient.
 enum class Per : uint8_t { all, row, head };
 
 struct Coefficient {
@@ -61,7 +61,7 @@ struct Sum {
         }
     }
 
-    // W elements of a row, before they are rounded.
+    // W elements of a row, before rounding.
     template <int W>
     __device__ __forceinline__ Vector<W> at(int64_t row, int64_t col) const {
         const int64_t head = any_head ? static_cast<unsigned>(col) / head_size : 0;
@@ -91,7 +91,7 @@ struct Sum {
     }
 };
 
-// Two neighbouring terms with one dsource: the first carries, the second stores the sum of both.
+// Two adjacent terms with one dsource: the first carries, the second stores the sum of both.
 template <class Real>
 struct Term {
     Rows<Real> source, dsource;
@@ -104,7 +104,7 @@ template <class Real, int J>
 struct BackwardArguments {
     Rows<Real> dy;
     Term<Real> terms[J];
-    float* partial;  // [J][blocks]: sums of coefficients that are one number
+    float* partial;  // [J][blocks]: sums of scalar coefficients
     int64_t rows;
     int count, heads, head_size, group;  // count: J, unless that is kMaxTerms
     unsigned sequence_length;
@@ -113,13 +113,13 @@ struct BackwardArguments {
 
 constexpr int kRowsOfBlock = sizes::kRowThreads / sizes::kWarp;
 
-// A row and where it lies in its sequence.
+// A row and its position in its sequence.
 struct Place {
     int64_t row;
     bool first, last;
 };
 
-// dc of `to` (+)= value, or, for the first row of a sequence of a shifted term, 0 too.
+// dc of a row and head (+)= factor·dot. A shifted term also has dc (+)= 0 for the first row of a sequence.
 template <class Real>
 __device__ __forceinline__ void put_coefficient(const Term<Real>& term, Place place, int64_t head,
                                                 float dot) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void put_coefficient(const Term<Real>& term, Place pl
     if (!term.shifted || !place.last) put(place.row + term.shifted, term.coefficient.factor * dot);
 }
 
-// Stores like store_vector, whose word the compiler would store in four parts here.
+// As store_vector, whose word the compiler would split into four stores here.
 template <int W, class Real>
 __device__ __forceinline__ void store_whole(Real* p, const Packed<W, Real>& x) {
     if constexpr (W == 1) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void store_whole(Real* p, const Packed<W, Real>& x) {
     }
 }
 
-// dy of a chunk, and that of the row behind it if a term is shifted, from memory.
+// dy of a chunk, and of the next row if a term is shifted, from memory.
 template <class Real, int W>
 struct Loaded {
     Packed<W, Real> here, after;
@@ -157,7 +157,7 @@ struct Loaded {
     __device__ __forceinline__ Vector<W> value() const { return unpack(here); }
     __device__ __forceinline__ Vector<W> next() const { return unpack(after); }
 };
-// dy of a chunk that is at hand; nothing is shifted.
+// dy of a chunk in registers; no term is shifted.
 template <int W>
 struct Given {
     Vector<W> dy;
@@ -168,7 +168,7 @@ struct Given {
     __device__ __forceinline__ Vector<W> next() const { return {}; }
 };
 
-// A chunk of one row and head; dots[j] (+)= its share of Σ dy·s.
+// A chunk of one row and head; dots[j] (+)= its terms of Σ dy·s.
 template <class Real, int W, int J, class Dy>
 __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>& a, Place place, int64_t col,
                                                Dy dy, const float (&weights)[J], float (&dots)[J]) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
             sources[j] = load_packed<W>(term.source.at(place.row, col));
         if (term.accumulate_source) before[j] = load_packed<W>(term.dsource.at(place.row, col));
     }
-    // Without branches but around the stores: what is not wanted was not loaded, and is 0.
+    // No branches except around the stores: values that are not requested were not loaded, and are 0.
     const Vector<W> here = dy.value(), after = dy.next();
     Vector<W> sum{};
 #pragma unroll
@@ -202,7 +202,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
     }
 }
 
-// A block's sums of coefficients that are one number, each thread with its own.
+// Block sums of scalar coefficients; each thread passes its own.
 template <class Real, int J>
 __device__ __forceinline__ void store_partials(const BackwardArguments<Real, J>& a, const float (&sums)[J]) {
     const auto shared = shared_memory<float>(0, J * kRowsOfBlock);
@@ -232,7 +232,7 @@ BackwardArguments<Real, J> backward_arguments(const op::WeightedSumBackward& a) 
     result.head_size = static_cast<int>(a.dy.cols() / result.heads);
     result.sequence_length = static_cast<unsigned>(a.sequence_length);
     result.any_shift = any_shifted(a.terms);
-    bool accumulate = false;  // of neighbours with one dsource: as the first says
+    bool accumulate = false;  // adjacent terms share dsource: the first one's value applies
     for (int j = 0; j < result.count; ++j) {
         const TermGradient& g = a.gradients[j];
         if (!joins_previous(a.gradients, j)) accumulate = g.accumulate_source;
@@ -257,7 +257,7 @@ void with_terms(int count, Body&& body, std::integer_sequence<int, Js...>) {
     ((count == Js + 1 ? body.template operator()<Js + 1>() : void()), ...);
 }
 
-// May rows of y and of all sources be read and written as vectors?
+// True if rows of y and of all sources can be accessed as vectors.
 template <class Real>
 bool aligned_sources(const op::WeightedSumForward& a) {
     bool aligned = aligned_rows(kVectorWidth<Real>, {a.y});

@@ -15,8 +15,8 @@ namespace speedrun {
 
 namespace {
 
-// Holds the lock of a file beside the one that it is for, which is replaced whole and so cannot carry it. Processes and
-// threads wait for one another. Where a file system has no locks, nobody waits: the file is whole all the same.
+// Locks a separate file next to `file`: the file itself is replaced, so its lock would be lost. Processes and
+// threads wait for each other. On a file system without locks nothing waits, and the file is still complete.
 class FileLock {
   public:
     explicit FileLock(const std::string& file)
@@ -50,7 +50,7 @@ void AlgorithmCache::read() {
         AlgorithmWords words{};
         fields >> key >> std::hex;
         for (uint64_t& word : words) fields >> word;
-        if (fields) entries_[key] = words;  // a damaged line is as good as none
+        if (fields) entries_[key] = words;  // damaged lines are skipped
     }
 }
 
@@ -64,7 +64,8 @@ AlgorithmWords AlgorithmCache::agree(const std::string& key, const AlgorithmWord
     if (file_.empty()) return entries_[key] = words;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
-    const std::optional<AlgorithmWords> refused = find(key);  // else it would not have been timed again
+    const std::optional<AlgorithmWords> refused = find(key);  // an entry that the library refused: it is
+                                                              // timed again
     const FileLock lock(file_);
     read();
     const std::optional<AlgorithmWords> theirs = find(key);
@@ -74,10 +75,11 @@ AlgorithmWords AlgorithmCache::agree(const std::string& key, const AlgorithmWord
     return words;
 }
 
-// To a temporary file, its own also where there are no locks, then renamed: a reader, which takes none, sees a whole one.
+// Writes a temporary file, unique even without locks, and renames it: readers take no lock and always see a
+// complete file.
 bool AlgorithmCache::write() const {
     std::error_code error;
-    static std::atomic<int> written = 0;  // by all ranks of this process, which may be threads
+    static std::atomic<int> written = 0;  // unique over ranks that are threads of this process
     const std::string temporary = fmt::format("{}.{}.{}", file_, getpid(), written++);
     {
         std::ofstream out(temporary);

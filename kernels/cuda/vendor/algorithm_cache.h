@@ -1,5 +1,5 @@
-// Which algorithm a library was found to run fastest, by product: a small text file per GPU and library
-// version, which all runs on a machine share.
+// Fastest algorithm of a library per matmul: a small text file per GPU and library version, shared by all
+// runs on a machine.
 #pragma once
 
 #include <array>
@@ -10,21 +10,21 @@
 
 namespace speedrun {
 
-// Opaque words, as the library gives them out; good for the same version of it on the same GPU.
+// Opaque words of the library; valid for the same library version and GPU.
 using AlgorithmWords = std::array<uint64_t, 8>;
 
 class AlgorithmCache {
   public:
-    // Reads the file if it is there; `owner` (GPU and version) must be its first line, otherwise it is
-    // ignored, and replaced when something is agreed on. "" keeps nothing.
+    // Reads the file if it exists. Its first line must be `owner` (GPU and version); otherwise the file is
+    // ignored, and replaced by agree(). "" stores nothing.
     AlgorithmCache(std::string file, std::string owner);
 
     std::optional<AlgorithmWords> find(const std::string& key) const;
 
-    // What is to be used for `key` by a run that has timed `words` to be the fastest, because find() had nothing
-    // or what the library refuses: what another run has written meanwhile, else `words`, which are written. So
-    // ranks and runs that time a product at the same time compute with the same algorithm, and with the same
-    // bits again later. A file that cannot be written is none.
+    // Called by a run that has timed `words` to be the fastest, because find() had no entry or the library
+    // refused it. Returns the entry that another run has written meanwhile; otherwise writes and returns
+    // `words`. So ranks and runs that time a matmul concurrently use the same algorithm, and later runs
+    // compute the same bits. A file that cannot be written is ignored.
     AlgorithmWords agree(const std::string& key, const AlgorithmWords& words);
 
   private:

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt: one plan per shape, its algorithm timed on first use and kept on disk.
+// Matmuls by cuBLASLt: one plan per shape. Its algorithm is timed on first use and stored on disk.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -19,10 +19,11 @@ namespace speedrun {
 namespace {
 
 constexpr int64_t kWorkspace =
-    32 << 20;                   // what NVIDIA advises for Hopper (cuBLAS documentation, cublasSetWorkspace)
-constexpr int kCandidates = 8;  // of the heuristic
-constexpr int kTimedRuns = 7;   // of each; the median counts
-// A later candidate must beat an earlier one by this much, so that noise does not choose.
+    32 << 20;                   // recommended by NVIDIA for Hopper (cuBLAS documentation, cublasSetWorkspace)
+constexpr int kCandidates = 8;  // candidates of the heuristic
+constexpr int kTimedRuns = 7;   // runs per candidate; their median counts
+// A later candidate must take less than this fraction of an earlier one's time, so that noise does not
+// decide.
 constexpr double kClearlyFaster = 0.98;
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -38,25 +39,25 @@ cudaDataType_t cuda_type(DType dtype) {
     }
 }
 
-// One product as cuBLASLt sees it. It counts in columns: our row-major c is its cᵀ = op(b)ᵀ op(a)ᵀ, so its
-// first factor is our b, its m our n, and a row of ours (the bias belongs to it) a column of its result.
+// One matmul in cuBLASLt's column-major terms: our row-major c is its cᵀ = op(b)ᵀ op(a)ᵀ. Its first factor is
+// our b, its m our n. A row of ours, which the bias applies to, is a column of its result.
 struct Product : op::Matmul {
-    const float *scale_a = nullptr, *scale_b = nullptr;  // in device memory; of 8-bit numbers
+    const float *scale_a = nullptr, *scale_b = nullptr;  // in device memory; FP8 scales
 
     int64_t m() const { return c.shape[0]; }
     int64_t n() const { return c.shape[1]; }
     int64_t k() const { return transpose_a ? a.shape[0] : a.shape[1]; }
-    // Bytes, a power of two, that every row of every operand starts on a multiple of: 16, which is all that
-    // kernels want, or what there is.
+    // Largest power of two, at most 16 bytes, that aligns every row of every operand. Kernels require no more
+    // than 16.
     uint32_t alignment() const {
         constexpr uintptr_t kMost = 16;
         uintptr_t bits = kMost;
         for (const Tensor* x : {&c, &a, &b})
             bits |= reinterpret_cast<uintptr_t>(x->data) |
                     static_cast<uintptr_t>(x->row_stride * size_of(x->dtype));
-        return static_cast<uint32_t>(bits & (~bits + 1));  // the lowest bit set
+        return static_cast<uint32_t>(bits & (~bits + 1));  // lowest set bit
     }
-    // Everything that the choice of an algorithm may depend on.
+    // All properties that the choice of an algorithm may depend on.
     std::string key() const {
         return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(), transpose_a ? 't' : 'n',
                            transpose_b ? 't' : 'n', name_of(a.dtype), name_of(c.dtype), c.row_stride,
@@ -86,7 +87,7 @@ class CublasLt final : public MatmulLibrary {
         api_.check(api_.desc_set(plan.desc, attribute, &value, sizeof value),
                    "cublasLtMatmulDescSetAttribute");
     }
-    // What differs from one product of a plan to the next.
+    // Sets the pointers, which differ between matmuls of a plan.
     void set_pointers(const Plan& plan, const Product& product) const;
     Plan make_plan(const Product& product) const;
     void destroy(Plan& plan) const;
@@ -132,7 +133,7 @@ void CublasLt::set_pointers(const Plan& plan, const Product& product) const {
 
 CublasLt::Plan CublasLt::make_plan(const Product& product) const {
     Plan plan;
-    const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& x) {  // our rows are its columns
+    const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& x) {  // our rows are cuBLASLt's columns
         api_.check(api_.layout_create(&to, cuda_type(x.dtype), static_cast<uint64_t>(x.shape[1]),
                                       static_cast<uint64_t>(x.shape[0]), x.row_stride),
                    "cublasLtMatrixLayoutCreate");
@@ -140,19 +141,19 @@ CublasLt::Plan CublasLt::make_plan(const Product& product) const {
     api_.check(api_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    // Only one of the library's epilogues is used, the bias. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU would
-    // save the gpt2 family one pass over [T,4D] per layer forward and two backward (2.4 of some 50 ms a
-    // microbatch of the 124M model at 3.0 TB/s, by count, not measured), but take f32 sums where ops.h has
-    // activations of values rounded to the compute type: they would be operations of their own, a product
-    // that writes two tensors, in every backend.
+    // The bias is the only epilogue of the library that is used. CUBLASLT_EPILOGUE_GELU_AUX_BIAS and DGELU
+    // would save the gpt2 family one pass over [T,4D] per layer forward and two backward: 2.4 of some 50 ms
+    // per microbatch of the 124M model at 3.0 TB/s (counted, not measured). They apply to f32 sums, while the
+    // activations of ops.h apply to values rounded to the compute type. So each backend would need new
+    // operations: a matmul that writes two tensors.
     if (product.bias.present()) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         const int32_t type = cuda_type(product.bias.dtype);
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
         set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
     }
-    // Products of two e4m3 may keep their sums in the tensor cores all along, with 14 bits of mantissa on Hopper: as recipes
-    // have them in forward. Gradients may not.
+    // Matmuls of two e4m3 may accumulate in the tensor cores throughout, with 14 bits of mantissa on Hopper,
+    // as is common in forward. Gradients may not.
     const int8_t fast = product.a.dtype == DType::e4m3 && product.b.dtype == DType::e4m3;
     if (fast) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
     set_pointers(plan, product);
@@ -175,8 +176,8 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const P
     const uint64_t bytes = kWorkspace;
     cublasStatus_t set =
         api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    // Unsaid, the heuristic takes 256 bytes for granted, which a parameter's region or a slice of columns
-    // lacks.
+    // The heuristic assumes alignment to 256 bytes by default, which regions of parameters and column slices
+    // lack.
     const uint32_t alignment = product.alignment();
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -191,7 +192,7 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const P
     api_.preference_destroy(preference);
     api_.check(set, "cublasLtMatmulPreferenceSetAttribute");
     std::vector<cublasLtMatmulAlgo_t> algorithms;
-    if (found != CUBLAS_STATUS_SUCCESS) return algorithms;  // not supported: the hand-written kernel serves
+    if (found != CUBLAS_STATUS_SUCCESS) return algorithms;  // not supported: use the hand-written kernel
     for (int i = 0; i < count; ++i)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
     return algorithms;
@@ -210,7 +211,7 @@ double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorit
                            void* result, CudaStream& stream) {
     std::vector<double> times;
     CudaEvent begin(false, EventKind::timed), end(false, EventKind::timed);
-    for (int i = 0; i <= kTimedRuns; ++i) {  // the first one warms up
+    for (int i = 0; i <= kTimedRuns; ++i) {  // the first run is a warm-up
         stream.record(begin);
         if (run(plan, algorithm, product, result, stream) != CUBLAS_STATUS_SUCCESS) return 1e30;
         stream.record(end);
@@ -223,7 +224,7 @@ double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorit
     return times[kTimedRuns / 2];
 }
 
-// False where the library does not accept it.
+// Returns false if the library does not accept the algorithm.
 bool CublasLt::take(Plan& plan, const AlgorithmWords& words) const {
     std::memcpy(&plan.algorithm, words.data(), sizeof plan.algorithm);
     cublasLtMatmulHeuristicResult_t result{};
@@ -233,7 +234,7 @@ bool CublasLt::take(Plan& plan, const AlgorithmWords& words) const {
     return plan.supported;
 }
 
-// Where the product adds to c, it is timed into memory of its own: c must change once.
+// A matmul that adds to c is timed with a result buffer of its own: c must change once.
 void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmWords));
     const std::string key = product.key();
@@ -251,7 +252,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
                 ((product.m() - 1) * product.c.row_stride + product.n()) * size_of(product.c.dtype);
             own = Buffer(device_, "timing of products", MemoryCategory::workspace, bytes);
         } catch (const Error&) {
-            return;  // no room to time in: the heuristic's first choice it is
+            return;  // no memory for timing: keep the heuristic's first choice
         }
         result = own.data();
     }
@@ -264,7 +265,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
         }
     }
     plan.supported = best < 1e30;
-    stream.synchronize();  // `own` goes
+    stream.synchronize();  // `own` is freed next
     if (!plan.supported) return;
     AlgorithmWords fastest;
     std::memcpy(fastest.data(), &plan.algorithm, sizeof plan.algorithm);
@@ -272,7 +273,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
 }
 
 bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
-    // A bias in another type than c's is none of its epilogues.
+    // No epilogue supports a bias of a type other than c's.
     const bool serves = device_.dry() || !a.bias.present() || a.bias.dtype == a.c.dtype;
     return serves && multiply({a}, "matmul", stream);
 }

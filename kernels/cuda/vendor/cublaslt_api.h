@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that are used, found at run time: the program starts, and trains with its own
-// kernels, on machines without the library.
+// cuBLASLt functions, loaded at run time: without the library the program starts and trains with its own
+// kernels.
 #pragma once
 
 #include <cublasLt.h>
@@ -27,15 +27,15 @@ struct CublasLtApi {
     decltype(&::cublasLtMatmulAlgoCheck) check_algorithm = nullptr;
     decltype(&::cublasLtMatmul) matmul = nullptr;
 
-    // Throws an internal error that names the call and the cause unless it went well.
+    // Throws an internal error that names the call and the cause unless the status is success.
     void check(cublasStatus_t status, const char* call) const;
 };
 
-// The functions of libcublasLt.so.<major of the toolkit>, looked for where the loader looks. False, with the
-// reason in `why`, if they are not to be had.
+// Loads libcublasLt.so.<major of the toolkit> from the loader's search path. False, with the reason in `why`,
+// if it is unavailable.
 bool load_cublaslt(CublasLtApi& api, std::string& why);
 
-// Does what make_cublaslt does, with these functions.
+// As make_cublaslt, with the given functions.
 class MatmulLibrary;
 struct CublasLtOptions;
 std::unique_ptr<MatmulLibrary> make_cublaslt(Device& device, const CublasLtOptions& options,

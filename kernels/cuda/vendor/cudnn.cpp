@@ -1,4 +1,4 @@
-// Attention by cuDNN: which calls it takes, how our tensors look to it, one graph per shape.
+// Attention by cuDNN: supported calls, tensor layouts, one graph per shape.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace speedrun {
 
 namespace {
 
-// Longer sequences would make the deterministic backward's dP take gigabytes: our kernels need none of it.
+// Longer sequences would need gigabytes for dP of the deterministic backward; our kernels need none.
 constexpr int64_t kMostWorkspace = int64_t{2} << 30;
 constexpr int64_t kMargin = 1 << 20;
 constexpr const char* kNoPlaces = "it takes a query for each key, not some at given places";
@@ -56,13 +56,13 @@ class Cudnn final : public AttentionLibrary {
   private:
     bool attend(const char* label, const std::vector<Operand>& operands, Tensor lse,
                 const AttentionOptions& options, Stream& stream);
-    // Why cuDNN cannot take this; empty if it can.
+    // Reason for which cuDNN cannot run the call; empty if it can.
     static std::string refusal(const std::vector<Operand>& operands, const AttentionOptions& options);
     bool leave(const std::string& what, const std::string& why);
 
     Device& device_;
     const std::unique_ptr<CudnnApi> api_;
-    std::map<std::string, std::unique_ptr<CudnnGraph>> graphs_;  // null: cuDNN has none
+    std::map<std::string, std::unique_ptr<CudnnGraph>> graphs_;  // null: no cuDNN kernel
     StreamMemory workspaces_;
     std::vector<std::string> notes_;
 };

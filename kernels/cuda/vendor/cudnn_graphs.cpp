@@ -1,5 +1,5 @@
-// Graphs of attention through cudnn-frontend, whose headers are slow to compile: this file alone includes
-// them. cuDNN itself is opened at run time (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING).
+// Attention graphs by cudnn-frontend. Its headers are slow to compile, so only this file includes them. cuDNN
+// itself is loaded at run time (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING).
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "kernels/cuda/vendor/cudnn_api.h"
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // where the frontend looks up cuDNN's functions
+void* cudnn_dlhandle = nullptr;  // the frontend looks up cuDNN's functions here
 }
 
 namespace speedrun {
@@ -45,7 +45,8 @@ void set_common(Options& options, const CudnnProblem& problem, const char* name)
         .set_attn_scale(problem.scale)
         .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);  // causal
-    // Keys with column + bound > row stay (cudnn-frontend 1.32, utils/attn_score_modifiers.h): our window.
+    // Keys with column + bound > row are kept (cudnn-frontend 1.32, utils/attn_score_modifiers.h): our
+    // window.
     if (problem.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(problem.window));
 }
 
@@ -107,7 +108,7 @@ class FrontendGraph final : public CudnnGraph {
     std::vector<CudnnTensor> used_;
 };
 
-// For the GPU of a handle, or for one that is only described.
+// For the GPU of a handle, or for a described GPU.
 class FrontendApi final : public CudnnApi {
   public:
     FrontendApi(cudnnHandle_t handle, int compute_capability)
@@ -122,8 +123,8 @@ class FrontendApi final : public CudnnApi {
         const std::vector<fe::HeurMode_t> modes = {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
         try {
             auto graph = std::make_shared<fe::graph::Graph>();
-            // Before the nodes, which copy it. Not told, the frontend would ask a CUDA runtime of its own,
-            // which it loads for that.
+            // Set before the nodes, which copy it. Without it, the frontend would load a CUDA runtime of its
+            // own to query it.
             graph->set_sm_version(compute_capability_);
             if (properties_) graph->set_device_properties(properties_);
             describe_graph(*graph, problem);
@@ -133,7 +134,7 @@ class FrontendApi final : public CudnnApi {
             if (error.is_good())
                 return std::make_unique<FrontendGraph>(std::move(graph), handle_, workspace, problem);
             why = first_line(error.get_message());
-        } catch (const std::exception& error) {  // of a function that the libraries do not have
+        } catch (const std::exception& error) {  // thrown for a function that the libraries lack
             why = error.what();
         }
         return nullptr;
@@ -148,7 +149,7 @@ class FrontendApi final : public CudnnApi {
 };
 
 bool open_library(std::string& why) {
-    if (!fe::cudnn_dlhandle)  // stays for the life of the process
+    if (!fe::cudnn_dlhandle)  // kept for the life of the process
         fe::cudnn_dlhandle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     if (!fe::cudnn_dlhandle) why = dlerror();
     return fe::cudnn_dlhandle != nullptr;

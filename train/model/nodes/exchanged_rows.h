@@ -29,11 +29,11 @@ inline void add_rows(const Call& call, const Tensor& sum, const Tensor& x) {
 }
 
 // Keys that do not come are nothing, and no number either that multiplied by 0 would not be 0.
-inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& travel, Stream& stream) {
+inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& travel) {
     for (const KeyTravel::Absent& absent : travel.absent())
         call.ops.fill({.x = keys.row_slice(absent.key, absent.count).reshaped({absent.count * keys.cols()}),
                        .value = 0.0f},
-                      stream);
+                      call.stream);
 }
 
 // Contiguous rows, as collectives take them.

@@ -51,7 +51,7 @@ void KeyExchange::forward(const Call& call) const {
     copy_rows(call, own.column_slice(0, W), call(k_));
     copy_rows(call, own.column_slice(W, W), call(v_));
     const KeyTravel now = travel(call.documents);
-    fill_absent(call, call(kept_), now, call.stream);
+    fill_absent(call, call(kept_), now);
     call.exchange([&](Stream& stream) {
         if (call.peers.context)
             call.peers.context->all_to_all(flat(call(kept_)), flat(own),

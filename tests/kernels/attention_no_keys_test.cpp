@@ -1,0 +1,90 @@
+// Attention of queries that see no key.
+#include <limits>
+
+#include "tests/kernels/attention_support.h"
+
+namespace speedrun::testing {
+namespace attention_no_keys_test {
+
+using namespace attention;
+
+SPEEDRUN_OP_TEST(AttentionNoKeysTest);
+
+// Queries before all keys, and queries with a first key after the last visible one. Forward writes o = 0 and lse = −∞; backward
+// leaves out these queries and no others.
+TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
+    for (const int64_t dim : {24, 64, 128}) {
+        for (const int64_t seeing : {0, 1, 70}) {  // the last of 200 queries of each of two sequences
+            SCOPED_TRACE(fmt::format("D={} seeing={}", dim, seeing));
+            constexpr int64_t kKeys = 150, kQueries = 200, kSequences = 2;
+            const AttentionOptions options{kKeys, 2, dim, 0, 0.15f};
+            const Matrix q = random_matrix(kSequences * kQueries, 2 * dim, 1, dtype()),
+                         k = random_matrix(kSequences * kKeys, 2 * dim, 2, dtype()),
+                         v = random_matrix(kSequences * kKeys, 2 * dim, 3, dtype()),
+                         dout = random_matrix(kSequences * kQueries, 2 * dim, 4, dtype());
+            reference::QueryPlaces places{.of_sequence = kQueries};
+            Indices first;
+            for (int32_t s = 0; s < kSequences; ++s) {
+                for (int32_t i = 0; i < kQueries; ++i) {
+                    const bool sees = i >= kQueries - seeing, behind = i >= 100;
+                    places.place.push_back(sees || behind ? 20 + i / 2 : -1);
+                    first.push_back(s * static_cast<int32_t>(kKeys) + (sees ? 7 : behind ? 21 + i / 2 : 0));
+                }
+            }
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor tq = h.input(q, dtype()), tk = h.input(k, dtype()), tv = h.input(v, dtype()),
+                             o = h.output(dtype(), {q.rows, q.cols}), lse = h.output(DType::f32, {2, q.rows}),
+                             dq = h.output(dtype(), {q.rows, q.cols}),
+                             dk = h.output(dtype(), {k.rows, k.cols}),
+                             dv = h.output(dtype(), {k.rows, k.cols}), first_key = h.input(first),
+                             place = h.input(places.place);
+                h.ops().attention_forward({.o = o,
+                                           .lse = lse,
+                                           .q = tq,
+                                           .k = tk,
+                                           .v = tv,
+                                           .first_key = first_key,
+                                           .place = place,
+                                           .options = options},
+                                          h.stream());
+                h.ops().attention_backward({.dq = dq,
+                                            .dk = dk,
+                                            .dv = dv,
+                                            .dout = h.input(dout, dtype()),
+                                            .o = o,
+                                            .lse = lse,
+                                            .q = tq,
+                                            .k = tk,
+                                            .v = tv,
+                                            .first_key = first_key,
+                                            .place = place,
+                                            .options = options},
+                                           h.stream());
+                return {h.read(o), h.read(lse), h.read(dq), h.read(dk), h.read(dv)};
+            });
+            const auto expected = reference::attention_forward(q, k, v, first, options, places);
+            const auto gradients = reference::attention_backward(dout, q, k, v, first, options, places);
+            const Case as{kKeys, kSequences, 2, dim, 0, 0.15f, Documents::whole, false};
+            const Matrix zeros(1, q.cols);
+            for (int64_t i = 0; i < q.rows; ++i) {
+                if (i % kQueries >= kQueries - seeing) continue;
+                expect_same_bits(reference::row_block(out[0], i, 1), zeros, fmt::format("o of {}", i));
+                expect_same_bits(reference::row_block(out[2], i, 1), zeros, fmt::format("dq of {}", i));
+                for (int64_t head = 0; head < 2; ++head)
+                    ASSERT_EQ(out[1](head, i), -std::numeric_limits<double>::infinity()) << "lse of " << i;
+            }
+            // Half of the rows and more are zero.
+            Tolerance tolerance = tolerance_of(as, dtype()), of_gradient = tolerance_of_gradient(as, dtype());
+            for (Tolerance* each : {&tolerance, &of_gradient})
+                each->scaled *= std::sqrt(static_cast<double>(kQueries) /
+                                          static_cast<double>(std::max<int64_t>(1, seeing)));
+            expect_close(out[0], expected.o, tolerance, "o");
+            expect_close(out[2], gradients.dq, of_gradient, "dq");
+            expect_close(out[3], gradients.dk, of_gradient, "dk");
+            expect_close(out[4], gradients.dv, tolerance, "dv");
+        }
+    }
+}
+
+}  // namespace attention_no_keys_test
+}  // namespace speedrun::testing
