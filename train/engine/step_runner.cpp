@@ -1,7 +1,6 @@
 #include "train/engine/step_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "train/config/update_period.h"
@@ -51,10 +50,8 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
                                    .stores = {model().parameters(), gradients_, reducer_, runtime},
                                    .capture = capture_}),
       stop_signal_(updates_.statistics(), runtime),
-      uploaded_(runtime.device().create_event()),
       clock_start_(runtime.device().create_event(EventKind::timed)),
-      idle_until_(runtime.device().create_event(EventKind::timed)),
-      staging_(runtime.device(), most_batch_bytes()) {
+      idle_until_(runtime.device().create_event(EventKind::timed)) {
     check_copies();
     for (Slot& slot : slots_) {
         slot.memory = HostBuffer(runtime.device(), updates_.statistics().host_bytes());
@@ -74,12 +71,6 @@ StepRunner::StepRunner(const Config& config, Runtime& runtime, const Ranks& rank
     }
 }
 
-int64_t StepRunner::most_batch_bytes() const {
-    int64_t most = 0;
-    for (const auto& model : models_) most = std::max(most, model->batch_bytes());
-    return most;
-}
-
 BusiestStep StepRunner::busiest_step() const {
     BusiestStep most;
     for (const auto& model : models_) {
@@ -89,25 +80,9 @@ BusiestStep StepRunner::busiest_step() const {
     return most;
 }
 
-void StepRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point,
-                        const Transformer::SeeRows& see) {
-    uploaded_->synchronize();  // the staging memory is free again
-    auto* staged = staging_.as<int32_t>();
-    const auto put = [&](const Tensor& to, std::span<const int32_t> values) {
-        std::copy(values.begin(), values.end(), staged);
-        runtime_.device().copy(to.data, staged, to.bytes(), runtime_.compute());
-        staged += to.numel();
-    };
-    model.put_batch(batch, put, see);
-    if (const Tensor weights = model.loss_weights(); weights.present()) {
-        auto* numbers = reinterpret_cast<float*>(staged);
-        const std::vector<float> values = config_.model.loss().in_stage(point.stage).numbers_at(point);
-        if (static_cast<int64_t>(values.size()) != weights.numel())
-            throw_internal("{} weights of a loss of {} targets", values.size(), weights.numel());
-        std::copy(values.begin(), values.end(), numbers);
-        runtime_.device().copy(weights.data, numbers, weights.bytes(), runtime_.compute());
-    }
-    runtime_.compute().record(*uploaded_);
+void StepRunner::put_batch(const Batch& batch, Transformer& model, const StagePoint& point) {
+    model.put_batch(batch, config_.model.loss().in_stage(point.stage).numbers_at(point));
+    for (const RowIds& rows : model.row_ids()) reducer_.see_rows(table()[rows.table], rows.column.of(batch));
 }
 
 UpdatePipeline::Microbatch StepRunner::microbatch_of(const RunStage& stage, int64_t step) const {
@@ -128,8 +103,7 @@ int64_t StepRunner::run_microbatches(const RunStage& stage, UpdatePipeline::Micr
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
-        upload(batch, *models_[stage.model], microbatch.point,
-               [this](const Parameter& p, std::span<const int32_t> ids) { reducer_.see_rows(p, ids); });
+        put_batch(batch, *models_[stage.model], microbatch.point);
         gradients_.rest(models_[stage.model]->resting());
         microbatch.first = m == 0;
         microbatch.last = m == count - 1;
@@ -246,7 +220,7 @@ void StepRunner::warm_up_stage(int64_t stage) {
     const RunStage& s = stages_.stages[static_cast<size_t>(stage)];
     StepWork& work = work_[static_cast<size_t>(stage)];
     const Transformer& model = *models_[s.model];
-    ZeroBatches source(config_.in_stage(stage), ranks_.part());
+    ZeroBatches source(model, s.tokens_per_step);
     const int64_t before = runtime_.ops().flops(), recomputed_before = model.recomputed_flops();
     run_microbatches(s, microbatch_of(s, period_ - 1), source);  // every group updates at this step
     work.recomputed_flops = model.recomputed_flops() - recomputed_before;
@@ -259,8 +233,8 @@ void StepRunner::warm_up_validation() {
     const bool trains_alike = !config_.model.spelled_out().uses_fp8();
     for (const RunStage& stage : stages_.stages)
         if (trains_alike && stage.model == stages_.validation.model) return;
-    ZeroBatches source(config_.in_validation(), ranks_.part());
-    upload(source.next(), validation_model(), {});
+    ZeroBatches source(validation_model(), stages_.validation.tokens_per_step);
+    validation_model().put_batch(source.next());
     validation_model().forward(false);
     validation_model().loss(updates_.statistics().loss_sum(), false);
 }

@@ -21,10 +21,9 @@
 
 namespace speedrun {
 
-// Where a step's batches come from, one microbatch per call; the reference holds until the next call. Each
-// has the n-grams that the model embeds (hash_ngrams() in data/ngrams.h makes them of tokens and first keys) and
-// states Batch::step_targets, the same on all ranks: the runner throws a data error where it is 0, and an
-// internal error where microbatches of a step contradict each other.
+// Source of the batches of steps: one microbatch per call, completed for the model of the step (complete()). The reference
+// is valid until the next call. All ranks state the same Batch::step_targets: the runner throws a data error for 0, and an
+// internal error if microbatches of a step differ in it.
 class BatchSource {
   public:
     virtual ~BatchSource() = default;
@@ -157,10 +156,8 @@ class StepRunner final : public RunState {
     void mark(Phase phase);          // what the streams of the model are at, for traces
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context_ || tensor_; }
-    // point: of the schedule, for what of a microbatch goes by it.
-    // see: is told of the rows that it looks up; of validation nobody is.
-    void upload(const Batch& batch, Transformer& model, const StagePoint& point,
-                const Transformer::SeeRows& see = {});
+    // Copies a batch to the model, with the loss weights of this point, and notes the rows that it looks up.
+    void put_batch(const Batch& batch, Transformer& model, const StagePoint& point);
     // The model; first, last of the step; the step among those of a period of all optimizer groups; valid targets
     // of the step; how many scales are exact in it.
     using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
@@ -177,7 +174,6 @@ class StepRunner final : public RunState {
     void run_microbatch(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     void enqueue_model(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets);
     GraphKey key_of(size_t model, const UpdatePipeline::Microbatch& microbatch, int64_t step_targets) const;
-    int64_t most_batch_bytes() const;  // of a microbatch
     void warm_up_stage(int64_t stage);
     void warm_up_validation();
     void capture_graphs(const RunStage& stage);
@@ -199,9 +195,7 @@ class StepRunner final : public RunState {
     GraphCapture capture_;
     UpdatePipeline updates_;
     StopSignal stop_signal_;
-    std::unique_ptr<Event> uploaded_, clock_start_, idle_until_;
-    // Of one microbatch: ids, and the weights of the loss.
-    HostBuffer staging_;
+    std::unique_ptr<Event> clock_start_, idle_until_;
     std::map<GraphKey, std::unique_ptr<CapturedGraphs>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;
