@@ -34,10 +34,10 @@ struct LoaderStage {
 
 struct BatchLoaderOptions {
     std::vector<LoaderStage> stages;  // in order, one at least
-    uint64_t seed = 0;                // of the order
+    uint64_t seed = 0;                // seed of the order
     bool shuffle = true;              // false: in file order
     bool document_mask = true;        // see Batch::first_key
-    ContextPart part = {};            // of every row
+    ContextPart part = {};            // tokens of every row
     PrefixTable prefixes = {};        // for columns that read it
 };
 
@@ -83,7 +83,7 @@ struct ValidationLoaderOptions {
     int64_t val_tokens = 0;            // targets to predict, 0 = all
     bool document_mask = true;         // see Batch::first_key
     std::vector<Column> columns = {};  // columns that the model reads
-    ContextPart part = {};             // of every row
+    ContextPart part = {};             // tokens of every row
 };
 
 // Validation rows: the shards as one stream, across their borders. Row k has inputs k*S … (k+1)*S-1 and

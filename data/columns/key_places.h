@@ -7,7 +7,7 @@
 namespace speedrun {
 
 struct KeyPlaces {
-    int64_t window;  // of the attention; 0: all keys
+    int64_t window;  // keys that a query sees; 0: all
     KeptKeys kept;
 };
 
