@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 
 #include "data/document_rows.h"
-#include "data/further_targets.h"
 #include "data/stream_rows.h"
 #include "kernels/device/error.h"
 
@@ -13,7 +11,8 @@ namespace speedrun {
 
 namespace {
 
-void resize(Batch& batch, int64_t rows, int64_t sequence_length) {
+// Makes room for the tokens and targets of whole rows.
+void start(Batch& batch, int64_t rows, int64_t sequence_length) {
     // Indices into the batch are int32.
     if (rows < 0 || rows > std::numeric_limits<int32_t>::max() / sequence_length) {
         throw_internal("batch of {} rows of {} tokens", rows, sequence_length);
@@ -21,34 +20,15 @@ void resize(Batch& batch, int64_t rows, int64_t sequence_length) {
     const size_t total = static_cast<size_t>(rows * sequence_length);
     batch.tokens.resize(total);
     batch.targets.resize(total);
-    batch.positions.resize(total);
-    batch.first_key.resize(total);
-    batch.valid_targets = batch.step_targets = 0;
-}
-
-struct RowLayout {
-    int64_t length = 0;  // S, tokens of a row
-    int32_t separator = 0;
-    bool document_mask = true;
-};
-
-// Positions and first_key of a row of the batch.
-void index_row(Batch& batch, int64_t row, const RowLayout& layout) {
-    const int64_t S = layout.length;
-    int32_t first_key = static_cast<int32_t>(row * S);
-    for (int64_t i = 0; i < S; ++i) {
-        const size_t at = static_cast<size_t>(row * S + i);
-        if (layout.document_mask && batch.tokens[at] == layout.separator)
-            first_key = static_cast<int32_t>(at);
-        batch.positions[at] = static_cast<int32_t>(i);
-        batch.first_key[at] = first_key;
-    }
+    batch.positions.clear();
+    batch.first_key.clear();
+    batch.step_targets = 0;
 }
 
 }  // namespace
 
 BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options)
-    : separator_(dataset.separator()), options_(options) {
+    : separator_(options.document_mask ? dataset.separator() : BatchLayout::kNoSeparator), options_(options) {
     if (options.stages.empty()) throw_internal("a loader without stages");
     int64_t first_step = 0;
     bool of_documents = false;
@@ -59,10 +39,6 @@ BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& 
             throw_usage("rows_per_step is {}, expected 1 or more", stage.rows_per_step);
         if (stage.of_documents() != options.stages.front().of_documents())
             throw_internal("stages of documents and of the stream");
-        if (stage.prefixes &&
-            (!options.prefixes || static_cast<int64_t>(options.prefixes->size()) < dataset.vocab_size()))
-            throw_internal("prefixes of {} tokens for a vocabulary of {}",
-                           options.prefixes ? options.prefixes->size() : 0, dataset.vocab_size());
         of_documents = stage.of_documents();
         stages_.push_back({.stage = stage, .first_step = first_step, .rows = nullptr});
         first_step += stage.num_steps;
@@ -131,22 +107,20 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
                        rows_per_step);
     }
     const int64_t S = s.stage.sequence_length;
-    resize(batch, rows.count, S);
+    start(batch, rows.count, S);
     std::vector<uint16_t> tokens(static_cast<size_t>(S) +
                                  1);  // all but the last are inputs, all but the first targets
     for (int64_t row = 0; row < rows.count; ++row) {
         s.rows->read((step - s.first_step) * rows_per_step + rows.first + row, tokens);
         std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + row * S);
         std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + row * S);
-        index_row(batch, row, {S, separator_, options_.document_mask});
     }
-    hash_ngrams(batch, options_.ngrams);
-    add_further_targets(
-        batch, s.stage.num_targets,
-        s.stage.prefixes ? std::span<const int32_t>(*options_.prefixes) : std::span<const int32_t>{});
-    batch.valid_targets = rows.count * S;  // a row holds the target of its last input too
-    batch.step_targets = rows_per_step * S;
-    take_part(batch, S, options_.part);
+    complete(batch, s.stage.columns,
+             {.sequence_length = S,
+              .separator = separator_,
+              .part = options_.part,
+              .prefixes = options_.prefixes});
+    batch.step_targets = rows_per_step * S;  // a row holds the target of its last input too
 }
 
 ValidationLoader::ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options)
@@ -170,7 +144,7 @@ ValidationLoader::ValidationLoader(const TokenDataset& dataset, const Validation
 void ValidationLoader::fill(RowRange rows, Batch& batch) const {
     if (rows.first < 0) throw_internal("validation row {}", rows.first);
     const int64_t S = options_.sequence_length;
-    resize(batch, rows.count, S);
+    start(batch, rows.count, S);
     std::fill(batch.tokens.begin(), batch.tokens.end(), dataset_.separator());
     std::fill(batch.targets.begin(), batch.targets.end(), -1);
     std::vector<uint16_t> tokens;  // inputs and the last target
@@ -183,11 +157,9 @@ void ValidationLoader::fill(RowRange rows, Batch& batch) const {
             std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + row * S);
             std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + row * S);
         }
-        index_row(batch, row, {S, dataset_.separator(), options_.document_mask});
-        batch.valid_targets += count;
     }
-    hash_ngrams(batch, options_.ngrams);
-    take_part(batch, S, options_.part);
+    const int32_t separator = options_.document_mask ? dataset_.separator() : BatchLayout::kNoSeparator;
+    complete(batch, options_.columns, {.sequence_length = S, .separator = separator, .part = options_.part});
 }
 
 }  // namespace speedrun

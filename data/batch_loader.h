@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/batch.h"
-#include "data/context_part.h"
-#include "data/ngrams.h"
+#include "data/columns/column.h"
 #include "data/row_source.h"
 #include "data/token_dataset.h"
 
@@ -27,22 +25,20 @@ struct LoaderStage {
     // 0: rows are windows of the shards (StreamRows). Else they are packed from documents that are cut at so
     // many tokens (DocumentRows). Of all stages or of none.
     int64_t max_document_tokens = 0;
-    int64_t num_targets = 1;  // tokens to come that each token has as targets, see Batch::further_targets
-    bool prefixes = false;    // and the prefix of the next one
-    int64_t num_steps = 0;    // the last stage has no end
+    std::vector<Column> columns = {};  // columns that the model of the stage reads
+    int64_t num_steps = 0;             // the last stage has no end
 
     int64_t num_rows() const { return num_steps * rows_per_step; }
     bool of_documents() const { return max_document_tokens > 0; }
 };
 
 struct BatchLoaderOptions {
-    std::vector<LoaderStage> stages;                            // in order, one at least
-    uint64_t seed = 0;                                          // of the order
-    bool shuffle = true;                                        // false: in file order
-    bool document_mask = true;                                  // see Batch::first_key
-    NgramTable ngrams = {};                                     // see Batch::ngrams
-    ContextPart part = {};                                      // of every row
-    std::shared_ptr<const std::vector<int32_t>> prefixes = {};  // by token (add_further_targets)
+    std::vector<LoaderStage> stages;  // in order, one at least
+    uint64_t seed = 0;                // seed of the order
+    bool shuffle = true;              // false: in file order
+    bool document_mask = true;        // see Batch::first_key
+    ContextPart part = {};            // tokens of every row
+    PrefixTable prefixes = {};        // for columns that read it
 };
 
 // Training rows. Row i of a step is row (step − the stage's first) * rows_per_step + i of the stage's row source,
@@ -77,17 +73,17 @@ class BatchLoader {
     void add_windows(const TokenDataset& dataset);
     void add_documents(const TokenDataset& dataset);
 
-    int32_t separator_;
+    const int32_t separator_;  // see BatchLayout
     BatchLoaderOptions options_;
     std::vector<Stage> stages_;
 };
 
 struct ValidationLoaderOptions {
-    int64_t sequence_length = 0;  // S, tokens per row
-    int64_t val_tokens = 0;       // targets to predict, 0 = all
-    bool document_mask = true;    // see Batch::first_key
-    NgramTable ngrams = {};       // see Batch::ngrams
-    ContextPart part = {};        // of every row
+    int64_t sequence_length = 0;       // S, tokens per row
+    int64_t val_tokens = 0;            // targets to predict, 0 = all
+    bool document_mask = true;         // see Batch::first_key
+    std::vector<Column> columns = {};  // columns that the model reads
+    ContextPart part = {};             // tokens of every row
 };
 
 // Validation rows: the shards as one stream, across their borders. Row k has inputs k*S … (k+1)*S-1 and

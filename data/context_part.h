@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/batch.h"
-
 namespace speedrun {
 
 // The part of one of C ranks. A row of S tokens is cut into 2C chunks of ⌈S/2C⌉ tokens, the last ones shorter where that
@@ -26,13 +24,13 @@ struct ContextPart {
     }
     // Places in the row of this rank's tokens of it, ascending; −1: padding.
     std::vector<int64_t> places(int64_t sequence_length) const;
+    // Padding of a cut: the value for row r is padding + r · padding_by_row.
+    struct Cut {
+        int64_t sequence_length, padding, padding_by_row = 0;
+    };
+    // Cuts values of whole rows, one for each token, to the tokens of this rank.
+    void cut(std::vector<int32_t>& values, const Cut& how) const;
     ContextPart of(int other) const { return {.size = size, .index = other}; }
 };
-
-// Cuts a batch of whole rows to the part of one rank. Positions stay those in the row and first_key stays an index into
-// the whole rows, whose keys attention gathers; what belongs to a token (n-grams, further targets) was made of the
-// whole row and is cut like it. Padding is token 0 at the row's last position, sees itself alone, and has no target.
-// valid_targets becomes the part's, step_targets stays. Throws an internal error for a batch that is not of such rows.
-void take_part(Batch& batch, int64_t sequence_length, const ContextPart& part);
 
 }  // namespace speedrun

@@ -23,7 +23,8 @@ constexpr const char* kConfig = R"({
 
 class CountingBatches final : public BatchSource {
   public:
-    explicit CountingBatches(const BatchConfig& shape) : shape_(shape) {}
+    CountingBatches(const BatchConfig& shape, const Transformer& model)
+        : shape_(shape), columns_(model.columns()) {}
     const Batch& next() override {
         batch_ = {};
         for (int64_t row = 0; row < shape_.microbatch_tokens; row += shape_.sequence_length) {
@@ -33,17 +34,17 @@ class CountingBatches final : public BatchSource {
                 batch_.tokens.push_back(token);
                 token = (token + stride) % 31;
                 batch_.targets.push_back(token);  // -1 excludes a token from the loss
-                batch_.positions.push_back(static_cast<int32_t>(i));
-                batch_.first_key.push_back(static_cast<int32_t>(row));  // start of the visible keys
             }
         }
-        batch_.valid_targets = shape_.microbatch_tokens;
+        complete(batch_, columns_,
+                 {.sequence_length = shape_.sequence_length});  // the rest that the model reads
         batch_.step_targets = shape_.tokens_per_step;
         return batch_;
     }
 
   private:
     const BatchConfig shape_;
+    const std::vector<Column> columns_;
     std::mt19937 random_{1};
     Batch batch_;
 };
@@ -54,7 +55,7 @@ int train(const char* device) {
     StepRunner runner(config, runtime);
     runner.warm_up();
     runner.state().initialize(static_cast<uint64_t>(config.seed));
-    CountingBatches batches(config.batch);
+    CountingBatches batches(config.batch, runner.state().model());
     fmt::print("{} parameters, {}\n", runner.state().model().table().numel(), runtime.description());
     runner.start_clock();
     for (int64_t step = 0; step < config.schedule.total_steps(); ++step) {

@@ -16,7 +16,7 @@ expect 2 'filter' "$bin/op_bench" --filter '('
 expect 2 'dtype' "$bin/op_bench" --dtype f64
 expect 3 'cannot be written' "$bin/op_bench" --scale small --json no/such/folder/ops.jsonl
 expect 0 'Exit codes' "$bin/gpu_report" --help
-expect 2 'timed in turns' sh "$2/scripts/compare_peers.sh"
+expect 2 'timed alternately' sh "$2/scripts/compare_peers.sh"
 expect 2 'modes turbo' sh "$2/scripts/compare_peers.sh" --speedrun "$bin/speedrun" --modes turbo "$2/configs/kjv.json"
 expect 2 'cannot be read' sh "$2/scripts/compare_peers.sh" no_such.json
 expect 2 'unknown stage' sh "$check" --bin "$bin" results no_such_stage

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "data/columns/column.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -22,12 +23,23 @@ Batch whole_rows(int64_t S) {
         batch.positions.push_back(position);
         batch.first_key.push_back(t - position % 5);
     }
-    batch.ngrams = {batch.tokens};
-    batch.sign_rows = batch.tokens;
-    batch.further_targets = {batch.targets};
     batch.valid_targets = count - count / 7;
     batch.step_targets = 1000;
     return batch;
+}
+
+// Copies of tokens and of two rows of targets, from whole rows, and of tokens after the cut.
+std::vector<Column> copies() {
+    const auto copy_tokens = [](Column::Values& values, const Batch& batch, const BatchLayout&) {
+        values = batch.tokens;
+    };
+    const auto copy_targets = [](Column::Values& values, const Batch& batch, const BatchLayout&) {
+        values = batch.targets;
+        values.insert(values.end(), batch.targets.begin(), batch.targets.end());
+    };
+    return {{.name = "copy", .padding = 7, .compute = copy_tokens},
+            {.name = "after", .after_cut = true, .compute = copy_tokens},
+            {.name = "two rows", .rows = 2, .padding = -1, .compute = copy_targets}};
 }
 
 TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
@@ -39,7 +51,7 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
             for (int index = 0; index < size; ++index) {
                 const ContextPart part{.size = size, .index = index};
                 Batch own = whole;
-                take_part(own, S, part);
+                complete(own, copies(), {.sequence_length = S, .part = part});
                 const int64_t local = part.local_length(S);
                 const std::vector<int64_t> places = part.places(S);
                 ASSERT_EQ(static_cast<int64_t>(places.size()), local);
@@ -51,6 +63,8 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                     first_keys.push_back(static_cast<int32_t>(first - first % 5));
                 }
                 EXPECT_EQ(own.chunk_first_keys, first_keys);
+                EXPECT_EQ(own.columns.at("after"), own.tokens);
+                EXPECT_EQ(own.columns.at("two rows").size(), 2 * own.tokens.size());
                 valid += own.valid_targets;
                 for (int64_t i = 0; i < 2 * local; ++i) {
                     const auto at = static_cast<size_t>(i);
@@ -62,7 +76,8 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                     EXPECT_GE(own.first_key[at], row * S);
                     if (places[static_cast<size_t>(i % local)] < 0) {
                         EXPECT_EQ(own.targets[at], -1);
-                        EXPECT_EQ(own.further_targets[0][at], -1);
+                        EXPECT_EQ(own.columns.at("two rows")[at], -1);
+                        EXPECT_EQ(own.columns.at("copy")[at], 7);
                         EXPECT_EQ(own.positions[at], S - 1);
                         continue;
                     }
@@ -71,9 +86,10 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
                     EXPECT_EQ(static_cast<int64_t>(from), row * S + own.positions[at]);
                     EXPECT_EQ(own.targets[at], whole.targets[from]);
                     EXPECT_EQ(own.first_key[at], whole.first_key[from]);
-                    EXPECT_EQ(own.ngrams[0][at], own.tokens[at]);
-                    EXPECT_EQ(own.sign_rows[at], own.tokens[at]);
-                    EXPECT_EQ(own.further_targets[0][at], whole.targets[from]);
+                    EXPECT_EQ(own.columns.at("copy")[at], own.tokens[at]);
+                    EXPECT_EQ(own.columns.at("two rows")[at], whole.targets[from]);
+                    EXPECT_EQ(own.columns.at("two rows")[static_cast<size_t>(2 * local) + at],
+                              whole.targets[from]);
                 }
             }
             EXPECT_EQ(valid, whole.valid_targets);
@@ -94,9 +110,12 @@ TEST(ContextPartTest, EveryRankHasAsManyKeysToSee) {
 
 TEST(ContextPartTest, RefusesWhatIsNoPart) {
     Batch batch = whole_rows(8);
-    EXPECT_THROW(take_part(batch, 8, {.size = 2, .index = 2}), Error);
-    EXPECT_THROW(take_part(batch, 7, {.size = 2, .index = 0}), Error);
-    EXPECT_THROW(take_part(batch, 8, {.size = 0, .index = 0}), Error);
+    const auto refused = [&](int64_t sequence_length, const ContextPart& part) {
+        EXPECT_THROW(complete(batch, {}, {.sequence_length = sequence_length, .part = part}), Error);
+    };
+    refused(8, {.size = 2, .index = 2});
+    refused(7, {.size = 2, .index = 0});
+    refused(8, {.size = 0, .index = 0});
 }
 
 }  // namespace context_part_test

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "data/batch_loader.h"
+#include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 
 namespace speedrun {
@@ -200,9 +201,9 @@ class DocumentRowsTest : public testing::Test {
         return {*dataset_,
                 {.stages = {{.sequence_length = S,
                              .rows_per_step = rows_per_step,
-                             .max_document_tokens = kLongest}},
-                 .seed = seed,
-                 .ngrams = {.max_ngram = 3, .num_rows = 100}}};
+                             .max_document_tokens = kLongest,
+                             .columns = ngram_columns({.max_ngram = 3, .num_rows = 100})}},
+                 .seed = seed}};
     }
     // Returns the documents of a row by their first token after the separator, with their tokens in the row.
     static std::vector<Tokens> documents(const Tokens& row) {
@@ -322,12 +323,13 @@ TEST_F(DocumentRowsTest, RowsDoNotDependOnHowAStepIsSplit) {
                 const Batch part = fill(steps, step, {row, count});
                 tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
                 targets.insert(targets.end(), part.targets.begin(), part.targets.end());
-                trigrams.insert(trigrams.end(), part.ngrams[1].begin(), part.ngrams[1].end());
+                const Ints& of_part = part.columns.at("3-grams");
+                trigrams.insert(trigrams.end(), of_part.begin(), of_part.end());
                 EXPECT_EQ(part.step_targets, 12 * S);
             }
             EXPECT_EQ(tokens, whole.tokens);
             EXPECT_EQ(targets, whole.targets);
-            EXPECT_EQ(trigrams, whole.ngrams[1]);
+            EXPECT_EQ(trigrams, whole.columns.at("3-grams"));
         }
         const Batch last = fill(single, 12 * step + 11, {0, 1});
         EXPECT_TRUE(std::equal(last.tokens.begin(), last.tokens.end(), whole.tokens.end() - S));

@@ -1,12 +1,12 @@
 // Rows of stages with different lengths: each starts at the end of the previous one, so that no token is read twice in an
 // epoch. All callers read the same rows.
-// Covers: data/further_targets.cpp
+// Covers: data/columns/targets.cpp
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "data/batch_loader.h"
-#include "data/further_targets.h"
+#include "data/columns/targets.h"
 #include "data/prefetcher.h"
 #include "tests/data/test_files.h"
 
@@ -185,53 +185,65 @@ TEST_F(DocumentStagesTest, RowsDoNotDependOnHowAStepIsSplit) {
 }
 
 TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
-    const BatchLoader rows =
-        loader({{.sequence_length = 4, .rows_per_step = 2, .num_targets = 3, .num_steps = 2},
-                {.sequence_length = 4, .rows_per_step = 2}});
+    const BatchLoader rows = loader({{.sequence_length = 4,
+                                      .rows_per_step = 2,
+                                      .columns = {targets_column({.num_tokens = 3})},
+                                      .num_steps = 2},
+                                     {.sequence_length = 4, .rows_per_step = 2}});
     const Batch batch = fill(rows, 0, {0, 2});
-    ASSERT_EQ(batch.further_targets.size(), 2u);
-    for (int32_t k = 1; k <= 2; ++k) {
-        const std::vector<int32_t>& further = batch.further_targets[static_cast<size_t>(k) - 1];
+    const std::vector<int32_t>& targets = batch.columns.at("targets");
+    ASSERT_EQ(targets.size(), 3 * 8u);
+    for (int32_t k = 0; k <= 2; ++k) {
         for (size_t t = 0; t < 8; ++t)
-            EXPECT_EQ(further[t], t % 4 + static_cast<size_t>(k) < 4 ? batch.targets[t] + k : -1)
+            EXPECT_EQ(targets[static_cast<size_t>(k) * 8 + t],
+                      t % 4 + static_cast<size_t>(k) < 4 ? batch.targets[t] + k : -1)
                 << k << " " << t;
     }
-    EXPECT_TRUE(fill(rows, 2, {0, 2}).further_targets.empty());
+    EXPECT_TRUE(fill(rows, 2, {0, 2}).columns.empty());
     Batch masked;
     masked.targets = {1, -1, 3, 4};
-    masked.positions = {0, 1, 2, 3};
-    add_further_targets(masked, 2);
-    EXPECT_EQ(masked.further_targets[0], (std::vector<int32_t>{-1, 3, 4, -1}))
+    masked.tokens = {0, 0, 0, 0};
+    complete(masked, std::vector{targets_column({.num_tokens = 2})}, {.sequence_length = 4});
+    EXPECT_EQ(masked.columns.at("targets"), (std::vector<int32_t>{1, -1, 3, 4, -1, 3, 4, -1}))
         << "ignored targets stay ignored";
-    EXPECT_THROW(add_further_targets(masked, 0), Error);
+    EXPECT_EQ(masked.valid_targets, 3);
+    EXPECT_THROW(targets_column({.num_tokens = 0}), Error);
 }
 
 // Prefixes of the targets follow all further targets, in the stage that counts them.
 TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
     Batch batch;
     batch.targets = {4, 0, -1, 2};
-    batch.positions = {0, 1, 2, 3};
-    const std::vector<int32_t> prefixes{-1, 0, 1, -1, 3};
-    add_further_targets(batch, 2, prefixes);
-    EXPECT_EQ(batch.further_targets, (std::vector<std::vector<int32_t>>{{0, -1, 2, -1}, {3, -1, -1, 1}}));
-    add_further_targets(batch, 1, prefixes);
-    EXPECT_EQ(batch.further_targets, (std::vector<std::vector<int32_t>>{{3, -1, -1, 1}}));
+    batch.tokens = {0, 0, 0, 0};
+    const BatchLayout layout{
+        .sequence_length = 4,
+        .prefixes = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{-1, 0, 1, -1, 3})};
+    const auto completed = [&](int64_t num_tokens, const BatchLayout& how) {
+        complete(batch, std::vector{targets_column({.num_tokens = num_tokens, .prefix = true})}, how);
+        return batch.columns.at("targets");
+    };
+    EXPECT_EQ(completed(2, layout), (std::vector<int32_t>{4, 0, -1, 2, 0, -1, 2, -1, 3, -1, -1, 1}));
+    EXPECT_EQ(completed(1, layout), (std::vector<int32_t>{4, 0, -1, 2, 3, -1, -1, 1}));
+    EXPECT_THROW(completed(1, {.sequence_length = 4}), Error) << "without a table";
     batch.targets[0] = 5;
-    EXPECT_THROW(add_further_targets(batch, 1, prefixes), Error);
+    EXPECT_THROW(completed(1, layout), Error);
 
     const std::vector<LoaderStage> stages{
-        {.sequence_length = 4, .rows_per_step = 2, .num_targets = 2, .prefixes = true, .num_steps = 2},
-        {.sequence_length = 4, .rows_per_step = 2, .num_targets = 2}};
-    EXPECT_THROW(loader(stages), Error) << "without a table";
+        {.sequence_length = 4,
+         .rows_per_step = 2,
+         .columns = {targets_column({.num_tokens = 2, .prefix = true})},
+         .num_steps = 2},
+        {.sequence_length = 4, .rows_per_step = 2, .columns = {targets_column({.num_tokens = 2})}}};
     std::vector<int32_t> by_token(65536);
     for (size_t token = 0; token < by_token.size(); ++token)
         by_token[token] = static_cast<int32_t>(token / 2);
     const BatchLoader rows(
         dataset_, {.stages = stages, .prefixes = std::make_shared<const std::vector<int32_t>>(by_token)});
     const Batch first = fill(rows, 0, {0, 2});
-    ASSERT_EQ(first.further_targets.size(), 2u);
-    for (size_t t = 0; t < 8; ++t) EXPECT_EQ(first.further_targets[1][t], first.targets[t] / 2);
-    EXPECT_EQ(fill(rows, 2, {0, 2}).further_targets.size(), 1u);
+    const std::vector<int32_t>& targets = first.columns.at("targets");
+    ASSERT_EQ(targets.size(), 3 * 8u);
+    for (size_t t = 0; t < 8; ++t) EXPECT_EQ(targets[16 + t], first.targets[t] / 2);
+    EXPECT_EQ(fill(rows, 2, {0, 2}).columns.at("targets").size(), 2 * 8u);
 }
 
 // Two ranks with separate rows of every microbatch, from a step in each stage on.

@@ -1,5 +1,6 @@
-#include "data/ngrams.h"
+#include "data/columns/ngrams.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,17 +80,20 @@ TEST(NgramsTest, RowsAreUsedEvenly) {
 TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
     Batch batch;
     batch.tokens = {8, 9, 3, 8, 9};
-    batch.first_key = {0, 0, 0, 3, 3};
-    hash_ngrams(batch, {.max_ngram = 4, .num_rows = 1000});
-    ASSERT_EQ(batch.ngrams.size(), 3u);
+    const BatchLayout layout{.sequence_length = 5, .separator = 8};
+    complete(batch, ngram_columns({.max_ngram = 4, .num_rows = 1000}), layout);
+    ASSERT_EQ(batch.columns.size(), 3u);
+    EXPECT_EQ(batch.first_key, (Ids{0, 0, 0, 3, 3}));
     for (int64_t n : {2, 3, 4})
-        EXPECT_EQ(batch.ngrams[static_cast<size_t>(n - 2)], hashed(batch.tokens, batch.first_key, n, 1000));
-    batch.tokens.resize(2);
-    batch.first_key.resize(2);
-    hash_ngrams(batch, {.max_ngram = 2, .num_rows = 1000});
-    EXPECT_EQ(batch.ngrams, (std::vector<Ids>{hashed({8, 9}, one_row(2), 2, 1000)}));
-    hash_ngrams(batch, {});
-    EXPECT_TRUE(batch.ngrams.empty());
+        EXPECT_EQ(batch.columns.at(fmt::format("{}-grams", n)),
+                  hashed(batch.tokens, batch.first_key, n, 1000));
+    Batch& reused = batch;
+    reused.tokens.resize(2);
+    reused.first_key.clear();
+    complete(reused, ngram_columns({.max_ngram = 2, .num_rows = 1000}), {.sequence_length = 2});
+    EXPECT_EQ(reused.columns, (std::map<std::string, Ids>{{"2-grams", hashed({8, 9}, one_row(2), 2, 1000)}}));
+    complete(reused, ngram_columns({}), {.sequence_length = 2});
+    EXPECT_TRUE(reused.columns.empty());
 }
 
 // Values of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 results in a negative xor,
@@ -117,15 +121,15 @@ TEST(NgramsTest, ABatchHasTheSignsOfTheTable) {
     batch.tokens = {8, 9, 3, 8, 9};
     batch.positions = {0, 1, 2, 0, 1};
     batch.first_key = {0, 0, 2, 3, 3};
+    const BatchLayout layout{.sequence_length = 5};
     const NgramTable table{.max_ngram = 2, .num_rows = 50, .hash = NgramHash::products, .sign_rows = 7};
-    hash_ngrams(batch, table);
+    std::vector<Column> columns = ngram_columns(table);
+    columns.push_back(sign_rows_column(table));
+    complete(batch, columns, layout);
     Ids rows(5), signs(5);
     hash_bigrams(rows, batch.tokens, batch.positions, 50);
     choose_signs(signs, batch.tokens, batch.positions, 7);
-    EXPECT_EQ(batch.ngrams, std::vector<Ids>{rows});
-    EXPECT_EQ(batch.sign_rows, signs);
-    hash_ngrams(batch, {.max_ngram = 2, .num_rows = 50});
-    EXPECT_TRUE(batch.sign_rows.empty());
+    EXPECT_EQ(batch.columns, (std::map<std::string, Ids>{{"2-grams", rows}, {"sign rows", signs}}));
 }
 
 TEST(NgramsTest, ChecksItsArguments) {

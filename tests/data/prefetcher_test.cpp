@@ -1,4 +1,5 @@
 #include "data/prefetcher.h"
+#include "data/columns/ngrams.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +15,10 @@ class PrefetcherTest : public testing::Test {
     const TempDir dir_;
     const TokenDataset dataset_{{write_tokens(dir_.file("a.bin"), counting_tokens(1000))}, 60000, 5};
     const BatchLoader loader_{dataset_,
-                              {.stages = {{.sequence_length = 8, .rows_per_step = 24}},
-                               .seed = 11,
-                               .ngrams = {.max_ngram = 3, .num_rows = 1000}}};
+                              {.stages = {{.sequence_length = 8,
+                                           .rows_per_step = 24,
+                                           .columns = ngram_columns({.max_ngram = 3, .num_rows = 1000})}},
+                               .seed = 11}};
 };
 
 void expect_equal(const Batch& actual, const Batch& expected) {
@@ -24,8 +26,8 @@ void expect_equal(const Batch& actual, const Batch& expected) {
     EXPECT_EQ(actual.targets, expected.targets);
     EXPECT_EQ(actual.positions, expected.positions);
     EXPECT_EQ(actual.first_key, expected.first_key);
-    EXPECT_EQ(actual.ngrams, expected.ngrams);
-    EXPECT_EQ(actual.ngrams.size(), 2u);
+    EXPECT_EQ(actual.columns, expected.columns);
+    EXPECT_EQ(actual.columns.size(), 2u);
     EXPECT_EQ(actual.valid_targets, expected.valid_targets);
     EXPECT_EQ(actual.step_targets, expected.step_targets);
 }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "data/batch_loader.h"
+#include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 
 namespace speedrun {
@@ -63,19 +64,19 @@ TEST_F(ValidationLoaderTest, FillsPositionsAndKeys) {
                                     {.sequence_length = 4, .val_tokens = 6, .document_mask = false});
     unmasked.fill({0, 2}, batch);
     EXPECT_EQ(batch.first_key, (Ints{0, 0, 0, 0, 4, 4, 4, 4}));
-    EXPECT_TRUE(batch.ngrams.empty());
+    EXPECT_TRUE(batch.columns.empty());
 }
 
 TEST_F(ValidationLoaderTest, HasTheNgramsOfTheModel) {
-    const NgramTable table{.max_ngram = 3, .num_rows = 1000};
-    const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6, .ngrams = table});
+    const std::vector<Column> ngrams = ngram_columns({.max_ngram = 3, .num_rows = 1000});
+    const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6, .columns = ngrams});
     Batch batch;
     loader.fill({0, 2}, batch);
     Batch expected = batch;
-    expected.ngrams.clear();
-    hash_ngrams(expected, table);
-    ASSERT_EQ(expected.ngrams.size(), 2u);
-    EXPECT_EQ(batch.ngrams, expected.ngrams);
+    expected.columns.clear();
+    complete(expected, ngrams, {.sequence_length = 4});
+    ASSERT_EQ(expected.columns.size(), 2u);
+    EXPECT_EQ(batch.columns, expected.columns);
 }
 
 TEST_F(ValidationLoaderTest, RowsPastTheEndArePadding) {

@@ -5,13 +5,13 @@
 #include <random>
 #include <sstream>
 
-#include "data/further_targets.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/error.h"
 #include "tests/distributed/engine_models.h"
 #include "tests/distributed/rank_threads.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
+#include "train/engine/run_stages.h"
 #include "train/model/build_model.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
@@ -176,7 +176,6 @@ class RowSource final : public BatchSource {
           accumulation_(mode.accumulation),
           masks_(mode.masked && !mode.graphs),
           config_(config_of(mode)),
-          ngrams_(config_.model.ngram_table()),
           ranks_(ranks) {}
 
     const Batch& next() override {
@@ -190,13 +189,13 @@ class RowSource final : public BatchSource {
                     {step, (microbatch * ranks_.num_data_ranks() + ranks_.data_rank()) * rows_ + i, i},
                     masks_);
         batch_.step_targets = whole.valid_targets;
-        hash_ngrams(batch_, ngrams_);
         const Config stage = config_.in_stage(config_.schedule.stage_of(step));
         std::vector<int32_t> prefixes;
-        for (int32_t token = 0; stage.model.loss().counts_prefixes() && token < 257; ++token)
-            prefixes.push_back(token % 3 == 0 ? -1 : token / 3);
-        add_further_targets(batch_, stage.model.loss().num_tokens(), prefixes);
-        take_part(batch_, kSequence, ranks_.part());
+        for (int32_t token = 0; token < 257; ++token) prefixes.push_back(token % 3 == 0 ? -1 : token / 3);
+        complete(batch_, columns_of(run_stages(stage, ranks_).shapes.front()),
+                 {.sequence_length = kSequence,
+                  .part = ranks_.part(),
+                  .prefixes = std::make_shared<const std::vector<int32_t>>(prefixes)});
         return batch_;
     }
 
@@ -204,7 +203,6 @@ class RowSource final : public BatchSource {
     const int64_t rows_of_step_, rows_, accumulation_;
     const bool masks_;
     const Config config_;
-    const NgramTable ngrams_;
     const Ranks& ranks_;
     int64_t made_ = 0;
     Batch batch_;

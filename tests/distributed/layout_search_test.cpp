@@ -33,7 +33,7 @@ LayoutCost predicted(const Config& config, const Ranks& ranks, const NetworkMode
 
 double measured(const Config& config, const NetworkModel& network) {
     return virtual_step_ms(config, plan_ranks(config, kRanks), DType::f32, network, [&](const Ranks& ranks) {
-        return std::make_unique<SyntheticBatches>(config, ranks.part());
+        return std::make_unique<SyntheticBatches>(config, ranks);
     });
 }
 

@@ -160,6 +160,7 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
     for (const Bucket& bucket : state.layout().all()) add(state_pieces(state, bucket));
     add(state_pieces(state.scales()));
     const auto source = batches_of(mode, ranks);
+    std::vector<std::unique_ptr<Event>> updated;  // by each step
     std::vector<std::vector<char>> snapshots(kSteps, std::vector<char>(static_cast<size_t>(bytes)));
     for (int64_t step = 0; step < kSteps; ++step) {
         char* to = snapshots[static_cast<size_t>(step)].data();
@@ -174,10 +175,13 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
         copies.scales = std::move(copies.buckets.back());
         copies.buckets.pop_back();
         runner.enqueue(step, *source);
-        // Copies begin when the next step has come far.
+        // Copies begin 80 ms after this step's updates, when the next step has come far.
+        updated.push_back(runtime.device().create_event());
+        runtime.optimizer().record(*updated.back());
         if (step % 3 != 0)
-            static_cast<CpuStream&>(runtime.copy()).submit("slow copy", [] {
-                std::this_thread::sleep_for(40ms);
+            static_cast<CpuStream&>(runtime.copy()).submit("slow copy", [event = updated.back().get()] {
+                event->synchronize();
+                std::this_thread::sleep_for(80ms);
             });
         RunnerState(runner).snapshot(copies);
         if (runner.uncollected() == 2) runner.collect();

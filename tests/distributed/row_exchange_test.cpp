@@ -235,7 +235,8 @@ Sent rows_sent(const Mode& mode) {
             const Batch& batch = source->next();
             for (const char* name : {"embed.weight", "values.weight"})
                 seen[name].insert(batch.tokens.begin(), batch.tokens.end());
-            for (const auto& ids : batch.ngrams) seen["grams.weight"].insert(ids.begin(), ids.end());
+            for (const auto& [column, ids] : batch.columns)
+                if (column.ends_with("-grams")) seen["grams.weight"].insert(ids.begin(), ids.end());
             const bool last = (i + 1) % (mode.accumulation * mode.every) == 0;
             if (!last && !each) continue;
             for (auto& [name, rows] : seen) {

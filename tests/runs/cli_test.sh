@@ -19,7 +19,7 @@ expect 2 "subcommand" "$speedrun"
 expect 2 "nonsense" "$speedrun" nonsense
 expect 2 "config" "$speedrun" train
 expect 0 "schedule.steps" "$speedrun" plan --options
-expect 0 '"key": "comm_exposed_ms"' "$speedrun" plan --metrics
+expect 0 '"key":"comm_exposed_ms"' "$speedrun" plan --metrics
 expect 0 "^speedrun $(cat "$here/../../VERSION")\$" "$speedrun" --version
 for line in "build  *[A-Z][a-zA-Z]* \(unknown\|[0-9a-f]\{40\}\)" "CPU level  *a[vm]x" "libraries .*OpenSSL 3\.[0-9]" MPI NCCL CUDA; do
     grep -q -e "^$line" out || fail "--version says nothing of $line"
@@ -140,7 +140,7 @@ echo '{"kind":"op","name":"all","op":"fill","dtype":"bf16","status":"passed","fl
 expect 0 "^fill .*measured: all" "$speedrun" plan tiny.json --gpu h100 --measured ops.jsonl
 expect 2 "name a config" "$speedrun" plan --gpu h100
 expect 0 "^embed.weight  *\[320,32\]  f32 .* adamw  row t is token t's, added to the stream" "$speedrun" plan tiny.json --parameters --set precision=f32
-expect 0 '"meaning": "logits = W x; rows behind the vocabulary are padding"' "$speedrun" plan tiny.json --parameters --json
+expect 0 '"meaning": "logits = W x; rows after the vocabulary are padding"' "$speedrun" plan tiny.json --parameters --json
 python3 -m json.tool out >/dev/null || fail "plan --parameters --json prints no JSON"
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --parameters --gpu h100
 expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2

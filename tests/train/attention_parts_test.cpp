@@ -208,7 +208,7 @@ TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
     }
     EXPECT_EQ(lengths, (std::vector<int64_t>{22}));
     EXPECT_EQ(ids, 2);
-    EXPECT_FALSE(graph_of("").paired);
+    EXPECT_EQ(graph_of("").inputs.size(), 4u) << "no column of pairs";
     // Mixed and scaled values have memory of their own.
     const char* const copies[] = {"copy of q; copy of k; copy of v; attention 3 pairs x 8, window 5",
                                   "copy of q; copy of k; attention 3 pairs x 8, within",

@@ -83,12 +83,12 @@ class DenseGraphTest : public ::testing::Test {
 
 TEST_F(DenseGraphTest, ATableOfTokensIsAllowed) {
     EXPECT_EQ(problem(), "");
-    look_up(table(320), model_.tokens);  // 257 tokens are padded to 320
+    look_up(table(320), model_.find_input("tokens")->value);  // 257 tokens are padded to 320
     EXPECT_EQ(problem(), "");
 }
 
 TEST_F(DenseGraphTest, ATableOfOtherRowsIsRefused) {
-    look_up(table(4096), model_.tokens);
+    look_up(table(4096), model_.find_input("tokens")->value);
     EXPECT_TRUE(says(problem(), "new.weight has 4096 rows, the vocabulary has 320")) << problem();
 }
 
@@ -110,7 +110,7 @@ TEST_F(DenseGraphTest, ATableOfConstantsIsRefused) {
 }
 
 TEST_F(DenseGraphTest, TargetsChooseNoRows) {
-    look_up(table(320), model_.targets);
+    look_up(table(320), model_.find_input("targets")->value);
     EXPECT_TRUE(says(problem(), "reads 'batch.targets'")) << problem();
 }
 

@@ -181,9 +181,10 @@ Outcome outcome_of(const Fusions& fusions) {
         loss(runtime.device(), "loss", MemoryCategory::workspace, size_of(DType::f32));
     Executor executor(m.graph, program, m.table, parameters, runtime, memory);
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
-    for (const auto& [to, ids] : {std::pair{m.tokens, &batch.tokens}, {m.targets, &batch.targets}})
-        runtime.device().copy(executor.held(to).data, ids->data(), executor.held(to).bytes(),
-                              runtime.compute());
+    for (const auto& [name, ids] : {std::pair{"tokens", &batch.tokens}, {"targets", &batch.targets}}) {
+        const Tensor to = executor.held(m.find_input(name)->value);
+        runtime.device().copy(to.data, ids->data(), to.bytes(), runtime.compute());
+    }
     PassTracker tracker(m.table, gradients);
     executor.track(&tracker);
     tracker.begin_step();

@@ -5,8 +5,6 @@
 #include <random>
 #include <stdexcept>
 
-#include "data/further_targets.h"
-
 namespace speedrun::testing {
 
 HostBatch HostBatch::rows(int64_t begin, int64_t count, int64_t sequence_length) const {
@@ -50,7 +48,6 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
       model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
       tracker(model.table(), gradients, model.resting()),
-      ngrams_(config.ngram_table()),
       loss_(config.loss()),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
     model.track(&tracker);
@@ -93,17 +90,10 @@ void ModelHarness::upload(const HostBatch& batch) {
               .targets = batch.targets,
               .positions = batch.positions,
               .first_key = batch.first_key};
-    hash_ngrams(ids, ngrams_);
-    add_further_targets(ids, loss_.num_tokens(), loss_.counts_prefixes() ? prefixes : std::vector<int32_t>{});
-    model.put_batch(ids, [this](const Tensor& to, std::span<const int32_t> values) {
-        runtime.device().copy(to.data, values.data(), to.bytes(), runtime.compute());
-        runtime.synchronize();  // before the values go
-    });
-    if (!model.loss_weights().present()) return;
-    const std::vector<float> weights = loss_.numbers_at({});
-    runtime.device().copy(model.loss_weights().data, weights.data(), model.loss_weights().bytes(),
-                          runtime.compute());
-    runtime.synchronize();
+    complete(ids, model.columns(),
+             {.sequence_length = model.shape().batch.sequence_length,
+              .prefixes = std::make_shared<const std::vector<int32_t>>(prefixes)});
+    model.put_batch(ids, loss_.numbers_at({}));
 }
 
 double ModelHarness::forward_loss(const HostBatch& batch) {

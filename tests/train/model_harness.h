@@ -55,7 +55,6 @@ struct ModelHarness {
     std::vector<int32_t> prefixes;  // by token, for a loss that counts them
 
   private:
-    const NgramTable ngrams_;
     const LossConfig loss_;
     Buffer loss_sum_;
 };

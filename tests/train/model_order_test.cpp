@@ -74,17 +74,14 @@ TEST(BatchTest, NgramsAreThoseOfTheModel) {
     const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
     Batch batch{
         .tokens = ids.tokens, .targets = ids.targets, .positions = ids.positions, .first_key = ids.first_key};
-    size_t put = 0;
-    const auto count = [&](const Tensor&, std::span<const int32_t>) { ++put; };
-    EXPECT_THROW(h.model.put_batch(batch, count), Error);
-    hash_ngrams(batch, model.ngram_table());
-    put = 0;
-    h.model.put_batch(batch, count);
-    EXPECT_EQ(put, 4u + 2u);
-    batch.ngrams[1].pop_back();
-    EXPECT_THROW(h.model.put_batch(batch, count), Error);
-    batch.ngrams.resize(1);
-    EXPECT_THROW(h.model.put_batch(batch, count), Error);
+    EXPECT_EQ(h.model.columns().size(), 4u + 2u);
+    EXPECT_THROW(h.model.put_batch(batch), Error);
+    complete(batch, h.model.columns(), {.sequence_length = kSequence});
+    h.model.put_batch(batch);
+    batch.columns.at("3-grams").pop_back();
+    EXPECT_THROW(h.model.put_batch(batch), Error);
+    batch.columns.erase("3-grams");
+    EXPECT_THROW(h.model.put_batch(batch), Error);
 }
 
 // The head runs in two chunks on the whole batch and in one on each half.

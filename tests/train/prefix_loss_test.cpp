@@ -197,10 +197,12 @@ TEST_F(PrefixesOfDataTest, AreThoseOfTheDatasetsVocabulary) {
         const TokenDataset data = open_dataset(c, c.data.train, "data.train");
         Batch batch;
         BatchLoader(data, loader_options(c)).fill(0, {0, 3}, batch);
-        ASSERT_EQ(batch.further_targets.size(), 2u);
+        const std::vector<int32_t>& targets = batch.columns.at("targets");
+        const size_t count = batch.targets.size();
+        ASSERT_EQ(targets.size(), 3 * count);
         std::map<int32_t, int32_t> expected{{254, -1}, {255, -1}, {256, 'a'}, {257, 256}, {259, -1}};
-        for (size_t t = 0; t < batch.targets.size(); ++t)
-            EXPECT_EQ(batch.further_targets[1][t], expected.at(batch.targets[t])) << batch.targets[t];
+        for (size_t t = 0; t < count; ++t)
+            EXPECT_EQ(targets[2 * count + t], expected.at(batch.targets[t])) << batch.targets[t];
     }
 }
 

@@ -104,21 +104,14 @@ Config RecipeTest::config(const Settings& more) const {
 }
 
 // Prefixes are the fixture's: its tokens are no tokenizer's.
-BatchLoaderOptions RecipeTest::loader(const Config& c, const ContextPart& part) const {
-    Config without = c;
-    without.model.parts.loss.prefix_weight = 0;
-    BatchLoaderOptions options = loader_options(without, part);
-    for (int64_t stage = 0; stage < c.schedule.num_stages(); ++stage)
-        options.stages[static_cast<size_t>(stage)].prefixes =
-            c.in_stage(stage).model.loss().counts_prefixes();
-    options.prefixes = std::make_shared<const std::vector<int32_t>>(fixture_.prefixes);
-    return options;
+BatchLoaderOptions RecipeTest::loader(const Config& c, const Ranks& ranks) const {
+    return loader_options(c, ranks, std::make_shared<const std::vector<int32_t>>(fixture_.prefixes));
 }
 
 void RecipeTest::expect_gradients() {
     const Config c = config();
     const TokenDataset train = open_dataset(c, c.data.train, "data.train");
-    const BatchLoader batches(train, loader(c, {}));
+    const BatchLoader batches(train, loader(c));
     for (const auto& [step, expected] : fixture_.token_losses) {
         SCOPED_TRACE(fmt::format("step {}", step));
         const StagePoint point = c.schedule.point_of(step);
@@ -158,7 +151,7 @@ RecipeTest::Run RecipeTest::run_rank(const Config& c, World* world) const {
     const Ranks ranks = world ? resolve_ranks(c, *world) : Ranks{};
     const TokenDataset train = open_dataset(c, c.data.train, "data.train"),
                        val = open_dataset(c, c.data.val, "data.val");
-    const BatchLoader batches_of(train, loader(c, ranks.part()));
+    const BatchLoader batches_of(train, loader(c, ranks));
     Prefetcher prefetcher(batches_of, {.rows_per_microbatch = rows_per_microbatch(c),
                                        .rank = ranks.data_rank(),
                                        .num_ranks = ranks.num_data_ranks()});
@@ -185,7 +178,7 @@ RecipeTest::Run RecipeTest::run_rank(const Config& c, World* world) const {
                 difference_of({now.begin(), now.end()}, {start[p.id].begin(), start[p.id].end()});
         }
     }
-    run.validation_loss = runner.validate({val, validation_options(c, ranks.part())});
+    run.validation_loss = runner.validate({val, validation_options(c, ranks)});
     return run;
 }
 

@@ -80,7 +80,7 @@ class RecipeTest : public ::testing::Test {
     const RecipeTolerances tolerances_;
 
   private:
-    BatchLoaderOptions loader(const Config& c, const ContextPart& part) const;
+    BatchLoaderOptions loader(const Config& c, const Ranks& ranks = Ranks()) const;
     Run run_rank(const Config& c, World* world) const;  // null: the only one
 
     const TempDir dir_;

@@ -44,7 +44,8 @@ class Source final : public BatchSource {
     Source(const Config& config, const Ranks& ranks)
         : whole_(config_of({"batch.microbatch_tokens=" + std::to_string(kTokens)}).in_stage(0)),
           config_(config),
-          ranks_(ranks) {}
+          ranks_(ranks),
+          columns_(columns_of(run_stages(config, ranks).shapes.front())) {}
     const Batch& next() override {
         const int64_t count = config_.in_stage(0).batch.microbatch_tokens, parts = kTokens / count;
         if (at_ == 0) all_ = whole_.next();
@@ -58,7 +59,7 @@ class Source final : public BatchSource {
                   .positions = cut(all_.positions),
                   .first_key = cut(all_.first_key)};
         for (int32_t& key : batch_.first_key) key -= static_cast<int32_t>(first);
-        batch_.valid_targets = count;
+        complete(batch_, columns_, {.sequence_length = config_.batch.sequence_length});
         batch_.step_targets = kTokens;
         at_ = (at_ + 1) % mine;
         return batch_;
@@ -68,6 +69,7 @@ class Source final : public BatchSource {
     SyntheticBatches whole_;
     const Config config_;
     const Ranks& ranks_;
+    const std::vector<Column> columns_;
     Batch all_, batch_;
     int64_t at_ = 0;
 };

@@ -8,7 +8,6 @@
 #include "data/data_identity.h"
 #include "data/dataset.h"
 #include "data/json_text.h"
-#include "data/ngrams.h"
 #include "data/shard_patterns.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/resume.h"
@@ -71,14 +70,12 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
     return result;
 }
 
-void forward_batch(const FinishedRun& run, Batch& batch) {
-    hash_ngrams(batch, run.config.model.ngram_table());
+void forward_batch(const FinishedRun& run, Batch& batch, int32_t separator) {
     Transformer& model = run.runner->state().validation_model();
-    Stream& stream = run.runtime->compute();
-    model.put_batch(batch, [&](const Tensor& to, std::span<const int32_t> values) {
-        run.runtime->device().copy(to.data, values.data(), to.bytes(), stream);
-        stream.synchronize();  // `values` may be a temporary
-    });
+    complete(batch, model.columns(),
+             {.sequence_length = model.shape().batch.sequence_length,
+              .separator = run.config.data.document_mask ? separator : BatchLayout::kNoSeparator});
+    model.put_batch(batch);
     model.forward(false);
 }
 

@@ -22,8 +22,8 @@ struct FinishedRun {
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);
 
-// Hashes the n-grams of the batch, copies it to the run's device and runs the forward pass of the validation model, without
-// gradients.
-void forward_batch(const FinishedRun& run, Batch& batch);
+// Completes a batch that has the tokens and targets of whole rows, and copies it to the run's device. Runs forward of the
+// validation model.
+void forward_batch(const FinishedRun& run, Batch& batch, int32_t separator);
 
 }  // namespace speedrun

@@ -54,12 +54,8 @@ class ChoiceScorer {
             std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + begin);
             std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + begin);
         }
-        for (int64_t t = 0; t < model_.tokens(); ++t) {
-            batch.positions.push_back(static_cast<int32_t>(t % length()));
-            // A text has one separator, its first token.
-            batch.first_key.push_back(static_cast<int32_t>(t - t % length()));
-        }
-        forward_batch(run_, batch);
+        // A text has one separator, before it.
+        forward_batch(run_, batch, BatchLayout::kNoSeparator);
         Stream& stream = run_.runtime->compute();
         model_.loss(loss_sum_.tensor(DType::f32, {1}), false);
         const Tensor losses = model_.losses();

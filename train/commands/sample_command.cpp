@@ -40,13 +40,8 @@ class Sampler {
         Batch batch;  // the first row; other rows are zeros
         batch.tokens.assign(model_.tokens(), 0);
         std::copy(context.end() - used, context.end(), batch.tokens.begin());
-        for (int64_t t = 0; t < model_.tokens(); ++t) {
-            const bool begins =
-                t % length == 0 || (run_.config.data.document_mask && batch.tokens[t] == separator);
-            batch.positions.push_back(static_cast<int32_t>(t % length));
-            batch.first_key.push_back(begins ? static_cast<int32_t>(t) : batch.first_key.back());
-        }
-        forward_batch(run_, batch);
+        batch.targets.assign(model_.tokens(), -1);
+        forward_batch(run_, batch, separator);
         Stream& stream = run_.runtime->compute();
         const Tensor logits = model_.logits_of(used - 1);
         std::vector<char> raw(logits.bytes());

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/ngrams.h"
+#include "data/columns/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
 #include "train/fields/choice.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/ngrams.h"
+#include "data/columns/ngrams.h"
 #include "kernels/ops/combine.h"
 #include "kernels/ops/loss.h"
 #include "train/config/attention_part.h"

@@ -1,10 +1,10 @@
 #include "train/engine/batch_sources.h"
 
 #include "data/dataset.h"
-#include "data/further_targets.h"
 #include "data/shard_patterns.h"
 #include "data/zipf_tokens.h"
 #include "kernels/device/error.h"
+#include "train/engine/run_stages.h"
 
 namespace speedrun {
 
@@ -33,24 +33,27 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
                         info.separators);
 }
 
-BatchLoaderOptions loader_options(const Config& config, const ContextPart& part) {
+BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks) {
+    return loader_options(config, ranks, read_prefixes(config));
+}
+
+BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks, PrefixTable prefixes) {
+    const RunStages run = run_stages(config, ranks);
     std::vector<LoaderStage> stages;
     for (int64_t i = 0; i < config.schedule.num_stages(); ++i) {
         const Config stage = config.in_stage(i);
         stages.push_back({.sequence_length = stage.batch.sequence_length,
                           .rows_per_step = stage.batch.tokens_per_step / stage.batch.sequence_length,
                           .max_document_tokens = document_tokens(stage),
-                          .num_targets = stage.model.loss().num_tokens(),
-                          .prefixes = stage.model.loss().counts_prefixes(),
+                          .columns = columns_of(run.shapes[run.stages[static_cast<size_t>(i)].model]),
                           .num_steps = config.schedule.end_step(i) - config.schedule.first_step(i)});
     }
     return {.stages = std::move(stages),
             .seed = static_cast<uint64_t>(config.seed),
             .shuffle = config.data.shuffle,
             .document_mask = config.data.document_mask,
-            .ngrams = config.model.ngram_table(),
-            .part = part,
-            .prefixes = read_prefixes(config)};
+            .part = ranks.part(),
+            .prefixes = std::move(prefixes)};
 }
 
 std::vector<int64_t> rows_per_microbatch(const Config& config) {
@@ -62,33 +65,29 @@ std::vector<int64_t> rows_per_microbatch(const Config& config) {
     return rows;
 }
 
-ValidationLoaderOptions validation_options(const Config& config, const ContextPart& part) {
+ValidationLoaderOptions validation_options(const Config& config, const Ranks& ranks) {
+    const RunStages run = run_stages(config, ranks);
     return {.sequence_length = config.in_validation().batch.sequence_length,
             .val_tokens = config.data.val_tokens,
             .document_mask = config.data.document_mask,
-            .ngrams = config.model.ngram_table(),
-            .part = part};
+            .columns = columns_of(run.shapes[run.validation.model]),
+            .part = ranks.part()};
 }
 
-SyntheticBatches::SyntheticBatches(const Config& config, const ContextPart& part) {
-    const int64_t count = config.batch.microbatch_tokens, length = config.batch.sequence_length;
+SyntheticBatches::SyntheticBatches(const Config& config, const Ranks& ranks) {
+    const int64_t count = config.batch.microbatch_tokens;
     const std::vector<int32_t> tokens =
         zipf_tokens({.count = kSyntheticBatches * count + 1, .vocab_size = config.model.vocab_size});
-    const PrefixTable prefixes = made_up_prefixes(config);
+    const std::vector<Column> columns = columns_of(run_stages(config, ranks).shapes.front());
+    const BatchLayout layout{.sequence_length = config.batch.sequence_length,
+                             .part = ranks.part(),
+                             .prefixes = made_up_prefixes(config.model)};
     for (int64_t begin = 0; begin < kSyntheticBatches * count; begin += count) {
-        Batch batch;
+        Batch& batch = batches_.emplace_back();
         batch.tokens.assign(tokens.begin() + begin, tokens.begin() + begin + count);
         batch.targets.assign(tokens.begin() + begin + 1, tokens.begin() + begin + count + 1);
-        for (int64_t t = 0; t < count; ++t) {
-            batch.positions.push_back(static_cast<int32_t>(t % length));
-            batch.first_key.push_back(static_cast<int32_t>(t / length * length));
-        }
-        batch.valid_targets = count;
         batch.step_targets = config.batch.tokens_per_step;
-        hash_ngrams(batch, config.model.ngram_table());
-        add_further_targets(batch, config.model.loss().num_tokens(), prefixes_in(prefixes));
-        take_part(batch, length, part);
-        batches_.push_back(std::move(batch));
+        complete(batch, columns, layout);
     }
 }
 

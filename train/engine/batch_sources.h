@@ -15,10 +15,11 @@ namespace speedrun {
 // model's; data errors for what is missing or damaged.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
-// part: of every row, that a rank takes (Ranks::part). Throws what read_prefixes() throws.
-BatchLoaderOptions loader_options(const Config& config, const ContextPart& part = {});
+// Batches of this rank. Throws what read_prefixes() throws.
+BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks = kAlone);
+BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks, PrefixTable prefixes);
 std::vector<int64_t> rows_per_microbatch(const Config& config);  // by stage
-ValidationLoaderOptions validation_options(const Config& config, const ContextPart& part = {});
+ValidationLoaderOptions validation_options(const Config& config, const Ranks& ranks = kAlone);
 
 class PrefetchedBatches final : public BatchSource {
   public:
@@ -33,7 +34,8 @@ class PrefetchedBatches final : public BatchSource {
 // to 1/(i + 3)), each sequence a document of its own.
 class SyntheticBatches final : public BatchSource {
   public:
-    explicit SyntheticBatches(const Config& config, const ContextPart& part = {});
+    // config: of one stage.
+    explicit SyntheticBatches(const Config& config, const Ranks& ranks = kAlone);
     const Batch& next() override { return batches_[next_++ % batches_.size()]; }
 
   private:

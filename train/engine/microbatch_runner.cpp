@@ -1,44 +1,13 @@
 #include "train/engine/microbatch_runner.h"
 
-#include <algorithm>
-
 #include "train/config/lr_schedule.h"
 
 namespace speedrun {
 
-MicrobatchRunner::MicrobatchRunner(TrainState& state)
-    : state_(state),
-      uploaded_(state.runtime.device().create_event()),
-      staging_(state.runtime.device(), most_batch_bytes()) {}
-
-int64_t MicrobatchRunner::most_batch_bytes() const {
-    int64_t most = 0;
-    for (const auto& model : state_.models) most = std::max(most, model->batch_bytes());
-    return most;
-}
-
-void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point, bool trains) {
-    Runtime& runtime = state_.runtime;
-    uploaded_->synchronize();  // the staging memory is free again
-    auto* staged = staging_.as<int32_t>();
-    const auto put = [&](const Tensor& to, std::span<const int32_t> values) {
-        std::copy(values.begin(), values.end(), staged);
-        runtime.device().copy(to.data, staged, to.bytes(), runtime.compute());
-        staged += to.numel();
-    };
-    Transformer::SeeRows see;
-    if (trains)
-        see = [this](const Parameter& p, std::span<const int32_t> ids) { state_.reducer.see_rows(p, ids); };
-    model.put_batch(batch, put, see);
-    if (const Tensor weights = model.loss_weights(); weights.present()) {
-        auto* numbers = reinterpret_cast<float*>(staged);
-        const std::vector<float> values = state_.config.model.loss().in_stage(point.stage).numbers_at(point);
-        if (static_cast<int64_t>(values.size()) != weights.numel())
-            throw_internal("{} weights of a loss of {} targets", values.size(), weights.numel());
-        std::copy(values.begin(), values.end(), numbers);
-        runtime.device().copy(weights.data, numbers, weights.bytes(), runtime.compute());
-    }
-    runtime.compute().record(*uploaded_);
+void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
+    model.put_batch(batch, state_.config.model.loss().in_stage(point.stage).numbers_at(point));
+    for (const RowIds& rows : model.row_ids())
+        state_.reducer.see_rows(state_.table()[rows.table], rows.column.of(batch));
 }
 
 Microbatch MicrobatchRunner::first_of(const RunStage& stage, int64_t step) const {
@@ -65,7 +34,7 @@ int64_t MicrobatchRunner::run_step(const RunStage& stage, const Microbatch& firs
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
-        upload(batch, *state_.models[stage.model], microbatch.point, true);
+        upload(batch, *state_.models[stage.model], microbatch.point);
         microbatch.first = m == 0;
         microbatch.last = m == count - 1;
         run(stage.model, microbatch, step_targets);

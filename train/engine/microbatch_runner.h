@@ -11,9 +11,9 @@
 
 namespace speedrun {
 
-// Batches of a step, one microbatch per call; the reference is valid until the next call. Each batch has the n-grams that the model
-// embeds (hash_ngrams() in data/ngrams.h). Each has Batch::step_targets, the same on all ranks: the runner throws a data error
-// if that is 0, and an internal error if microbatches of a step have different ones.
+// Source of the batches of steps: one microbatch per call, completed for the model of the step (complete()). The reference
+// is valid until the next call. All ranks state the same Batch::step_targets: the runner throws a data error for 0, and an
+// internal error if microbatches of a step differ in it.
 class BatchSource {
   public:
     virtual ~BatchSource() = default;
@@ -23,11 +23,8 @@ class BatchSource {
 class MicrobatchRunner {
   public:
     // The state must outlive it.
-    explicit MicrobatchRunner(TrainState& state);
+    explicit MicrobatchRunner(TrainState& state) : state_(state) {}
 
-    // Enqueues the copy of a batch to the device. point: of the schedule, for the weights of the loss. trains: the reducer gets the
-    // rows of tables that the batch looks up.
-    void upload(const Batch& batch, Transformer& model, const StagePoint& point, bool trains);
     // Returns the first microbatch of a step.
     Microbatch first_of(const RunStage& stage, int64_t step) const;
     // Enqueues all microbatches of a step, from `first`. Returns the valid targets of the step, on all ranks.
@@ -54,11 +51,10 @@ class MicrobatchRunner {
     // the sum of losses / step_targets.
     void run(size_t model, const Microbatch& microbatch, int64_t step_targets);
     void enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets);
-    int64_t most_batch_bytes() const;
+    // Copies a batch to the model, with the loss weights of this point, and passes the rows that it looks up to the reducer.
+    void upload(const Batch& batch, Transformer& model, const StagePoint& point);
 
     TrainState& state_;
-    std::unique_ptr<Event> uploaded_;
-    HostBuffer staging_;  // ids of one microbatch, and weights of the loss
     std::map<GraphKey, std::unique_ptr<CapturedMicrobatch>> graphs_;
     bool use_graphs_ = true;
     Timeline* timeline_ = nullptr;

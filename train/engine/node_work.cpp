@@ -61,7 +61,7 @@ std::vector<NodeWork> node_work(const Config& config, const Ranks& ranks) {
     Runtime runtime(dry_runtime_options(config));
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
-    SyntheticBatches batches(config, ranks.part());
+    SyntheticBatches batches(config, ranks);
     runner.warm_up();
     runner.use_graphs(false);
     Tally tally(meter, runner.state().model().graph());

@@ -38,10 +38,10 @@ PrefixTable read_prefixes(const Config& config) {
     return std::make_shared<const std::vector<int32_t>>(std::move(prefixes));
 }
 
-PrefixTable made_up_prefixes(const Config& config) {
-    if (!config.model.loss().counts_prefixes()) return nullptr;
+PrefixTable made_up_prefixes(const ModelConfig& model) {
+    if (!model.loss().counts_prefixes()) return nullptr;
     std::vector<int32_t> prefixes;
-    for (int32_t token = 0; token < config.model.vocab_size; ++token) prefixes.push_back(token / 2);
+    for (int32_t token = 0; token < model.vocab_size; ++token) prefixes.push_back(token / 2);
     return std::make_shared<const std::vector<int32_t>>(std::move(prefixes));
 }
 

@@ -4,10 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <span>
 
-#include "data/further_targets.h"
-#include "data/ngrams.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
@@ -39,20 +36,17 @@ std::vector<uint16_t> read_plain(const std::string& path) {
     return tokens;
 }
 
-Batch batch_of(const Config& config, const TokenRow& row) {
+Batch batch_of(const Config& config, const TokenRow& row, const std::vector<Column>& columns) {
     Batch batch;
-    const auto count = static_cast<int64_t>(row.tokens.size()) - 1;
-    for (int64_t t = 0; t < count; ++t) {
-        const int32_t token = row.tokens[static_cast<size_t>(t)];
-        const bool begins = t == 0 || (config.data.document_mask && token == row.separator);
-        batch.tokens.push_back(token);
-        batch.targets.push_back(row.tokens[static_cast<size_t>(t) + 1]);
-        batch.positions.push_back(static_cast<int32_t>(t));
-        batch.first_key.push_back(begins ? static_cast<int32_t>(t) : batch.first_key.back());
-    }
-    batch.valid_targets = batch.step_targets = count;
-    hash_ngrams(batch, config.model.ngram_table());
-    add_further_targets(batch, config.model.loss().num_tokens(), prefixes_in(read_prefixes(config)));
+    batch.tokens.assign(row.tokens.begin(), row.tokens.end() - 1);
+    batch.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+    const auto length = static_cast<int64_t>(batch.tokens.size());
+    batch.step_targets = length;
+    complete(batch, columns,
+             {.sequence_length = length,
+              .separator =
+                  config.data.document_mask ? static_cast<int32_t>(row.separator) : BatchLayout::kNoSeparator,
+              .prefixes = read_prefixes(config)});
     return batch;
 }
 
@@ -86,8 +80,9 @@ class RowPass {
 
     void load(const std::string& weights) { load_weights_file(weights, model_.table(), model_.parameters()); }
 
-    RowGradients run(const Batch& batch) {
-        upload(batch);
+    RowGradients run(const TokenRow& row) {
+        const Batch batch = batch_of(config_, row, model_.columns());
+        model_.put_batch(batch, config_.model.loss().numbers_at({}));
         RowGradients result;
         result.targets = batch.valid_targets;
         result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
@@ -111,19 +106,6 @@ class RowPass {
     }
 
   private:
-    template <class T>
-    void put(const Tensor& to, std::span<const T> values) {
-        runtime_.device().copy(to.data, values.data(), to.bytes(), runtime_.compute());
-        runtime_.compute().synchronize();  // before the values go
-    }
-    void upload(const Batch& batch) {
-        model_.put_batch(batch,
-                         [this](const Tensor& to, std::span<const int32_t> values) { put(to, values); });
-        const Tensor weights = model_.loss_weights();
-        if (!weights.present()) return;
-        const std::vector<float> numbers = config_.model.loss().numbers_at({});
-        put(weights, std::span<const float>(numbers));
-    }
     std::vector<float> read(const Tensor& tensor) {
         std::vector<float> values(static_cast<size_t>(tensor.numel()));
         runtime_.device().copy(values.data(), tensor.data, tensor.bytes(), runtime_.compute());
@@ -172,7 +154,7 @@ RowGradients row_gradients(const Config& config, int64_t stage, const std::strin
                                     .sequence_length = count,
                                     .longest_sequence = config.longest_sequence()}});
     pass.load(weights);
-    return pass.run(batch_of(staged, row));
+    return pass.run(row);
 }
 
 }  // namespace speedrun

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "train/model/build_model.h"
+
 namespace speedrun {
 
 int64_t RunStages::most_microbatches() const {
@@ -34,6 +36,10 @@ RunStages run_stages(const Config& config, const Ranks& ranks) {
     }
     all.validation = stage_of(config.in_validation(), false);
     return all;
+}
+
+std::vector<Column> columns_of(const ModelShape& shape) {
+    return build_model(shape.config, shape.batch, {.logit_rows = shape.batch.local_tokens()}).columns();
 }
 
 }  // namespace speedrun

@@ -25,4 +25,7 @@ struct RunStages {
 
 RunStages run_stages(const Config& config, const Ranks& ranks);
 
+// Columns of the batches of a model, without memory for one (Transformer::columns).
+std::vector<Column> columns_of(const ModelShape& shape);
+
 }  // namespace speedrun

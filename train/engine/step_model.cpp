@@ -40,7 +40,7 @@ std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType 
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
-    SyntheticBatches batches(config, ranks.part());
+    SyntheticBatches batches(config, ranks);
     runner.warm_up();
     period = runner.state().period;
     meter.start();

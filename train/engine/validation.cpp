@@ -28,7 +28,7 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
             failure = std::current_exception();
         }
         if (failure) loader.fill({.first = loader.num_rows(), .count = rows}, batch);
-        microbatches_.upload(batch, model, {}, false);
+        model.put_batch(batch);
         model.forward(false);
         model.loss(loss_sum, false);
         float sum = 0;

@@ -34,7 +34,7 @@ std::vector<StepWork> WarmUp::run() {
 
 StepWork WarmUp::run_step(const RunStage& stage) {
     const Transformer& model = *state_.models[stage.model];
-    ZeroBatches source(state_.config.in_stage(stage.number), state_.ranks.part());
+    ZeroBatches source(model, stage.tokens_per_step);
     const int64_t before = state_.runtime.ops().flops(), recomputed_before = model.recomputed_flops();
     // Every group updates its parameters at the last step of a period.
     microbatches_.run_step(stage, microbatches_.first_of(stage, state_.period - 1), source);
@@ -50,8 +50,8 @@ void WarmUp::run_validation() {
     const bool trains_alike = !state_.config.model.spelled_out().uses_fp8();
     for (const RunStage& stage : state_.stages.stages)
         if (trains_alike && stage.model == state_.stages.validation.model) return;
-    ZeroBatches source(state_.config.in_validation(), state_.ranks.part());
-    microbatches_.upload(source.next(), state_.validation_model(), {}, false);
+    ZeroBatches source(state_.validation_model(), state_.stages.validation.tokens_per_step);
+    state_.validation_model().put_batch(source.next());
     state_.validation_model().forward(false);
     state_.validation_model().loss(state_.schedule.statistics().loss_sum(), false);
 }

@@ -1,29 +1,23 @@
-// What a run warms up on.
+// Batches of zeros, for warm-up.
 #pragma once
 
-#include "data/further_targets.h"
 #include "train/engine/prefix_targets.h"
 #include "train/engine/step_runner.h"
 
 namespace speedrun {
 
-// Endless zeros: every token is 0 and counts.
+// Repeats one microbatch: every token is 0 and counts.
 class ZeroBatches final : public BatchSource {
   public:
-    // Microbatches of a config of one stage.
-    ZeroBatches(const Config& config, const ContextPart& part) {
-        const int64_t tokens = config.batch.microbatch_tokens, sequence_length = config.batch.sequence_length;
-        batch_.tokens.assign(tokens, 0);
-        batch_.targets.assign(tokens, 0);
-        for (int64_t t = 0; t < tokens; ++t) {
-            batch_.positions.push_back(static_cast<int32_t>(t % sequence_length));
-            batch_.first_key.push_back(static_cast<int32_t>(t / sequence_length * sequence_length));
-        }
-        batch_.valid_targets = tokens;
-        batch_.step_targets = config.batch.tokens_per_step;
-        hash_ngrams(batch_, config.model.ngram_table());
-        add_further_targets(batch_, config.model.loss().num_tokens(), prefixes_in(made_up_prefixes(config)));
-        take_part(batch_, sequence_length, part);
+    ZeroBatches(const Transformer& model, int64_t tokens_per_step) {
+        const BatchShape& shape = model.shape().batch;
+        batch_.tokens.assign(static_cast<size_t>(shape.tokens), 0);
+        batch_.targets = batch_.tokens;
+        batch_.step_targets = tokens_per_step;
+        complete(batch_, model.columns(),
+                 {.sequence_length = shape.sequence_length,
+                  .part = shape.part,
+                  .prefixes = made_up_prefixes(model.shape().config)});
     }
     const Batch& next() override { return batch_; }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "data/columns/key_places.h"
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/key_exchange.h"
 
@@ -89,37 +90,26 @@ ValueId AttentionWriter::attend(const Projected& x, AttentionOptions how) {
                   lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.tokens()});
     const BatchShape& batch = w_.batch;
     Attention::Ports ports{
-        .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.model.first_key};
+        .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.input(first_key_column())};
     if (batch.part.size > 1) {
         const SharedKeys shared{.part = batch.part,
                                 .rows = batch.tokens / batch.sequence_length,
                                 .row = {batch.sequence_length, how.window},
                                 .columns = head_width(2).size};
-        const KeyPlaces& places = key_places(how.window);
+        const KeyPlaces places{.window = how.window, .kept = KeptKeys(batch.part, shared.row)};
+        ports.place = w_.input(last_key_column(places));
+        ports.first_key = w_.input(first_kept_key_column(places));
         const ValueId kept =
             w_.model.graph.value(w_.name("keys and values"), Element::real,
                                  {{Dimension::keys, shared.rows * places.kept.count()}, head_width(2)});
         w_.add<KeyExchange>({.kept = kept, .k = x.k, .v = x.v}, shared);
         ports.k = w_.view(kept, "keys", 0, C);
         ports.v = w_.view(kept, "values", C, C);
-        ports.place = places.place;
-        ports.first_key = places.first_key;
         how.sequence_length = places.kept.count();
         how.visible_pairs = shared.rows * places.kept.visible_pairs();
     }
     w_.add<Attention>(ports, how);
     return out;
-}
-
-const KeyPlaces& AttentionWriter::key_places(int64_t window) {
-    std::vector<KeyPlaces>& known = w_.model.key_places;
-    for (const KeyPlaces& places : known)
-        if (places.window == window) return places;
-    const std::string where = fmt::format(" in window {}", window);
-    return known.emplace_back(KeyPlaces{.window = window,
-                                        .kept = KeptKeys(w_.batch.part, {w_.batch.sequence_length, window}),
-                                        .place = w_.ids("batch.place" + where),
-                                        .first_key = w_.ids("batch.first_key" + where)});
 }
 
 }  // namespace speedrun

@@ -43,8 +43,6 @@ class AttentionWriter {
     ValueId attend(const Projected& x, AttentionOptions how);
     // Makes v the sum of its terms. mixed: a·v + b·row of the value table.
     void add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added);
-    // Key places of a window, created at the first call.
-    const KeyPlaces& key_places(int64_t window);
 
     GraphWriter& w_;
     const ModelParts& parts_;

@@ -32,13 +32,13 @@ class Builder {
 
     ModelGraph build() {
         ModelGraph& model = w_.model;
-        model.tokens = w_.ids("batch.tokens");
+        w_.input(tokens_column());
         parts_.loss.add_columns(w_);
-        model.positions = w_.ids("batch.positions");
-        model.first_key = w_.ids("batch.first_key");
-        for (int64_t n = 2; n <= parts_.ngram_table().max_ngram; ++n)
-            model.ngrams.push_back(w_.ids(fmt::format("batch.{}-grams", n)));
-        if (parts_.ngram_table().sign_rows > 0) model.sign_rows = w_.ids("batch.sign rows");
+        w_.input(positions_column());
+        w_.input(first_key_column());
+        const NgramTable ngrams = parts_.ngram_table();
+        for (const Column& column : ngram_columns(ngrams)) w_.input(column);
+        if (ngrams.sign_rows > 0) w_.input(sign_rows_column(ngrams));
         const std::vector<std::optional<LayerConfig>> layers = parts_.layers.resolved();
         TokenTables tables(w_, parts_, value_columns(layers));
         Networks networks(w_, parts_);

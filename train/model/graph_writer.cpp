@@ -33,10 +33,15 @@ void GraphWriter::begin_unit(std::string name, const std::string& prefix) {
     model.graph.name_unit(std::move(name), prefix);
 }
 
-ValueId GraphWriter::ids(std::string name, int64_t rows) {
+ValueId GraphWriter::input(const Column& column) {
+    if (const ColumnInput* const known = model.find_input(column.name)) return known->value;
     std::vector<Extent> extents{tokens()};
-    if (rows > 0) extents.insert(extents.begin(), {Dimension::numbers, rows});
-    return model.graph.value(std::move(name), Element::ids, std::move(extents), Holder::batch);
+    if (column.rows > 0) extents.insert(extents.begin(), {Dimension::numbers, column.rows});
+    if (column.per_token > 1) extents.push_back({Dimension::numbers, column.per_token});
+    const ValueId value =
+        model.graph.value("batch." + column.name, Element::ids, std::move(extents), Holder::batch);
+    model.inputs.push_back({column, value});
+    return value;
 }
 
 ValueId GraphWriter::real(const std::string& name, const Extent& rows, const Extent& columns) {

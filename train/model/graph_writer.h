@@ -52,7 +52,7 @@ class GraphWriter {
 
     // ---- values; the names are the unit's own
     std::string name(const std::string& own) const { return prefix_ + own; }
-    ValueId ids(std::string name, int64_t rows = 0);  // of the batch; rows > 0: so many of them
+    ValueId input(const Column& column);  // ids (rows, tokens, per_token); one value for each name
     ValueId real(const std::string& name, const Extent& rows, const Extent& columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/columns/own_tokens.h"
 #include "train/model/sign_bits.h"
 
 namespace speedrun {
@@ -22,7 +23,7 @@ std::string TokenTables::meaning_of(const std::string& table, TableRows rows) co
                                                       : "rows are those of hashed n-grams";
     if (parts_.find_table(table)->sign_rows > 0) text += ", times fixed signs";
     text += value_columns_.count(table) > 0 ? ", mixed into values of attention" : ", added to the stream";
-    if (rows == TableRows::tokens) text += "; rows behind the vocabulary are padding";
+    if (rows == TableRows::tokens) text += "; rows after the vocabulary are padding";
     return text + (head ? "; logits = W x" : "");
 }
 
@@ -52,20 +53,15 @@ Extent TokenTables::rows_in(const std::string& table) const {
     return by_columns ? Extent{Dimension::rows, w_.padded_vocab_size()} : w_.vocabulary();
 }
 
-ValueId TokenTables::ids_of(const std::string& table) {
-    ModelGraph& model = w_.model;
-    if (rows_of(table) == TableRows::positions) return model.positions;
-    if (rows_of(table) == TableRows::ngrams) return model.ngrams.front();
+Column TokenTables::ids_of(const std::string& table) const {
+    if (rows_of(table) == TableRows::positions) return positions_column();
+    if (rows_of(table) == TableRows::ngrams) return ngram_columns(parts_.ngram_table()).front();
     const Extent rows = rows_in(table);
-    if (rows.parts == 1) return model.tokens;
-    if (!model.own_tokens)
-        model.own_tokens = OwnRows{.own = w_.ids("batch.own tokens"),
-                                   .first = w_.batch.tensor.index * rows.size,
-                                   .count = rows.size};
-    return model.own_tokens->own;
+    if (rows.parts == 1) return tokens_column();
+    return own_tokens_column({.first = w_.batch.tensor.index * rows.size, .count = rows.size});
 }
 
-void TokenTables::note_ids(const std::string& table, ValueId ids) {
+void TokenTables::note_ids(const std::string& table, const Column& ids) {
     if (parts_.find_table(table)->exchange != TableExchange::rows) return;
     std::vector<RowIds>& known = w_.model.row_ids;
     const RowIds pair{tables_.at(table), ids};
@@ -93,19 +89,20 @@ SignPorts TokenTables::signs_of(const std::string& table) {
                       sign_bits({.rows = rows,
                                  .columns = own.size,
                                  .first_column = own.parts > 1 ? w_.batch.tensor.index * own.size : 0})),
-                  .row = w_.model.sign_rows};
+                  .row = w_.input(sign_rows_column(parts_.ngram_table()))};
     }
     return signs_;
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table)), ids = ids_of(table);
+    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table));
+    const Column ids = ids_of(table);
     note_ids(table, ids);
     w_.add<Embedding>({.out = rows,
-                       .tokens = ids,
+                       .tokens = w_.input(ids),
                        .table = tables_.at(table),
                        .table_rows = rows_in(table).size,
-                       .positions = positions.empty() ? kNoValue : w_.model.positions,
+                       .positions = positions.empty() ? kNoValue : w_.input(positions_column()),
                        .position_table = positions.empty() ? kNoParameter : tables_.at(positions),
                        .position_rows = w_.batch.num_positions(),
                        .signs = signs_of(table)},
@@ -124,11 +121,15 @@ ValueId TokenTables::in_stream(const std::string& table) {
 
 ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
     const ValueId with = w_.view(x, "embedding with n-grams", 0, w_.width().size);
-    for (const ValueId ids : w_.model.ngrams) note_ids(table, ids);
+    std::vector<ValueId> rows;
+    for (const Column& ids : ngram_columns(parts_.ngram_table())) {
+        note_ids(table, ids);
+        rows.push_back(w_.input(ids));
+    }
     w_.add<NgramEmbedding>(
         {.out = with,
          .x = x,
-         .rows = w_.model.ngrams,
+         .rows = rows,
          .table = tables_.at(table),
          .table_rows = rows_in(table).size,
          .signs = signs_of(table)},

@@ -36,9 +36,9 @@ class TokenTables {
     Extent looked_up(const std::string& table) const;
     Extent rows_in(const std::string& table) const;
     // What rows of the table the batch asks for; of n-grams those of 2 tokens.
-    ValueId ids_of(const std::string& table);
+    Column ids_of(const std::string& table) const;
     // Notes, of a table whose rows are exchanged, that these ids say which.
-    void note_ids(const std::string& table, ValueId ids);
+    void note_ids(const std::string& table, const Column& ids);
     SignPorts signs_of(const std::string& table);
     SharedTable sharing_of(const std::string& table) const;
 

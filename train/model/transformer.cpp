@@ -57,6 +57,7 @@ Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const T
 Transformer::Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime)
     : derived_(std::move(derived)),
       shared_(std::move(shared)),
+      runtime_(runtime),
       executor_(derived_.model.graph, derived_.program, shared_->table, shared_->parameters, runtime,
                 shared_->values) {}
 
@@ -64,7 +65,7 @@ std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<Mo
                                                             Runtime& runtime,
                                                             const TransformerOptions& options) {
     std::vector<Derived> all;
-    int64_t bytes = 0;
+    Sizes sizes;
     for (const ModelShape& shape : shapes) {
         if (shape.config.spelled_out().uses_fp8() && !runtime.has_fp8())
             throw_usage(
@@ -72,10 +73,11 @@ std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<Mo
                 "({}) is not; set them to null",
                 runtime.description());
         all.emplace_back(shape, runtime, options);
-        bytes = std::max(bytes, share_memory(all.back().program).bytes);
+        sizes.values = std::max(sizes.values, share_memory(all.back().program).bytes);
+        sizes.inputs = std::max(sizes.inputs, all.back().input_bytes());
         require_same_parameters(all.front().model.table, all.back().model.table);
     }
-    const auto shared = std::make_shared<Shared>(all.front().model.table, options.rules, bytes, runtime);
+    const auto shared = std::make_shared<Shared>(all.front().model.table, options.rules, sizes, runtime);
     std::vector<std::unique_ptr<Transformer>> models;
     for (Derived& derived : all) models.emplace_back(new Transformer(std::move(derived), shared, runtime));
     return models;
@@ -98,90 +100,32 @@ Tensor Transformer::logits_of(int64_t row) {
     return derived_.model.head->logits_of(executor_.loss_call(arguments), row);
 }
 
-void Transformer::put_targets(const Batch& batch, const PutIds& put) const {
-    const Tensor all = executor_.held(derived_.model.targets);
-    const Tensor weights = loss_weights();
-    const int64_t num_targets = weights.present() ? weights.numel() : 1;
-    if (static_cast<int64_t>(batch.further_targets.size()) + 1 != num_targets)
-        throw_internal("a batch with {} targets of a token, the loss has {}",
-                       batch.further_targets.size() + 1, num_targets);
-    for (int64_t k = 0; k < num_targets; ++k) {
-        const std::vector<int32_t>& values =
-            k == 0 ? batch.targets : batch.further_targets[static_cast<size_t>(k - 1)];
-        if (static_cast<int64_t>(values.size()) != tokens())
-            throw_internal("a batch of {} targets does not fit {}", values.size(), all.describe());
-        put(weights.present() ? all.row_slice(k, 1).reshaped({tokens()}) : all, values);
-    }
+template <class T>
+int64_t Transformer::put(ValueId value, std::span<const T> values, int64_t offset) {
+    const Tensor to = executor_.held(value);
+    if (to.numel() != static_cast<int64_t>(values.size()))
+        throw_internal("{} values of a batch do not fit {} ({})", values.size(), graph()[value].name,
+                       to.describe());
+    T* const from = shared_->staging.as<T>() + offset;
+    std::copy(values.begin(), values.end(), from);
+    runtime_.device().copy(to.data, from, to.bytes(), runtime_.compute());
+    return offset + to.numel();
 }
 
-void Transformer::put_batch(const Batch& batch, const PutIds& put, const SeeRows& see) {
+void Transformer::put_batch(const Batch& batch, std::span<const float> loss_weights) {
     executor_.begin_batch(batch.chunk_first_keys);
-    const auto checked_put = [&](ValueId value, std::span<const int32_t> values) {
-        const Tensor tensor = executor_.held(value);
-        if (tensor.numel() != static_cast<int64_t>(values.size()))
-            throw_internal("a batch of {} tokens does not fit {}", values.size(), tensor.describe());
-        put(tensor, values);
-        if (!see) return;
-        for (const RowIds& rows : derived_.model.row_ids)
-            if (rows.ids == value) see(table()[rows.table], values);
-    };
-    checked_put(derived_.model.tokens, batch.tokens);
-    if (!batch.targets.empty()) put_targets(batch, put);
-    checked_put(derived_.model.positions, batch.positions);
-    checked_put(derived_.model.first_key, batch.first_key);
-    if (batch.ngrams.size() != derived_.model.ngrams.size())
-        throw_internal("a batch with {} sizes of n-grams, the model embeds {}", batch.ngrams.size(),
-                       derived_.model.ngrams.size());
-    for (size_t i = 0; i < derived_.model.ngrams.size(); ++i)
-        checked_put(derived_.model.ngrams[i], batch.ngrams[i]);
-    if (derived_.model.sign_rows != kNoValue) checked_put(derived_.model.sign_rows, batch.sign_rows);
-    if (const auto& rows = derived_.model.own_tokens) checked_put(rows->own, own_of(*rows, batch.tokens));
-    if (const auto& paired = derived_.model.paired) {
-        checked_put(paired->positions, in_pairs(batch.positions, 1));
-        checked_put(paired->first_key, in_pairs(batch.first_key, 0));
-    }
-    for (const KeyPlaces& places : derived_.model.key_places) {
-        const SeenKeys seen = seen_keys(places, batch);
-        checked_put(places.place, seen.last);
-        checked_put(places.first_key, seen.first);
-    }
+    shared_->staged->synchronize();
+    int64_t offset = 0;
+    for (const ColumnInput& input : derived_.model.inputs)
+        offset = put(input.value, std::span(input.column.of(batch)), offset);
+    if (const ValueId weights = derived_.model.loss_weights; weights != kNoValue)
+        put(weights, loss_weights, offset);
+    runtime_.compute().record(*shared_->staged);
 }
 
-Transformer::SeenKeys Transformer::seen_keys(const KeyPlaces& places, const Batch& batch) const {
-    const int64_t S = derived_.shape.batch.sequence_length, L = derived_.shape.batch.local_length();
-    SeenKeys seen;
-    for (size_t token = 0; token < batch.positions.size(); ++token) {
-        const int64_t row = static_cast<int64_t>(token) / L;
-        const auto [first, last] = places.kept.seen(batch.positions[token], batch.first_key[token] % S);
-        seen.last.push_back(static_cast<int32_t>(last));
-        seen.first.push_back(static_cast<int32_t>(row * places.kept.count() + first));
-    }
-    return seen;
-}
-
-std::vector<int32_t> Transformer::in_pairs(const std::vector<int32_t>& ids, int32_t step) {
-    std::vector<int32_t> doubled;
-    doubled.reserve(2 * ids.size());
-    for (const int32_t id : ids) {
-        doubled.push_back(2 * id);
-        doubled.push_back(2 * id + step);
-    }
-    return doubled;
-}
-
-std::vector<int32_t> Transformer::own_of(const OwnRows& rows, const std::vector<int32_t>& ids) {
-    std::vector<int32_t> own;
-    own.reserve(ids.size());
-    for (const int32_t id : ids) {
-        const int64_t row = id - rows.first;
-        own.push_back(static_cast<int32_t>(row >= 0 && row < rows.count ? row : rows.count));
-    }
-    return own;
-}
-
-int64_t Transformer::batch_bytes() const {
+int64_t Transformer::Derived::input_bytes() const {
     int64_t bytes = 0;
-    for (const Value& value : graph().values())
+    for (const Value& value : model.graph.values())
         if (value.holder == Holder::batch) bytes += value.numel() * size_of(DType::i32);  // as wide as f32
     return bytes;
 }

@@ -52,17 +52,14 @@ class Transformer {
     const ModelShape& shape() const { return derived_.shape; }
     int64_t tokens() const { return derived_.shape.batch.local_tokens(); }
     int64_t logit_rows() const { return derived_.logit_rows; }  // of the head's product at a time
-    // What the next microbatch's tensors are to hold: put(tensor, values) for each: tokens, targets, positions,
-    // first keys, n-grams. The values live as long as the call. Targets may be absent (empty): they are not put.
-    // Throws an internal error if the batch has not tokens() tokens, or not the n-grams of the model.
-    using PutIds = std::function<void(const Tensor&, std::span<const int32_t>)>;
-    // Is told which rows the batch looks up of each table whose gradient ranks exchange as rows (Parameter::row_ids); an
-    // id behind its last row is of a row that another rank of the tensor axis has.
-    using SeeRows = std::function<void(const Parameter&, std::span<const int32_t>)>;
-    void put_batch(const Batch& batch, const PutIds& put, const SeeRows& see = {});
-
-    // Of all that a microbatch writes: ids, and the weights of the loss.
-    int64_t batch_bytes() const;
+    // Columns that a batch needs, see complete().
+    std::vector<Column> columns() const { return derived_.model.columns(); }
+    // Tables with gradients that ranks exchange as rows, each with a column that looks it up.
+    const std::vector<RowIds>& row_ids() const { return derived_.model.row_ids; }
+    // Copies a completed batch to the inputs of the graph, on the compute stream; loss_weights: of each row of targets
+    // (LossConfig::numbers_at), empty for the next token alone. Waits until the staging memory is free. Throws an internal
+    // error if the batch lacks a column or has another size.
+    void put_batch(const Batch& batch, std::span<const float> loss_weights = {});
     // Receives the events of all later passes, see Executor::track.
     void track(PassTracker* tracker) { executor_.track(tracker); }
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
@@ -81,11 +78,6 @@ class Transformer {
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale);
     // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
     Tensor logits_of(int64_t row);
-    // f32 [K], to be written with each microbatch: of each token's targets; absent for the next token alone.
-    Tensor loss_weights() const {
-        const ValueId weights = derived_.model.loss_weights;
-        return weights == kNoValue ? Tensor{} : executor_.held(weights);
-    }
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
     // The parameter that its graph does not use; kNoParameter: there is none.
@@ -104,15 +96,9 @@ class Transformer {
     }
 
   private:
-    void put_targets(const Batch& batch, const PutIds& put) const;
-    // For each token: `last` counts in its row of keys, `first` in all of them (op::AttentionForward).
-    struct SeenKeys {
-        std::vector<int32_t> last, first;
-    };
-    SeenKeys seen_keys(const KeyPlaces& places, const Batch& batch) const;
-    // For each id i: 2i and 2i + step.
-    static std::vector<int32_t> in_pairs(const std::vector<int32_t>& ids, int32_t step);
-    static std::vector<int32_t> own_of(const OwnRows& rows, const std::vector<int32_t>& ids);
+    // Enqueues the copy of host values, through the staging memory from `offset` on. Returns the next offset.
+    template <class T>
+    int64_t put(ValueId value, std::span<const T> values, int64_t offset);
 
     // What a shape says without memory.
     struct Derived {
@@ -122,21 +108,30 @@ class Transformer {
         ModelGraph model;
         Fusions fusions;
         Program program;
+        int64_t input_bytes() const;
+    };
+    struct Sizes {
+        int64_t values = 0, inputs = 0;  // bytes
     };
     struct Shared {
-        Shared(const ParameterTable& table, const BucketRules& rules, int64_t bytes, Runtime& runtime)
+        Shared(const ParameterTable& table, const BucketRules& rules, const Sizes& sizes, Runtime& runtime)
             : table(table),
               parameters(this->table, rules, runtime),
               values(runtime.device(), "activations and their gradients", MemoryCategory::activations,
-                     bytes) {}
+                     sizes.values),
+              staging(runtime.device(), sizes.inputs),
+              staged(runtime.device().create_event()) {}
         const ParameterTable table;
         ParameterStore parameters;
         const Buffer values;
+        const HostBuffer staging;  // inputs of one microbatch
+        const std::unique_ptr<Event> staged;
     };
     Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime);
 
     const Derived derived_;
     const std::shared_ptr<Shared> shared_;
+    Runtime& runtime_;
     Executor executor_;
 };
 

@@ -22,12 +22,23 @@ struct BatchValues {
 };
 
 BatchValues batch_values(const ModelGraph& model) {
-    BatchValues values{.tokens = {model.tokens},
-                       .positions = {model.positions, model.first_key},
-                       .of_loss = {model.targets, model.loss_weights}};
-    if (model.own_tokens) values.tokens.insert(model.own_tokens->own);
-    if (model.paired) values.positions.insert({model.paired->positions, model.paired->first_key});
-    for (const KeyPlaces& keys : model.key_places) values.positions.insert({keys.place, keys.first_key});
+    BatchValues values;
+    values.of_loss.insert(model.loss_weights);
+    for (const ColumnInput& input : model.inputs) {
+        switch (input.column.kind) {
+            case ColumnKind::token:
+                values.tokens.insert(input.value);
+                break;
+            case ColumnKind::position:
+                values.positions.insert(input.value);
+                break;
+            case ColumnKind::target:
+                values.of_loss.insert(input.value);
+                break;
+            case ColumnKind::hash:
+                break;
+        }
+    }
     return values;
 }
 

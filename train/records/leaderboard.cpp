@@ -86,15 +86,15 @@ Json row_json(const Record& r) {
             {"git_sha", r.git_sha + (r.dirty ? "-dirty" : "")}};
 }
 
-struct Column {
+struct BoardColumn {
     std::string head;
     std::function<std::string(const Record&)> cell;
 };
 
-std::vector<Column> columns_of(const BoardOfRecords& board) {
+std::vector<BoardColumn> columns_of(const BoardOfRecords& board) {
     const Board& of = board.board;
     const auto moments = [](const Record& r) { return r.statistics.candidate; };
-    const Column seconds{"training s", [=](const Record&r) { return seconds_text(moments(r).train_ms); }},
+    const BoardColumn seconds{"training s", [=](const Record&r) { return seconds_text(moments(r).train_ms); }},
         wall{"wall s", [](const Record&r) { return seconds_text(wall_ms(r)); }},
         loss{"loss", [=](const Record&r) { return loss_text(moments(r).loss); }},
         tokens{"tokens", [](const Record&r) { return r.tokens ? fmt::format("{}", *r.tokens) : "-"; }},
@@ -102,12 +102,12 @@ std::vector<Column> columns_of(const BoardOfRecords& board) {
               if (!of.by_loss) return p_text(r.statistics.loss_test);
               return r.by_loss ? p_text(r.statistics.gain_test) : "-";
           }};
-    std::vector<Column> columns = {{"record", [](const Record& r) { return r.name; }}};
+    std::vector<BoardColumn> columns = {{"record", [](const Record& r) { return r.name; }}};
     if (of.by_loss) columns.push_back(loss);
     columns.push_back(seconds);
     if (std::any_of(board.records.begin(), board.records.end(), has_wall_times)) columns.push_back(wall);
     columns.push_back(of.by_loss ? tokens : loss);
-    const std::vector<Column> rest = {
+    const std::vector<BoardColumn> rest = {
         p,
         {"against its predecessor", [=](const Record& r) { return predecessor_text(r, of); }},
         {"date", [](const Record& r) { return r.date; }},
@@ -216,9 +216,9 @@ std::string board_text(const BoardOfRecords& board, TableStyle style,
     }
     std::string text =
         fmt::format("{}, {}\n{}", title, board.board.hardware.text(), markdown ? "\n" : "") + history;
-    const std::vector<Column> columns = columns_of(board);
+    const std::vector<BoardColumn> columns = columns_of(board);
     std::vector<std::vector<std::string>> rows(board.records.size() + 1);
-    for (const Column& column : columns) {
+    for (const BoardColumn& column : columns) {
         rows[0].push_back(column.head);
         for (size_t i = 0; i < board.records.size(); ++i)
             rows[i + 1].push_back(column.cell(board.records[i]));

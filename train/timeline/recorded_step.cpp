@@ -115,7 +115,7 @@ RecordedSteps record_steps(const Config& config, RuntimeOptions options, const R
     MeteredOps* const meter = operations ? &runtime.meter() : nullptr;
     StepRunner runner(config, runtime, size > 1 ? ranks.with_world(*world) : ranks.without_world());
     runner.warm_up();
-    SyntheticBatches batches(config, ranks.part());
+    SyntheticBatches batches(config, ranks);
     RecordedSteps steps;
     steps.ranks = size;
     steps.period = runner.state().period;

@@ -46,7 +46,8 @@ void ComposeHeadsPart::build(AttentionLayer& layer) const {
     // Backward then adds to the gradients of q, k and v that attention has written.
     layer.at(AttentionSlot::before, [this, &a = layer] {
         const ValueId c = a.head_rows("composed heads");
-        ComposeHeads::Ports ports{.c = c, .q = a.q, .k = a.k, .v = a.v, .first_key = a.w.model.first_key};
+        ComposeHeads::Ports ports{
+            .c = c, .q = a.q, .k = a.k, .v = a.v, .first_key = a.w.input(first_key_column())};
         if (network.empty()) {
             ports.w1 =
                 a.w.parameter(kComposedMaps, {a.heads},

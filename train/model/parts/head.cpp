@@ -79,7 +79,7 @@ void HeadConfig::build(HeadLayer& layer) const {
     const int64_t padded = layer.config.padded_vocab_size();
     model.head = &w.add<Head>({.losses = model.losses,
                                .x = layer.x,
-                               .targets = model.targets,
+                               .targets = model.find_input("targets")->value,
                                .weight = weight,
                                .loss_weights = model.loss_weights},
                               HeadOptions{.num_tokens = w.tokens().size,

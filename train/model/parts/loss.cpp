@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/columns/targets.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
 #include "train/model/graph_writer.h"
@@ -69,8 +70,11 @@ LossConfig LossConfig::in_stage(int64_t stage) const {
 }
 
 void LossConfig::add_columns(GraphWriter& w) const {
-    w.model.targets = w.ids("batch.targets", is_plain() ? 0 : num_targets());
-    if (is_plain()) return;
+    if (is_plain()) {
+        w.input(targets_column());
+        return;
+    }
+    w.input(targets_column({.num_tokens = num_tokens(), .prefix = counts_prefixes()}));
     w.model.loss_weights = w.model.graph.value("batch.loss_weights", Element::f32,
                                                {{Dimension::numbers, num_targets()}}, Holder::batch);
 }

@@ -1,5 +1,6 @@
 #include "train/model/parts/paired_heads.h"
 
+#include "data/columns/pairs.h"
 #include "kernels/device/error.h"
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/attention.h"
@@ -40,20 +41,14 @@ void PairedHeadsPart::build(AttentionLayer& layer) const {
         const ValueId lse = a.w.f32("lse", {{a.heads.dimension, options.num_heads}, a.w.tokens()});
         options.sequence_length *= 2;
         options.num_heads /= 2;
-        a.w.add<Attention>(
-            {.out = a.out, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .first_key = rows(a.w).first_key},
-            options, int64_t{2});
+        a.w.add<Attention>({.out = a.out,
+                            .lse = lse,
+                            .q = a.q,
+                            .k = a.k,
+                            .v = a.v,
+                            .first_key = a.w.input(paired_first_key_column())},
+                           options, int64_t{2});
     });
-}
-
-const PairedRows& PairedHeadsPart::rows(GraphWriter& w) {
-    const auto ids = [&](const char* name) {
-        return w.model.graph.value(name, Element::ids, {w.tokens(), {Dimension::numbers, 2}}, Holder::batch);
-    };
-    if (!w.model.paired)
-        w.model.paired = {.positions = ids("batch.positions of pairs"),
-                          .first_key = ids("batch.first_key of pairs")};
-    return *w.model.paired;
 }
 
 }  // namespace speedrun

@@ -5,9 +5,6 @@
 
 namespace speedrun {
 
-class GraphWriter;
-struct PairedRows;
-
 class PairedHeadsPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "paired";
@@ -20,9 +17,6 @@ class PairedHeadsPart final : public AttentionPart {
     bool needs_all_heads() const override { return true; }
     bool needs_whole_rows() const override { return true; }
     void build(AttentionLayer& layer) const override;
-
-    // Batch columns of such rows, declared once per model.
-    static const PairedRows& rows(GraphWriter& w);
 };
 
 }  // namespace speedrun

@@ -7,6 +7,7 @@
 #include <numbers>
 #include <set>
 
+#include "data/columns/pairs.h"
 #include "kernels/device/error.h"
 #include "train/config/suggestion.h"
 #include "train/model/attention_layer.h"
@@ -86,7 +87,8 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
                                       {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
     at->second = {.cos = w.constant("rotary cos", extents, std::move(cos)),
                   .sin = w.constant("rotary sin", extents, std::move(sin)),
-                  .positions = paired ? PairedHeadsPart::rows(w).positions : w.model.positions};
+                  .positions = w.input(paired ? paired_positions_column() : positions_column())};
+    if (paired) w.input(paired_first_key_column());  // next to the positions, before other values
     return at->second;
 }
 

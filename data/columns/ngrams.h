@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "data/batch.h"
+#include "data/columns/column.h"
 
 namespace speedrun {
 
@@ -41,8 +43,9 @@ void hash_bigrams(std::span<int32_t> out, std::span<const int32_t> tokens, std::
 void choose_signs(std::span<int32_t> out, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   int64_t sign_rows);
 
-// Fills batch.ngrams with the rows of every size of the table, and batch.sign_rows, from the batch's tokens, positions and
-// first keys. Memory is reused.
-void hash_ngrams(Batch& batch, const NgramTable& table);
+// Columns "2-grams", "3-grams", …: rows of every size of the table.
+std::vector<Column> ngram_columns(const NgramTable& table);
+// Column "sign rows" of a table with signs.
+Column sign_rows_column(const NgramTable& table);
 
 }  // namespace speedrun

@@ -1,4 +1,6 @@
-#include "data/ngrams.h"
+#include "data/columns/ngrams.h"
+
+#include <fmt/format.h>
 
 #include "kernels/device/error.h"
 
@@ -61,18 +63,29 @@ void choose_signs(std::span<int32_t> out, std::span<const int32_t> tokens, std::
         out[t] = positions[t] == 0 ? 0 : static_cast<int32_t>((tokens[t] ^ tokens[t - 1]) % sign_rows);
 }
 
-void hash_ngrams(Batch& batch, const NgramTable& table) {
-    batch.ngrams.resize(static_cast<size_t>(table.num_sizes()));
-    int64_t n = 2;
-    for (std::vector<int32_t>& rows : batch.ngrams) {
-        rows.resize(batch.tokens.size());
-        if (table.hash == NgramHash::products)
-            hash_bigrams(rows, batch.tokens, batch.positions, table.num_rows);
-        else
-            hash_ngrams(rows, batch.tokens, batch.first_key, n++, table.num_rows);
-    }
-    batch.sign_rows.resize(table.sign_rows > 0 ? batch.tokens.size() : 0);
-    if (table.sign_rows > 0) choose_signs(batch.sign_rows, batch.tokens, batch.positions, table.sign_rows);
+std::vector<Column> ngram_columns(const NgramTable& table) {
+    std::vector<Column> columns;
+    for (int64_t n = 2; n <= table.max_ngram; ++n)
+        columns.push_back(
+            {.name = fmt::format("{}-grams", n),
+             .kind = ColumnKind::hash,
+             .compute = [table, n](Column::Values& rows, const Batch& batch, const BatchLayout&) {
+                 rows.resize(batch.tokens.size());
+                 if (table.hash == NgramHash::products)
+                     hash_bigrams(rows, batch.tokens, batch.positions, table.num_rows);
+                 else
+                     hash_ngrams(rows, batch.tokens, batch.first_key, n, table.num_rows);
+             }});
+    return columns;
+}
+
+Column sign_rows_column(const NgramTable& table) {
+    return {.name = "sign rows",
+            .kind = ColumnKind::hash,
+            .compute = [table](Column::Values& rows, const Batch& batch, const BatchLayout&) {
+                rows.resize(batch.tokens.size());
+                choose_signs(rows, batch.tokens, batch.positions, table.sign_rows);
+            }};
 }
 
 }  // namespace speedrun

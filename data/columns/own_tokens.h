@@ -1,0 +1,26 @@
+// Rows of a table of tokens of which this rank holds a range.
+#pragma once
+
+#include "data/columns/column.h"
+
+namespace speedrun {
+
+struct OwnRows {
+    int64_t first = 0, count = 0;  // rows of this rank
+};
+
+// Column "own tokens": index of a token among this rank's rows; `count` for tokens of other ranks.
+inline Column own_tokens_column(const OwnRows& rows) {
+    return {.name = "own tokens",
+            .kind = ColumnKind::token,
+            .after_cut = true,
+            .compute = [rows](Column::Values& values, const Batch& batch, const BatchLayout&) {
+                values.clear();
+                for (const int32_t token : batch.tokens) {
+                    const int64_t row = token - rows.first;
+                    values.push_back(static_cast<int32_t>(row >= 0 && row < rows.count ? row : rows.count));
+                }
+            }};
+}
+
+}  // namespace speedrun
