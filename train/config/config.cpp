@@ -43,7 +43,8 @@ void MemoryConfig::fields(FieldVisitor& v) {
     v.choice("activation_checkpointing", activation_checkpointing,
              "what a block keeps for backward, which computes the rest again; none: everything; selective: "
              "what products and attention gave; full: what entered it");
-    v.retired("checkpointed_blocks", "\"all\"", "all blocks but the last are checkpointed, or none");
+    v.retired("checkpointed_blocks",
+              {.off = "\"all\"", .why = "all blocks but the last are checkpointed, or none"});
     v.field(
         "logits_at_once", logits_at_once,
         "logits (tokens x vocabulary) that the head makes, turns into gradients and uses up at a time; 0: "
@@ -99,7 +100,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "do; 0: half a MiB for each rank (latency times bandwidth), at most 1/16 of all; zero3: a block's, "
         "whatever its size",
         {0, 1e12});
-    v.retired("coalesce_below_bytes", "65536", "bucket_bytes decides what is reduced as one");
+    v.retired("coalesce_below_bytes", {.off = "65536", .why = "bucket_bytes decides what is reduced as one"});
     v.choice("step_order", step_order,
              "order in which parameters are stepped and gathered: that in which backward completes them, or "
              "as declared, to measure the difference; muon's updates come back as declared either way");
@@ -109,8 +110,10 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "context", context,
         "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
         {1, 65536});
-    v.retired("context_exchange", "\"gather\"",
-              "a ring sends 1.5 times the bytes, and windows leave few keys to send: keys are gathered");
+    v.retired(
+        "context_exchange",
+        {.off = "\"gather\"",
+         .why = "a ring sends 1.5 times the bytes, and windows leave few keys to send: keys are gathered"});
     v.field(
         "tensor", tensor,
         "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "
@@ -120,7 +123,7 @@ void ParallelConfig::fields(FieldVisitor& v) {
         "sequence", sequence,
         "with tensor: outside of matrices these ranks share the microbatch's tokens (sequence parallelism), which "
         "needs as many bytes between ranks and less memory");
-    v.retired("tensor_chunks", "1", "2 and 4 chunks made no step faster than one");
+    v.retired("tensor_chunks", {.off = "1", .why = "2 and 4 chunks made no step faster than one"});
     v.choice(
         "communicator", communicator,
         "between GPUs: NCCL, or staged through the host's memory, so that ranks may share a GPU; auto: NCCL "

@@ -96,11 +96,12 @@ class Reader final : public FieldVisitor {
         }
         value = chosen;
     }
-    void retired(const char* name, const char* off, const char* why) override {
+    void retired(const char* name, const Retired& removed) override {
         const auto it = object_.find(name);
         if (it == object_.end()) return;
-        if (it->dump() != off)
-            throw_usage("{}: {}, but there is no such option any more: {}", dotted(name), shown(*it), why);
+        if (it->dump() != removed.off)
+            throw_usage("{}: {}, but there is no such option any more: {}", dotted(name), shown(*it),
+                        removed.why);
         known_.insert(name);
     }
     void refused(const char* name, const char* instead) override {

@@ -96,7 +96,7 @@ void ModelConfig::switch_fields(FieldVisitor& v) {
             {0, 16});
     v.field("ngram_rows", ngram_rows, "rows of that table; n-grams that hash to one row share it",
             {1, 1 << 24});
-    v.retired("ngram_tables", "0", "n-grams of all lengths share the table of max_ngram");
+    v.retired("ngram_tables", {.off = "0", .why = "n-grams of all lengths share the table of max_ngram"});
     v.field("init_scale", init_scale, kInitScale, kInitScales);
     v.field("init_from", init_from,
             "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");

@@ -46,7 +46,10 @@ class FieldVisitor {
     }
     // A removed option. Configs of older builds and records may name it with `off`, JSON text of the value without effect.
     // Any other value is an error with the reason.
-    virtual void retired(const char* /*name*/, const char* /*off*/, const char* /*why*/) {}
+    struct Retired {
+        const char *off, *why;
+    };
+    virtual void retired(const char* /*name*/, const Retired& /*removed*/) {}
     // A key that another choice has no use for; instead: what to say in its place.
     virtual void refused(const char* /*name*/, const char* /*instead*/) {}
     // A nested object.
