@@ -88,15 +88,34 @@ COMPARE
 
 short="schedule.warmup_steps=0 batch.tokens_per_step=2048 batch.microbatch_tokens=1024 schedule.steps=6 eval.every=3 data.val_tokens=4096 checkpoint.every=4 seed=3"
 large="schedule.warmup_steps=0 batch.sequence_length=64 batch.tokens_per_step=256 batch.microbatch_tokens=128 schedule.steps=2 eval.every=0 data.val_tokens=256 checkpoint.last=false data.train=[\"data/kjv/train_*.bin\"] data.val=[\"data/kjv/val_*.bin\"]"
+# staged CONFIG LENGTH: settings that shorten stages to two steps each, documents to a row, and leave out prefixes of tokens.
+staged() {
+    python3 - "$1" "$2" <<'STAGED'
+import json, sys
+config = json.load(open(sys.argv[1]))
+stages = config["schedule"].get("stages", [])
+if stages:
+    print("schedule.final_steps=0", f"schedule.steps={2 * len(stages)}")
+    print("schedule.stages=" + json.dumps([2 * i + 2 for i in range(len(stages))], separators=(",", ":")))
+    for i, group in enumerate(config["optimizers"]["groups"]):
+        if group.get("momentum_cooldown_steps"):
+            print(f"optimizers.groups.{i}.momentum_cooldown_steps=2")
+if config["model"].get("loss", {}).get("prefix_weight"):
+    print("model.loss.prefix_weight=0")  # single bytes have no prefixes
+if config["data"].get("max_document_tokens"):
+    print(f"data.max_document_tokens={sys.argv[2]}")
+if config.get("eval", {}).get("sequence_length"):
+    print(f"eval.sequence_length={sys.argv[2]}")
+STAGED
+}
 configs=$(ls configs/*.json)
 set -f  # no expansion of patterns in settings
 for config in $configs; do
     name=$(basename "$config" .json)
     case $name in
     schema) continue ;;
-    kjv_stages) settings="$short schedule.stages=[2,4,6]" precisions="f32 bf16" ;;
-    kjv*) settings=$short precisions="f32 bf16" ;;
-    *) settings=$large precisions=bf16 ;;
+    kjv*) settings="$short $(staged "$config" 256)" precisions="f32 bf16" ;;
+    *) settings="$large $(staged "$config" 64)" precisions=bf16 ;;
     esac
     for precision in $precisions; do
         for mode in none selective full; do
