@@ -160,7 +160,7 @@ std::vector<std::vector<char>> snapshots_of(const Mode& mode, World* world) {
     for (const Bucket& bucket : state.layout().all()) add(state_pieces(state, bucket));
     add(state_pieces(state.scales()));
     const auto source = batches_of(mode, ranks);
-    std::vector<std::unique_ptr<Event>> updated;  // by each step
+    std::vector<std::unique_ptr<Event>> updated;  // index: step
     std::vector<std::vector<char>> snapshots(kSteps, std::vector<char>(static_cast<size_t>(bytes)));
     for (int64_t step = 0; step < kSteps; ++step) {
         char* to = snapshots[static_cast<size_t>(step)].data();

@@ -178,7 +178,8 @@ void check_networks(const ModelParts& parts) {
         counts[numbers.network] += numbers.count;
     }
     const auto layers = parts.layers.resolved();
-    std::map<std::string, std::pair<std::string, double>> scales;  // learned_scale -> first network and its scale
+    std::map<std::string, std::pair<std::string, double>>
+        scales;  // learned_scale -> first network and its scale
     for (const auto& [name, network] : parts.networks) {
         const std::string key = "model.networks." + name;
         check_network_name("model.networks", name);

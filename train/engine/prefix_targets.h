@@ -6,13 +6,13 @@
 
 namespace speedrun {
 
-// Reads the prefixes of data.train's tokens from data.vocabulary or their dataset's own vocabulary. Null if no stage's loss counts
-// prefixes.
-// Throws a usage error, with key, where there is no vocabulary or tokens are bytes, a data error for one that does not fit.
+// Reads the prefixes of data.train's tokens from data.vocabulary or the dataset's own vocabulary. Null if no stage's loss counts
+// prefixes. Throws a usage error, with key, without a vocabulary or for tokens that are bytes; a data error for a vocabulary that
+// does not fit.
 PrefixTable read_prefixes(const Config& config);
 
-// Stands in for read_prefixes() where nothing is read, in warm-up and timing: the prefix of token i is i/2. Null if the loss of the model
-// counts no prefixes.
+// Returns a table for batches that are not read, in warm-up and timing: the prefix of token i is i/2. Null if the loss of the
+// model counts no prefixes.
 PrefixTable made_up_prefixes(const ModelConfig& model);
 
 }  // namespace speedrun

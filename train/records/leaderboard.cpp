@@ -94,7 +94,8 @@ struct BoardColumn {
 std::vector<BoardColumn> columns_of(const BoardOfRecords& board) {
     const Board& of = board.board;
     const auto moments = [](const Record& r) { return r.statistics.candidate; };
-    const BoardColumn seconds{"training s", [=](const Record&r) { return seconds_text(moments(r).train_ms); }},
+    const BoardColumn seconds{"training s",
+                              [=](const Record&r) { return seconds_text(moments(r).train_ms); }},
         wall{"wall s", [](const Record&r) { return seconds_text(wall_ms(r)); }},
         loss{"loss", [=](const Record&r) { return loss_text(moments(r).loss); }},
         tokens{"tokens", [](const Record&r) { return r.tokens ? fmt::format("{}", *r.tokens) : "-"; }},

@@ -26,7 +26,7 @@ struct OperationRow {
 struct StepProfile {
     std::vector<OperationRow> operations;  // longest first
     int64_t steps = 0;                     // steps in the means
-    double step_ms = 0;                    // between the ends of the last operations of consecutive steps
+    double step_ms = 0;                    // time from the end of one step to the end of the next
     double operations_ms = 0;              // sum of the rows
     double overlapped_ms = 0;              // part of it in which operations of several streams overlap
     double gaps_ms = 0;                    // no operation runs: step = operations - overlapped + gaps
