@@ -18,9 +18,9 @@ constexpr ParameterId kNoParameter = -1;
 // How a parameter's values start. Random ones come from the counter-based generator, keyed by the parameter's
 // id.
 struct InitRule {
-    enum class Kind : uint8_t { constant, first_element, elements, normal, uniform } kind = Kind::constant;
-    float value = 0;  // the constant, the first element (the others 0), the deviation, or the bound
-    std::vector<float> elements = {};  // all of them
+    enum class Kind : uint8_t { constant, elements, normal, uniform } kind = Kind::constant;
+    float value = 0;                   // the constant, the deviation or the bound
+    std::vector<float> elements = {};  // in the order of the whole parameter
 };
 
 // The nodes of one unit of the model's graph use a parameter.
