@@ -24,8 +24,8 @@ using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
                   kVocabulary = 40;
 
-// Layer 2 reads what layer 0 gave. Layer 0 has own values, a gate and injected rows of one network, layer 1 an MLP joined by it; what layer 1 gives is read
-// by another, for a skip, own values and composed heads. Both have one learned scale. A third reads what enters the first layer.
+// Layer 2 reads the output of layer 0. In layer 0 one network computes own values, a gate and factors of rows; in layer 1 another
+// computes factors of a sum after the MLP. A network of the output of layer 1 computes a skip, own values and composed heads.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
         "model": {
@@ -359,8 +359,8 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
     expect_refused({"model.networks.late.input=after 9"}, "\"after 9\": there are layers 0 to 3");
     expect_refused(
         {"model.networks.late.input=after 2"},
-        "attention.exclude_own_value.network: \"late\" reads what layer 2 gives, which is not there in "
-        "layer 2 yet");
+        "attention.exclude_own_value.network: \"late\" reads the output of layer 2, which is not computed before "
+        "layer 2");
     expect_refused(
         {"model.networks.late.scale=0.2"},
         "model.networks.late.scale 0.2: it shares the learned \"gates\" with \"early\", whose scale is 0.1");

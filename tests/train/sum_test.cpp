@@ -15,19 +15,21 @@
 #include "train/config/network_numbers.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/sign_bits.h"
 
 namespace speedrun::testing {
 namespace sum_test {
 
 using Settings = std::vector<std::string>;
-constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40;
+// Rows of signs have two words of 32 columns.
+constexpr int64_t kRows = 2, kSequence = 9, kWidth = 40, kVocabulary = 40, kPairs = 23, kSigns = 5;
 
 // Attention within a window of 1 is its values.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
         "model": {
-            "preset": "none", "model_dim": 24, "vocab_size": 40,
-            "tables": {"embed": {"init": {"type": "normal", "value": 1}}, "more": {"init": {"type": "normal", "value": 1}},
+            "preset": "none", "model_dim": 40, "vocab_size": 40,
+            "tables": {"embed": {"init": {"type": "normal", "value": 1}}, "more": {"rows": "ngrams", "hash": "products", "num_rows": 23, "sign_rows": 5},
                        "values": {"init": {"type": "normal", "value": 1}}},
             "networks": {"begin": {"hidden": 4}, "middle": {"input": "after 1", "hidden": 6}, "last": {"input": "after 2", "hidden": 5}},
             "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
@@ -68,10 +70,27 @@ void add(Values& x, double a, double b, const Values& y) {  // x ← a·x + b·y
 struct Twin {
     const HostBatch& batch;
     std::map<std::string, Values> p = {};
+    std::vector<int32_t> signs = sign_bits({kSigns, kWidth});
 
-    Values row(const std::string& table, size_t token) const {
-        const auto begin = p.at(table + ".weight").begin() + batch.tokens[token] * kWidth;
+    Values row_at(const std::string& table, int64_t index) const {
+        const auto begin = p.at(table + ".weight").begin() + index * kWidth;
         return {begin, begin + kWidth};
+    }
+    Values row(const std::string& table, size_t token) const { return row_at(table, batch.tokens[token]); }
+    // The row of the bigram that ends with this token, with its signs.
+    Values pair(size_t t) const {
+        if (batch.positions[t] == 0) return with_signs(row_at("more", kPairs - 1), 0);
+        const int64_t token = batch.tokens[t], before = batch.tokens[t - 1];
+        // Products below 2^31, since tokens are below 50.
+        return with_signs(row_at("more", (36313 * token ^ 27191 * before) % (kPairs - 1)),
+                          (token ^ before) % kSigns);
+    }
+    Values with_signs(Values x, int64_t of) const {
+        for (int64_t c = 0; c < kWidth; ++c) {
+            const auto word = static_cast<uint32_t>(signs[static_cast<size_t>(of * 2 + c / 32)]);
+            if (word >> (c % 32) & 1) x[static_cast<size_t>(c)] *= -1;
+        }
+        return x;
     }
     double number(const std::string& name, size_t element = 0) const { return p.at(name).at(element); }
     Values network(const std::string& name, const Values& u) const {
@@ -93,7 +112,7 @@ struct Twin {
     double loss(size_t t) const {
         const int32_t target = batch.targets[t];
         if (target < 0) return 0;
-        const Values x0 = normed(row("embed", t)), more = row("more", t);
+        const Values x0 = normed(row("embed", t)), more = pair(t);
         Values c0 = x0;
         add(c0, 1, network("begin", x0)[0], more);
         Values x = c0;
@@ -138,6 +157,9 @@ struct Twin {
         add(x, 1, n[1], c1);
         add(x, 1, number("output.values_scale"), rows);
         add(x, 1, n[2], x0);
+        return cross_entropy(x, target);
+    }
+    double cross_entropy(const Values& x, int32_t target) const {
         const Values z = product(p.at("head.weight"), normed(x));
         double sum = 0;
         for (size_t i = 0; i < kVocabulary; ++i) sum += std::exp(z[i]);
@@ -198,6 +220,31 @@ TEST(SumTest, TheWholeModelIsItsFormulas) {
     }
 }
 
+// A table of bigrams with signs may be an input too, as other tables of n-grams.
+TEST(SumTest, SignsBelongToTheTableInTheInputToo) {
+    const ModelConfig model =
+        config_of(
+            {R"(model.tables={"embed": {}, "more": {"rows": "ngrams", "hash": "products", "num_rows": 23, "sign_rows": 5}})",
+             R"(model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "more"}])",
+             R"(model.layers={"count": 1, "each": {"attention": null, "mlp": {"ratio": 1}}})",
+             R"(model.output=[{"type": "norm"}])", "model.networks={}"})
+            .model;
+    ModelHarness h(model, kRows * kSequence, kSequence);
+    h.randomize(0.3, 5);
+    const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
+    Twin twin{batch};
+    for (const Parameter& p : h.table().all()) twin.p[p.name] = h.read(h.model.parameters().master(p));
+    h.forward_loss(batch);
+    const Values losses = h.read(h.model.losses());
+    for (size_t t = 0; t < losses.size(); ++t) {
+        if (batch.targets[t] < 0) continue;
+        Values x = twin.row("embed", t);
+        add(x, 1, 1, twin.pair(t));
+        add(x, 1, 1, twin.mlp("blocks.0.", x));
+        EXPECT_NEAR(losses[t], twin.cross_entropy(x, batch.targets[t]), 1e-5) << "token " << t;
+    }
+}
+
 TEST(SumTest, ASumIsOneNode) {
     const ModelConfig model = config_of().model;
     const ModelGraph written =
@@ -220,7 +267,7 @@ TEST(SumTest, ASumIsOneNode) {
 
 void expect_refused(const Settings& settings, const std::string& text) {
     try {
-        config_of(settings);
+        parameters_of(config_of(settings).model, kSequence);
         ADD_FAILURE() << text;
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
@@ -235,6 +282,7 @@ TEST(SumTest, ScalesOfOneNameAreAVector) {
     EXPECT_EQ(table.find("blocks.2.enter.after_0_scale").init.value, 0.2F);
     EXPECT_EQ(table.find("blocks.1.attn.output_gain").init.value, 1.2F);
     EXPECT_FALSE(table.contains("blocks.0.attn.stream_scale")) << "stream + output has no parameter";
+    EXPECT_EQ(table.find("more.weight").uses, (std::vector<UnitUse>{{0, false}})) << "looked up once";
 }
 
 TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
@@ -245,20 +293,19 @@ TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
         {values + R"([{"of": "after 1"}])",
          "layer 1: attention.values[0].of \"after 1\": layer 1 precedes this place"},
         {values + R"([{"of": "after 7"}])", "attention.values[0].of \"after 7\": there are layers 0 to 2"},
-        {values + R"([{"of": "behind"}])", "\"behind\" is no place of the stream"},
+        {values + R"([{"of": "behind"}])", "attention.values[0].of: \"behind\" is no place of the stream"},
         {values + R"([{"of": "after 0", "scale": 0}, {"of": "after 0", "scale": 1}])",
          "attention.values[1]: the number attn.value_after_0_scale belongs to another term"},
         {values + R"([{"of": "after 0", "table": "more"}])",
-         "of \"after 0\" and table \"more\": a term has one source"},
-        {values + "[{}]", "of \"\" and table \"\": a term has one source"},
+         "a term has one source, not of \"after 0\" and table \"more\""},
+        {values + "[{}]", "a term has one source, not of \"\" and table \"\""},
         {values + R"([{"table": "mor"}])",
          "attention.values[0].table: no table \"mor\" in model.tables, did you mean more?"},
         {values + R"([{"table": "embed"}])", "\"embed\" is in model.input as a table, which adds it already"},
         {"model.layers.at.2.attention.values="
          R"([{"table": "values"}])",
          "value_table: \"values\" is a term of a sum too"},
-        {values + R"([{"of": "output"}])",
-         "only attention.after and mlp.after have the output of a sublayer"},
+        {values + R"([{"of": "output"}])", "the source \"output\" belongs to attention.after and mlp.after"},
         {values +
              R"([{"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}])",
          "attention.values: 7 terms, at most 6 are possible"},
@@ -271,8 +318,10 @@ TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
         {after + R"([{"of": "output", "scale": 1, "name": "a*"}])", "letters, digits, _ and . are possible"},
         {after + R"([{"of": "output", "gate": 1, "name": "x"}, {"of": "stream", "scale": 1, "name": "x"}])",
          "attention.after[1]: the number x belongs to another term"},
+        {after + R"([{"of": "stream", "scale": 1, "name": "attn.qkv.weight"}])",
+         "two parameters have the name blocks.1.attn.qkv.weight"},
         {after + R"([{"of": "stream", "network": "middle"}])",
-         "layer 1: attention.after[0].network: \"middle\" reads what layer 1 gives"},
+         "layer 1: attention.after[0].network: \"middle\" reads the output of layer 1, which is"},
         {enter + "[{}]", "layer 2: enter[0].terms: a sum needs a term"},
         {enter + R"([{"terms": [{"of": "first", "scale": 0}]}, {"terms": [{"of": "first", "scale": 0}]}])",
          "enter[1].terms[0]: the number enter.first_scale belongs to another term"},

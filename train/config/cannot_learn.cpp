@@ -65,7 +65,7 @@ class InitialZeros {
         if (!stream && head_is_zero())
             found.insert(
                 found.begin(),
-                "model.input: all tables are zero at the start, and so is what the head multiplies by, so that "
+                "model.input: all tables are zero at the start, and so is the matrix of the head, so that "
                 "nothing in this model ever learns: give a table's init, or head.init, a value");
         return found;
     }
@@ -76,10 +76,10 @@ class InitialZeros {
             return term.of == SumTerm::kOutput && term.initial_factor() == 0;
         });
     }
-    static std::string off(const std::string& what, const char* other) {
+    static std::string off(const std::string& sublayer, const char* other) {
         return fmt::format(
             "{}.after: the factor of output and {} are zero at the start, so that both stay zero: give one of them a value",
-            what, other);
+            sublayer, other);
     }
     struct NonZero {
         bool first, stream, output;
@@ -126,7 +126,7 @@ class InitialZeros {
     bool head_is_zero() const {
         return parts_.head.tied_to.empty() ? zero(parts_.head.init) : table_is_zero(parts_.head.tied_to);
     }
-    // stream: is anything in what they are computed from?
+    // stream: the stream is not zero.
     bool values_are_zero(const AttentionConfig& attention, bool stream) const {
         const bool computed = stream && !zero(attention.init);
         const bool scaled_away = attention.value_scale && attention.value_start == 0;

@@ -87,7 +87,7 @@ void StreamPartConfig::fields(FieldVisitor& v) {
         "type", type,
         "table: add the rows of a table; smear: add the row of the token before, times a learned factor and a gate; norm: "
         "normalise; sum: the stream becomes the sum of the terms. Older types are sums: inject {\"type\": \"sum\", \"terms\": "
-        "[{\"of\": \"stream\"}, {\"table\": NAME, \"scale\": 0}]}, add and backout likewise with {\"of\": \"after 3\", "
+        "[{\"of\": \"stream\"}, {\"table\": NAME, \"scale\": 0}]}; terms of add and backout: {\"of\": \"after 3\", "
         "\"scale\": 0}. In model.input sums follow all other types, and x0 is the stream before them");
     v.field("table", table, "table: name");
     v.objects("terms", terms, "sum: its terms");

@@ -73,7 +73,7 @@ class NumbersOfNetworks {
 
     const WholeAttention whole_;
     int64_t layer_ = 0;
-    std::string prefix_;  // of names
+    std::string prefix_;  // "blocks.3."
     std::vector<NetworkNumbers> numbers_;
 };
 
@@ -155,7 +155,7 @@ void check_networks(const ModelParts& parts) {
                     throw_usage(
                         "{}: \"{}\" reads \"{}\", which is not there yet: its input must be \"first\"",
                         numbers.key, name, network.input);
-                throw_usage("{}: \"{}\" reads what layer {} gives, which is not there in layer {} yet",
+                throw_usage("{}: \"{}\" reads the output of layer {}, which is not computed before layer {}",
                             numbers.key, name, place.after, numbers.layer);
             }
         if (network.learned_scale.empty()) continue;

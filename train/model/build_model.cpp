@@ -100,7 +100,7 @@ class Builder {
     }
 
   private:
-    // By table whose rows are mixed into the values of attention: the columns that this rank has of it.
+    // Returns the columns of this rank, by value table.
     std::map<std::string, Extent> value_columns(const std::vector<std::optional<LayerConfig>>& layers) const {
         std::map<std::string, Extent> columns;
         for (const auto& layer : layers) {
@@ -117,7 +117,7 @@ class Builder {
         networks_->write({last_}, stream_);
     }
 
-    // The residual stream, with what the last attention or MLP gave.
+    // Returns the stream with the output of the last attention or MLP.
     ValueId entered(const std::string& name) {
         if (delta_ == kNoValue) return stream_;
         const ValueId sum = w_.real(name, w_.stream_tokens(), w_.width());
@@ -129,8 +129,8 @@ class Builder {
     void keep(const std::string& place) {
         if (!place.empty()) kept_.insert(stream_place("place", place).after);
     }
-    // What attention reads. Norms without parameters are written once for all layers that read a place, and so is the way to
-    // all ranks: once for those that are whole, whose gradient is no term of a sum, and once for the others.
+    // Returns the normed input of attention on all ranks. Layers that read one place share a norm without parameters and its
+    // gather, whole attention apart from the rest: only there is the gradient complete on each rank.
     ValueId attention_input(const AttentionConfig& config, bool whole) {
         const auto to_all = [&](ValueId x) { return whole ? w_.into_whole(x) : w_.into_matrices(x); };
         if (config.reads.empty()) return to_all(norm("attn_norm"));
@@ -181,9 +181,9 @@ class Builder {
     TokenTables* tables_ = nullptr;
     std::set<int64_t> kept_;                              // layers with outputs that other nodes read
     std::map<int64_t, ValueId> places_;                   // values by StreamPlace::after
-    std::map<std::pair<int64_t, bool>, ValueId> normed_;  // likewise, for attention, that is whole or not
-    int64_t last_ = -1;                                   // the layer before the unit at hand
-    ValueId stream_ = kNoValue, delta_ = kNoValue;  // residual stream, and what is still to be added to it
+    std::map<std::pair<int64_t, bool>, ValueId> normed_;  // by place and whole attention
+    int64_t last_ = -1;                                   // the previous layer
+    ValueId stream_ = kNoValue, delta_ = kNoValue;        // delta_: output not yet added
 };
 
 }  // namespace
@@ -193,7 +193,7 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
 }
 
 ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence, const TensorPart& tensor) {
-    // There are as many rows as ranks, which can share them evenly.
+    // Each rank has one row.
     const BatchShape batch{
         .tokens = tensor.size * longest_sequence, .sequence_length = longest_sequence, .tensor = tensor};
     return build_model(config.in_stage(0), batch, {.logit_rows = batch.tokens}).table;

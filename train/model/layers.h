@@ -21,7 +21,7 @@ struct SumLayer {
     TokenTables& tables;
     const std::map<int64_t, ValueId>& places;  // outputs of earlier layers, by StreamPlace::after
     ValueId stream;                            // (stream_tokens, width)
-    ValueId output = kNoValue;                 // of the sublayer before the sum
+    ValueId output = kNoValue;                 // output of the sublayer before the sum
     std::vector<WeightedSum::Term> terms = {};
 };
 

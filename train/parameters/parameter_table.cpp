@@ -46,7 +46,8 @@ std::vector<Parameter::RowBlock> Parameter::row_blocks(int64_t heads) const {
 
 int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init,
                             int64_t matrices) {
-    if (contains(name)) throw_internal("parameter {} is declared twice", name);
+    // Names of tables, networks and terms of sums are from the config.
+    if (contains(name)) throw_usage("model: two parameters have the name {}: change one of the names", name);
     Parameter parameter;
     parameter.id = size();
     parameter.name = std::move(name);

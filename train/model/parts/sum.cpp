@@ -1,7 +1,6 @@
 #include "train/model/parts/sum.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
@@ -37,9 +36,12 @@ std::string number_name(SumSlot slot, const SumTerm& term, const char* suffix) {
     return name;
 }
 
-int64_t learned_numbers(const SumTerm& term) {
-    const bool scale = term.scale && term.network.empty();
-    return int64_t{scale} + int64_t{term.gain.has_value()} + int64_t{term.gate.has_value()};
+std::vector<std::string> learned_numbers(SumSlot slot, const SumTerm& term) {
+    std::vector<std::string> names;
+    if (term.scale && term.network.empty()) names.push_back(number_name(slot, term, "_scale"));
+    if (term.gain) names.push_back(number_name(slot, term, "_gain"));
+    if (term.gate) names.push_back(number_name(slot, term, "_gate"));
+    return names;
 }
 
 class SumCheck {
@@ -58,39 +60,36 @@ class SumCheck {
             const SumTerm& term = sum.terms[i];
             const std::string key = fmt::format("{}[{}]", sum.key, i);
             check_source(key, sum, term);
-            check_factors(key, term);
-            const bool learned = term.scale && term.network.empty();
+            const std::vector<std::string> names = learned_numbers(sum.slot, term);
+            check_factors(key, term, names.size());
             if (!term.network.empty()) take(key, sum, scale_name(sum.slot, term));
-            if (learned && !term.name.empty() && !vectors.insert(term.name).second) continue;
-            if (learned) take(key, sum, number_name(sum.slot, term, "_scale"));
-            if (term.gain) take(key, sum, number_name(sum.slot, term, "_gain"));
-            if (term.gate) take(key, sum, number_name(sum.slot, term, "_gate"));
+            const bool in_vector = !term.name.empty() && !term.gain && !term.gate;
+            if (in_vector && !vectors.insert(term.name).second) continue;
+            for (const std::string& name : names) take(key, sum, name);
         }
     }
 
   private:
     void check_source(const std::string& key, const Sum& sum, const SumTerm& term) const {
         if (term.of.empty() == term.table.empty())
-            throw_usage("{}: of \"{}\" and table \"{}\": a term has one source", key, term.of, term.table);
+            throw_usage("{}: a term has one source, not of \"{}\" and table \"{}\"", key, term.of,
+                        term.table);
         if (term.is_place()) earlier_place(key + ".of", term.of, sum.layer, layers_);
         const bool after = sum.slot == SumSlot::attention || sum.slot == SumSlot::mlp;
         if (term.of == SumTerm::kOutput && !after)
-            throw_usage("{}.of \"output\": only attention.after and mlp.after have the output of a sublayer",
-                        key);
+            throw_usage("{}: the source \"output\" belongs to attention.after and mlp.after", key);
     }
-    static void check_factors(const std::string& key, const SumTerm& term) {
+    static void check_factors(const std::string& key, const SumTerm& term, size_t learned) {
         const bool scaled = term.scale || !term.network.empty();
         if (term.gain && !scaled) throw_usage("{}.gain {}: without a scale, use scale", key, *term.gain);
         if (term.gain && term.gate)
             throw_usage("{}: gain {} and gate {}: one of them is possible", key, *term.gain, *term.gate);
         if (term.name.empty()) return;
-        if (learned_numbers(term) != 1)
+        if (learned != 1)
             throw_usage("{}.name \"{}\": the term has {} learned numbers, a name needs one", key, term.name,
-                        learned_numbers(term));
-        const auto is_letter = [](char c) {
-            return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
-        };
-        if (!std::all_of(term.name.begin(), term.name.end(), is_letter))
+                        learned);
+        constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+        if (term.name.find_first_not_of(kLetters) != std::string::npos)
             throw_usage("{}.name \"{}\": letters, digits, _ and . are possible", key, term.name);
     }
     void take(const std::string& key, const Sum& sum, const std::string& name) {

@@ -22,7 +22,7 @@ struct SumTerm {
     double constant = 1;
     std::optional<double> scale = {}, gain = {}, gate = {};  // initial values of learned numbers
     std::string network = {};                                // computes `scale` per token
-    std::string name = {};                                   // of the parameter
+    std::string name = {};                                   // parameter, instead of scale_name()
 
     void fields(FieldVisitor& v);
     bool is_place() const { return table.empty() && of != kStream && of != kOutput; }
