@@ -213,8 +213,8 @@ TEST(SumTest, TheWholeModelIsItsFormulas) {
                 };
                 const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
                 values = start;
-                // f32's roundings of the engine, which sums over 18 tokens; the quotient of float64 errs by 1e-8.
-                EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + 1e-5) << p.name;
+                // Roundings of f32 in sums over 18 tokens of 40 columns; the quotient of float64 errs by 1e-8.
+                EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + 2e-5) << p.name;
             }
         }
     }
@@ -379,7 +379,7 @@ TEST(SumTest, ValueTablesAreRefusedWithoutAUse) {
     expect_refused(
         {"model.layers.at.0.attention.value_start=0.3", "model.layers.at.0.attention.value_scale=false"},
         "with a value_gate v has no factor, unless value_scale is true");
-    expect_refused({"model.layers.at.2.attention.heads=3"}, "3 heads have no halves");
+    expect_refused({"model.layers.at.2.attention.heads=5"}, "5 heads have no halves");
 }
 
 }  // namespace sum_test
