@@ -72,9 +72,7 @@ class Shard {
     int file_ = -1;  // -1: opened for each read
 };
 
-// Writes a shard so that `path` either keeps its old content or holds the complete new one, even across a
-// power cut: the bytes go to `path`.tmp, are synced, and the file is renamed. Throws a data error that names
-// the file and the failed call; the temporary file is then removed.
+// Writes a shard by OutputFile: after a failure or a power cut, `path` has its old content or the complete new one.
 void write_shard(const std::string& path, std::span<const uint16_t> tokens);
 
 }  // namespace speedrun

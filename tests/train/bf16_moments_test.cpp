@@ -5,11 +5,11 @@
 #include <functional>
 #include <sstream>
 
+#include "data/xxh128.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
-#include "train/checkpoint/xxh128.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {

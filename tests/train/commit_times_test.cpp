@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "data/text_file.h"
 #include "tests/temp_dir.h"
 #include "train/records/commit_times.h"
-#include "train/records/text_files.h"
 #include "train/records/timeline_checks.h"
 
 namespace speedrun {

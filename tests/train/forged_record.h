@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "data/durable_file.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "tests/data/test_files.h"
+#include "train/records/gzip.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/record_verify.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -112,7 +114,7 @@ class ForgedRecord {
             for (const MetricsLine& line : forged.lines.at(run.file.substr(0, run.file.find('.'))))
                 text += line.dump() + "\n";
             const std::string bytes = gzip(text);
-            write_text_file(folder() + "/" + run.file, bytes);
+            write_file(folder() + "/" + run.file, bytes);
             Sha256 hash;
             hash.update(bytes.data(), bytes.size());
             run.sha256 = hash.hex();
@@ -130,8 +132,8 @@ class ForgedRecord {
         } catch (const Error&) {  // verify reports the config's error
         }
         evaluate(forged.record, track);
-        write_text_file(folder() + "/record.json", record_to_json(forged.record));
-        write_text_file(folder() + "/README.md", record_readme(forged.record));
+        write_file(folder() + "/record.json", record_to_json(forged.record));
+        write_file(folder() + "/README.md", record_readme(forged.record));
         std::string text;
         for (const std::string& problem : verify_record(folder(), strict).problems) text += problem + "\n";
         return text;

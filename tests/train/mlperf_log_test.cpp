@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "tests/train/record_fixture.h"
-#include "train/records/text_files.h"
+#include "train/records/gzip.h"
 
 namespace speedrun {
 namespace mlperf_log_test {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "data/text_file.h"
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 

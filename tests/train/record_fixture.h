@@ -10,11 +10,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "data/durable_file.h"
+#include "data/text_file.h"
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
 #include "train/records/attempt.h"
 #include "train/records/record_text.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -114,7 +115,7 @@ class RecordTest : public ::testing::Test {
         nlohmann::json json = nlohmann::json::parse(read_text_file(path));
         json["classes"] = nlohmann::json::parse(classes);
         json.update(members);
-        write_text_file(path, json.dump());
+        write_file(path, json.dump());
     }
 
     const TempDir dir_;

@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
 #include "train/records/run_set.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {

@@ -1,12 +1,13 @@
 // Verdicts on runs that repeat a record, the files that keep them, and the number of runs that shows an effect.
 // build: apart
 #include "train/records/replication.h"
+#include "data/durable_file.h"
+#include "data/text_file.h"
 
 #include "tests/train/record_fixture.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_verify.h"
 #include "train/records/sample_size.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace replication_test {
@@ -78,7 +79,7 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
     const auto after = [&](const std::string& from, const std::string& to) {
         std::string text = whole;
         text.replace(text.find(from), from.size(), to);
-        write_text_file(file, text);
+        write_file(file, text);
         return problems();
     };
     EXPECT_NE(
@@ -92,7 +93,7 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
               std::string::npos);
     EXPECT_NE(after("\"schema\": 1", "\"schema\": 7").find("schema 7, this build knows 1"),
               std::string::npos);
-    write_text_file(file, "{");
+    write_file(file, "{");
     EXPECT_NE(problems().find("replications/"), std::string::npos);
 }
 

@@ -9,8 +9,8 @@
 
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
+#include "train/records/gzip.h"
 #include "train/records/run_metrics.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace statistics_test {

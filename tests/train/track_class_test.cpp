@@ -1,6 +1,7 @@
 // Which records are compared: classes of a track, and classes of hardware.
 // build: apart
 #include "train/records/track_class.h"
+#include "data/text_file.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,6 @@
 #include "train/config/config_json.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {

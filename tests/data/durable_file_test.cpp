@@ -1,5 +1,6 @@
-// Files of any size and pieces come to the disk whole, past the page cache or through it.
-#include "train/checkpoint/durable_file.h"
+// Files of any size are written whole, past the page cache or through it.
+// Covers: data/xxh128.cpp
+#include "data/durable_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,9 +13,9 @@
 #include <sstream>
 #include <vector>
 
+#include "data/xxh128.h"
 #include "kernels/device/error.h"
 #include "tests/temp_dir.h"
-#include "train/checkpoint/xxh128.h"
 
 namespace speedrun {
 namespace durable_file_test {
@@ -162,6 +163,15 @@ TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     EXPECT_TRUE(fs::is_character_file("/dev/full"));
     EXPECT_TRUE(fs::is_symlink(dir.file("full")));
     EXPECT_THROW(write_output(dir.file("folder"), {"text"}), Error);
+    // Without finish() the file keeps its content.
+    { OutputFile(path).write("lost"); }
+    EXPECT_EQ(content(path), "by a link");
+    EXPECT_FALSE(fs::exists(path + ".part"));
+    // A link in a folder of the program is replaced.
+    fs::create_symlink(path, dir.file("own"));
+    write_file(dir.file("own"), "text", OutputFile::Path::own);
+    EXPECT_FALSE(fs::is_symlink(dir.file("own")));
+    EXPECT_EQ(content(dir.file("own")) + content(path), "textby a link");
     // A name in a run's folder is not followed out of it.
     fs::create_symlink(path, dir.file("stray"));
     EXPECT_THROW(write_durable(real_file_system(), dir.file("stray"), "text"), Error);
