@@ -1,4 +1,5 @@
-// Whole runs whose head is untied from the embedding: stopped and continued before and after the step of untying.
+// Whole runs with a head that is untied from the embedding: stopped and continued before and after the step of
+// untying.
 #include <iterator>
 #include <vector>
 
