@@ -152,7 +152,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
 }
 
 TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
-    if (kSanitized) GTEST_SKIP() << "slow there, and resume_cli meets the same code";
+    if (kSanitized) GTEST_SKIP() << "slow with sanitizers; resume_cli covers the same code";
     const Config c = config_of({}, {"checkpoint.every=3"});
     train(c, 1, "run", "auto");  // nothing there: a new run
     ASSERT_EQ(metrics("run").size(), 12u);

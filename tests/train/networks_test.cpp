@@ -322,7 +322,7 @@ TEST(NetworksTest, GivesNumbersInOrder) {
     };
     EXPECT_EQ(near(table.find("networks.early.bias").init.elements),
               (std::vector<float>{0, 0.5, 2, 2, 2.5, 2.5}))
-        << "times a scale of 0.1 what each starts as";
+        << "times a scale of 0.1: the start values";
     EXPECT_EQ(near(table.find("networks.joins.bias").init.elements), (std::vector<float>{2.2F, 2}));
     EXPECT_EQ(table.find("networks.gates").init.value, 0.1F);
     EXPECT_EQ(table.find("networks.early.up.weight").shape, (std::vector<int64_t>{5, kWidth}));
@@ -389,7 +389,7 @@ TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
     const std::string divided = "model.layers.at.2.attention.compose_heads=null";
     EXPECT_EQ(norms({}), 2);
     EXPECT_EQ(norms({both, divided}), 2);
-    EXPECT_EQ(norms({both}), 3) << "one is for the layer whose heads tensor ranks cannot divide";
+    EXPECT_EQ(norms({both}), 3) << "one is for the layer with heads that tensor ranks cannot split";
     EXPECT_EQ(norms({both, divided, "model.norms.gain=true"}), 3);
     expect_refused({"model.layers.at.2.attention.reads=after 2"},
                    "layer 2: attention.reads \"after 2\": what layer 2 gives is not there in layer 2 yet");

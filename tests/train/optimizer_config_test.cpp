@@ -105,7 +105,7 @@ TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
                    {"precision=f32"});
     const OptimizersConfig optimizers = config_of({"weights_dtype=bf16"}, {"precision=bf16"}).optimizers;
     optimizers.check_precision(DType::bf16);
-    EXPECT_THROW(optimizers.check_precision(DType::f32), Error) << "what auto turns out to be";
+    EXPECT_THROW(optimizers.check_precision(DType::f32), Error) << "the precision that auto resolves to";
     config_of({}, {"precision=f32"}).optimizers.check_precision(DType::f32);
 }
 

@@ -46,7 +46,7 @@ TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
     yarn.yarn = YarnConfig{.window = "long"};
     const std::vector<int64_t> windows{385, 897, 1409, 1665};
     EXPECT_EQ(rotary_frequencies(yarn, 64, {385}), rotary_frequencies(plain, 64));
-    EXPECT_EQ(rotary_frequencies(plain, 64, windows), rotary_frequencies(plain, 64)) << "nobody asked";
+    EXPECT_EQ(rotary_frequencies(plain, 64, windows), rotary_frequencies(plain, 64)) << "no YaRN configured";
 
     const Frequencies before = rotary_frequencies(plain, 64), once = rotary_frequencies(yarn, 64, {385, 897});
     const double turn = 2 * std::acos(-1.0);

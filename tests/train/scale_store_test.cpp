@@ -108,7 +108,7 @@ double largest_normed(const std::vector<float>& table, const std::vector<int32_t
 TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
     Engine engine(config_of(1));
     const std::vector<float> ones(8, 1.0f);
-    EXPECT_EQ(engine.scales(), ones) << "what warm-up left is gone";
+    EXPECT_EQ(engine.scales(), ones) << "warm-up scales are reset";
     SyntheticBatches same_rows(engine.config);
     std::vector<int32_t> tokens;
     for (int microbatch = 0; microbatch < 2; ++microbatch)
@@ -134,7 +134,7 @@ TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
     const std::vector<int32_t> first(tokens.begin(), tokens.begin() + 32),
         second(tokens.begin() + 32, tokens.end());
     EXPECT_NE(largest_normed(master("embed.weight"), first), largest_normed(master("embed.weight"), second))
-        << "the test cannot tell the microbatches";
+        << "the microbatches have equal maxima";
 }
 
 // A step with delayed scales is bitwise equal to a step with constants of the same values.

@@ -200,7 +200,7 @@ TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     EXPECT_EQ(past(config.in_last_stage()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_validation()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_last_stage().in_stage(0)), (Sizes{4, 8, 13}));
-    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "nobody follows it";
+    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "no YaRN follows it";
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
 }
 
