@@ -1,4 +1,4 @@
-// Times of a record's runs, and commits of a repository.
+// Parsing of UTC times, and lookup of commit times in a repository.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

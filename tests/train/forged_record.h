@@ -1,4 +1,4 @@
-// A copy of a record of the KJV track that a test changes and makes consistent again: hashes, statistics, README.
+// Copy of a KJV record that a test modifies and makes consistent again: hashes, statistics, README.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ using MetricsLine = nlohmann::ordered_json;
 
 struct Forgery {
     Record record;
-    std::map<std::string, std::vector<MetricsLine>> lines;  // by side and seed, as "candidate-seed1"
+    std::map<std::string, std::vector<MetricsLine>> lines;  // by side and seed, e.g. "candidate-seed1"
 
     RecordRun& run(const std::string& name) {
         for (RecordRun& run : record.runs) {
@@ -40,7 +40,7 @@ struct Forgery {
             for (MetricsLine& line : run_lines) change(line);
         }
     }
-    // Replaces a value of both sides' configs, or of one.
+    // Replaces a value in both sides' configs, or in one.
     void set(const std::string& pointer, const nlohmann::ordered_json& value, bool candidate = true,
              bool baseline = true) {
         const auto changed = [&](const std::string& config) {
@@ -53,7 +53,7 @@ struct Forgery {
     }
 };
 
-// As an attempt from now on writes it: each run with its wall clock and the state of a quiet machine.
+// Adds the fields of newer records: wall clock of each run and the state of an idle machine.
 inline void watch_runs(Forgery& f) {
     for (RecordRun& run : f.record.runs) {
         run.wall_s = (run.startup_ms + run.train_ms) * 1e-3 + 0.2;
@@ -101,13 +101,13 @@ class ForgedRecord {
     const Forgery& honest() const { return honest_; }
     std::string folder() const { return dir_.file("records/kjv/" + name_); }
 
-    // Problems of verify, a line each, after a change that leaves the record consistent.
+    // Output of verify, one problem per line, after a change that keeps the record consistent.
     std::string problems_after(const std::function<void(Forgery&)>& change, bool strict = false) const {
         namespace fs = std::filesystem;
         Forgery forged = honest_;
         change(forged);
         const Track track = read_track(dir_.file("records/kjv"));
-        for (const auto& entry : fs::directory_iterator(folder()))  // metrics of the forgery before
+        for (const auto& entry : fs::directory_iterator(folder()))  // metrics of the previous forgery
             if (entry.path().extension() == ".gz") fs::remove(entry.path());
         for (RecordRun& run : forged.record.runs) {
             std::string text;
@@ -129,7 +129,7 @@ class ForgedRecord {
         }
         try {
             count_parameters(forged.record, track, "forged");
-        } catch (const Error&) {  // verify reports the config's error
+        } catch (const Error&) {  // verify reports the config error
         }
         evaluate(forged.record, track);
         write_file(folder() + "/record.json", record_to_json(forged.record));

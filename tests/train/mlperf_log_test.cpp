@@ -1,4 +1,4 @@
-// The log of a run for MLPerf's checker, line by line; tests/report/mlperf_test.py asks the checker itself.
+// MLPerf log of a run, line by line. tests/report/mlperf_test.py runs the official checker on it.
 // build: apart
 #include "train/records/mlperf_log.h"
 
@@ -89,7 +89,7 @@ TEST_F(MlperfLogTest, OnlyARunThatReachedTheTargetSucceeded) {
     RecordRun missed = run;
     missed.validations.back().loss = record_.target_loss + 0.001;
     EXPECT_EQ(status(missed), "aborted");
-    RecordRun diverged = run;  // its lines of steps go on behind its last loss
+    RecordRun diverged = run;  // has step lines after its last loss
     diverged.status = "diverged";
     diverged.validations.resize(1);
     EXPECT_EQ(status(diverged), "aborted");

@@ -1,4 +1,4 @@
-// What verify finds in a record's folder that somebody changed.
+// Problems that verify reports for a modified record folder.
 // build: apart
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ void rehash(Json& json) {
     json["sha256"] = hash.hex();
 }
 
-// Something else of the same type.
+// A different value of the same type.
 Json changed(const Json& value) {
     if (value.is_boolean()) return !value.get<bool>();
     if (value.is_number_integer()) return value.get<int64_t>() + 1;
@@ -38,24 +38,24 @@ Json changed(const Json& value) {
     return text;
 }
 
-// Every value of record.json is changed, one at a time. Its hash tells in every case; and even if that is
-// made to fit, everything that the runs determine is found.
+// Changes every value of record.json, one at a time. The hash detects each change. With an updated hash, every value
+// determined by the runs is still detected.
 TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
-    std::set<std::string> free;  // what only the hash protects
+    std::set<std::string> free;  // values protected only by the hash
     const Json flat = Json::parse(whole).flatten();
     for (const auto& [pointer, value] : flat.items()) {
         Json json = Json::parse(whole);
         json[Json::json_pointer(pointer)] = changed(value);
         write_file(path, json.dump(2) + "\n");
         EXPECT_FALSE(verify_record(folder).problems.empty()) << pointer;
-        rehash(json);  // undoes a change of the hash itself
+        rehash(json);  // also restores a changed hash
         write_file(path, json.dump(2) + "\n");
         if (!verify_record(folder).problems.empty()) continue;
         free.insert(pointer.starts_with("/runs/") ? pointer.substr(pointer.find('/', 6)) : pointer);
     }
-    // Inputs; what the README's table shows of start-up times is rounded.
+    // Inputs. The README's table rounds start-up times.
     const std::set<std::string> expected = {"/what",
                                             "/git_sha",
                                             "/binary_sha256",
@@ -121,7 +121,7 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         for (const std::string& problem : verify_record(folder).problems) text += problem + "\n";
         return text;
     };
-    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, the header's too
+    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, including the header's
         std::string damaged = whole;
         damaged[at] = static_cast<char>(damaged[at] ^ 1);
         write_file(file, damaged);
@@ -154,7 +154,7 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         std::string::npos);
 }
 
-// A fault is one line, without the figures that follow from it.
+// One fault gives one line, without errors in figures derived from it.
 TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
@@ -176,7 +176,7 @@ TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
     EXPECT_EQ(
         problems("/runs/0/metrics/sha256", hash, false),
         Lines{"runs.0.metrics.sha256: record.json says \"" + hash + "\", computed again \"" + figure + "\""});
-    // A figure that the metrics determine, and one that nothing determines.
+    // A figure determined by the metrics, and one that is not.
     Json json = Json::parse(whole);
     json["what"] = "Luck.";
     json["runs"][0]["metrics"]["sha256"] = hash;

@@ -1,4 +1,4 @@
-// Verdicts on runs that repeat a record, the files that keep them, and the number of runs that shows an effect.
+// Verdicts on runs that replicate a record, their files, and the number of runs needed to detect an effect.
 // build: apart
 #include "train/records/replication.h"
 #include "data/durable_file.h"
@@ -14,7 +14,7 @@ namespace replication_test {
 
 class ReplicationTest : public RecordTest {
   protected:
-    // A record on the disk, and runs that repeat it with seeds 4 to 6, which `change` may make others.
+    // A record on disk, and replicating runs with seeds 4 to 6, modified by `change`.
     Replication repeated(const std::function<void(Record&)>& change = {}) {
         Replication r;
         r.attempt = make_result().record;
@@ -97,8 +97,8 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
     EXPECT_NE(problems().find("replications/"), std::string::npos);
 }
 
-// R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The first
-// is an example of its manual, n = 17.84713; the others are in Cohen (1988), tables 2.4.1.
+// R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The
+// first example is from R's manual, n = 17.84713. Others are from Cohen (1988), tables 2.4.1.
 TEST(SampleSize, IsThatOfPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 1, .max_p = 0.05, .power = 0.9}, 1000), 18);
     EXPECT_EQ(runs_per_side({.effect = 0.5, .max_p = 0.025, .power = 0.8}, 1000), 64);
@@ -108,7 +108,7 @@ TEST(SampleSize, IsThatOfPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 0}, 1000), std::nullopt);
     EXPECT_EQ(runs_per_side({.effect = 100}, 1000), 2);
     EXPECT_NEAR(power_of_t_test({.effect = 1, .max_p = 0.025}, 22), 0.9,
-                0.002);  // n = 22.02110 in the manual
+                0.002);  // manual: n = 22.02110
 }
 
 TEST(RatioTest, FindsASmallerFactor) {
