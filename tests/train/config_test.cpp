@@ -230,15 +230,6 @@ TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
     EXPECT_EQ(config.threads, 3);
 }
 
-// The help lists every key of the resolved config; both use the same declarations.
-TEST(ConfigRoundTripTest, HelpNamesTheOptions) {
-    const std::string help = describe_options();
-    for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
-                            "schedule.steps", "seed", "model.preset", "(modern|gpt2|none)"}) {
-        EXPECT_NE(help.find(key), std::string::npos) << key;
-    }
-}
-
 // ---- combinations
 
 TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {

@@ -71,6 +71,10 @@ int run_command_line(int argc, char** argv) {
     add_settings(plan_command, plan.settings);
     plan_command->add_flag("--options", plan.options_help,
                            "list every config option with its default and meaning");
+    plan_command
+        ->add_option("--option-pages", plan.option_pages,
+                     "write this list as Markdown to a folder: a page per section")
+        ->type_name("FOLDER");
     plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
     plan_command->add_flag("--spell-out", plan.spell_out,
                            "instead: print the config with the preset's model in parts, to change them");

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "data/dataset.h"
+#include "data/durable_file.h"
 #include "data/shard.h"
 #include "data/shard_patterns.h"
 #include "kernels/device/host_limits.h"
@@ -15,6 +17,7 @@
 #include "train/commands/plan_search.h"
 #include "train/commands/plan_timeline.h"
 #include "train/config/cannot_learn.h"
+#include "train/config/config_help.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/engine/batch_sources.h"
@@ -209,6 +212,12 @@ int print_plan(const PlanOptions& options, int num_ranks) {
 int run_plan(const PlanOptions& options) {
     if (options.options_help) {
         std::printf("Every option of a config, with its default:\n%s", describe_options().c_str());
+        return 0;
+    }
+    if (!options.option_pages.empty()) {
+        std::filesystem::create_directories(options.option_pages);
+        for (const auto& [file, page] : option_pages())
+            write_file(options.option_pages + "/" + file, page, OutputFile::Path::own);
         return 0;
     }
     if (options.schema) {

@@ -1,4 +1,4 @@
-// Configs as JSON: reading with --set overrides, the resolved config, and the help text of all options.
+// Configs as JSON: reading with --set overrides, the resolved config.
 #pragma once
 
 #include <string>
@@ -17,7 +17,4 @@ Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings);
 // Every option with its resolved value, as indented JSON; reading it again gives the same config.
 std::string config_to_json(Config config);
-// One line per option: dotted key, default, documentation.
-std::string describe_options();
-
 }  // namespace speedrun
