@@ -21,15 +21,15 @@ namespace speedrun {
 
 namespace {
 
-// A disk is given so much at once.
+// Bytes per write.
 constexpr size_t kBufferBytes = size_t{4} << 20;
-// Hashed while the core's caches have it.
+// Bytes hashed per chunk, small enough to stay in the core's caches.
 constexpr size_t kCachedBytes = size_t{64} << 10;
 
 }  // namespace
 
 int FileSystem::make_folder(const std::string& path) {
-    constexpr mode_t kMode = 0777;  // less the user's umask
+    constexpr mode_t kMode = 0777;  // reduced by the user's umask
     const int result = ::mkdir(path.c_str(), kMode);
     return result != 0 && errno == EEXIST ? 0 : result;
 }
@@ -40,7 +40,7 @@ int FileSystem::create(const std::string& path) {
 }
 
 int64_t FileSystem::write(int file, const void* data, size_t bytes) {
-    constexpr size_t kMany = size_t{1} << 20;  // fewer would wait for the disk too often
+    constexpr size_t kMany = size_t{1} << 20;  // smaller direct writes would wait for the disk too often
     const int flags = ::fcntl(file, F_GETFL);
     if (flags < 0) return -1;
     const bool whole_blocks =
@@ -52,7 +52,7 @@ int64_t FileSystem::write(int file, const void* data, size_t bytes) {
     if (whole_blocks && set_direct(true)) {
         const int64_t written = ::write(file, data, bytes);
         if (written >= 0 || errno != EINVAL) return written;
-        // This file system takes other blocks, or none.
+        // This file system has another block size or no direct writes.
         if (::fcntl(file, F_SETFL, flags & ~O_DIRECT) != 0) return -1;
         return ::write(file, data, bytes);
     }
@@ -135,7 +135,7 @@ void DurableFile::write_buffer() {
     for (size_t left = std::exchange(buffered_, 0); left > 0;) {
         const int64_t written = system_.write(file_, next, left);
         if (written < 0 && errno == EINTR) continue;
-        if (written == 0) errno = ENOSPC;  // no system does that with a file; do not wait for it for ever
+        if (written == 0) errno = ENOSPC;  // not expected for a regular file; avoids an endless loop
         check_file(written == 0 ? -1 : written, path_, "writing");
         next += written;
         left -= static_cast<size_t>(written);
@@ -162,7 +162,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
         return;
     }
     fs::path target = path;
-    constexpr int kMostLinks = 40;  // as the kernel has it
+    constexpr int kMostLinks = 40;  // the kernel's limit
     for (int links = 0; links < kMostLinks && fs::is_symlink(target, error); ++links)
         target = target.parent_path() / fs::read_symlink(target, error);
     target_ = target.string();

@@ -35,9 +35,9 @@ std::optional<Range> parse_range(std::string_view text) {
     return Range{*begin, *end};
 }
 
-// The first row that ends behind number `at` of the tensor.
+// Returns the first row that ends after element `at` of the tensor.
 int64_t row_behind(const TensorBox& box, int64_t at) {
-    const int64_t end = box.begin + box.columns;  // of the first row
+    const int64_t end = box.begin + box.columns;  // end of the first row
     return at < end ? 0 : (at - end) / box.stride + 1;
 }
 
