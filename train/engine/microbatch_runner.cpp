@@ -70,8 +70,8 @@ void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64
     state_.schedule.end_microbatch();
 }
 
-// A step has run call by call: every shape has run, every event is recorded, and all gradients have contributions, as before a
-// microbatch that is not the first.
+// Requires a step that ran call by call: all shapes have run, all events are recorded, and all gradients have
+// contributions, as before any microbatch but the first.
 void MicrobatchRunner::capture(const RunStage& stage) {
     const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
     for (int64_t step = 0; step < state_.period; ++step) {
