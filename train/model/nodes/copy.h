@@ -5,7 +5,7 @@
 
 namespace speedrun {
 
-// y = x: copies strided rows, such as those of a view, into contiguous ones.
+// y = x: copies the strided rows of a view into contiguous rows.
 class Copy final : public Node {
   public:
     struct Ports {

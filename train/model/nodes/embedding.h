@@ -5,7 +5,7 @@
 
 namespace speedrun {
 
-// A table whose rows or columns are split over the tensor axis. Each rank's lookup is a term of the sum over ranks, 0
+// A table with rows or columns split over the tensor axis. Each rank's lookup is a term of the sum over ranks, 0
 // for rows or columns of others. Ids of other ranks' rows equal the number of rows of this rank.
 struct SharedTable {
     bool shares_rows = false;

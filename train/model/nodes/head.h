@@ -47,7 +47,7 @@ class Head final : public Node {
     const Softcap& softcap() const { return options_.softcap; }
 
   private:
-    // Rows of a chunk whose logits have been computed.
+    // Rows of a chunk with computed logits.
     struct Chunk {
         Tensor x, losses, targets;
         int64_t first = 0;  // row

@@ -59,7 +59,7 @@ void KeyExchange::forward(const Call& call) const {
     });
 }
 
-// Splits own tokens into ranges whose gradients come from the same ranks. Sums up to 8 of them in rank order, in f32,
+// Splits own tokens into ranges with gradients from the same ranks. Sums up to 8 of them in rank order, in f32,
 // with one rounding.
 void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tensor& sum,
                            const Tensor& came) const {

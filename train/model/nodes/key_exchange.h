@@ -10,7 +10,7 @@ namespace speedrun {
 class KeyExchange final : public Node {
   public:
     struct Ports {
-        ValueId kept;  // (keys, 2 × head_width): keys and values side by side; per row those of KeptKeys
+        ValueId kept;  // (keys, 2 × head_width): keys and values side by side; per row the keys of KeptKeys
         ValueId k, v;  // (tokens, head_width), this rank's part
     };
     KeyExchange(const Ports& ports, const SharedKeys& keys);

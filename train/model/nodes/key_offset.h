@@ -13,7 +13,7 @@ class KeyOffset final : public Node {
     struct Ports {
         ValueId y, k;  // (tokens, head_width)
     };
-    // borders: set for rows shared by ranks, whose chunks are then the sequences of `options`.
+    // borders: set for rows shared by ranks. The sequences of `options` are then chunks.
     KeyOffset(const Ports& ports, const KeyOffsetOptions& options,
               const std::optional<ChunkBorders::Options>& borders);
     const char* kind() const override { return "key offset"; }

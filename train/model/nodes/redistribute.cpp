@@ -16,7 +16,7 @@ std::string words_of(Placement placement) {
     return placement == kShare ? "shares" : "all";
 }
 
-// A gradient whose placement does not change is passed on.
+// A gradient with unchanged placement is passed on.
 Gives gives(const Redistribution& how) {
     return how.in_place() && how.gradient_from == how.gradient_to ? Gives::passed : Gives::written;
 }
