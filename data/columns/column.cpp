@@ -21,7 +21,7 @@ void index_rows(Batch& batch, const BatchLayout& layout) {
     }
 }
 
-// First key of every chunk of every row, as a place in the row.
+// Returns the first key of every chunk of every row, as a position in the row.
 std::vector<int32_t> first_keys_of_chunks(const Batch& batch, const BatchLayout& layout) {
     const int64_t S = layout.sequence_length, rows = static_cast<int64_t>(batch.tokens.size()) / S;
     std::vector<int32_t> first_keys;
