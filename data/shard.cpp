@@ -199,7 +199,7 @@ void Shard::read_bytes(int64_t first, std::span<unsigned char> out) const {
         done += got;
     }
     expect_unchanged(file);  // checks after the read, so that the bytes read are covered
-    if (done < bytes) throw_data("{}: reading {} bytes at offset {} gave {}", path_, bytes, first, done);
+    if (done < bytes) throw_data("{}: reading {} bytes at offset {} returned {}", path_, bytes, first, done);
 }
 
 void Shard::read(int64_t first, std::span<uint16_t> out) const {

@@ -92,9 +92,8 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
             }
         }
         if (expanded.size() + pending.size() > kMostAlternatives)
-            throw_usage(
-                "pattern '{}': its braces stand for more than {} names; write the list out, or use * or ?",
-                shown_pattern(pattern), kMostAlternatives);
+            throw_usage("pattern '{}': its braces expand to more than {} names; list them, or use * or ?",
+                        shown_pattern(pattern), kMostAlternatives);
     }
     return expanded;
 }
@@ -133,7 +132,7 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
         if (files.size() > before) continue;
         throw_data(
             "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
-            "(installed, they lie in share/speedrun)",
+            "(if installed, in share/speedrun)",
             shown_pattern(pattern));
     }
     std::sort(files.begin(), files.end());

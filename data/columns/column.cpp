@@ -63,7 +63,7 @@ void complete(Batch& batch, std::span<const Column> columns, const BatchLayout& 
     if (part.size < 1 || part.index < 0 || part.index >= part.size)
         throw_internal("part {} of {} of a row", part.index, part.size);
     const auto S = layout.sequence_length, tokens = static_cast<int64_t>(batch.tokens.size());
-    if (S < 1 || tokens % S != 0) throw_internal("{} tokens are no rows of {}", tokens, S);
+    if (S < 1 || tokens % S != 0) throw_internal("{} tokens are not whole rows of {}", tokens, S);
     if (batch.first_key.empty()) index_rows(batch, layout);
     std::erase_if(batch.columns, [&](const auto& stored) {
         return std::none_of(columns.begin(), columns.end(),

@@ -45,7 +45,7 @@ struct MeasuredTimes {
     double train_ms = 0, data_ms = 0, optimizer_ms = 0, comm_exposed_ms = 0, comm_ms = 0;
     std::optional<double> time_to_target_ms;
     int64_t validations_from =
-        0;  // first step whose validations count for time_to_target_ms: earlier ones used other data
+        0;  // first step with validations that count for time_to_target_ms: earlier ones used other data
 };
 
 struct CheckpointInfo {

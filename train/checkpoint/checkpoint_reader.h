@@ -24,7 +24,7 @@ class CheckpointReader {
     // Returns the tensors in the header of info().files[file], as text for index().
     std::string header(size_t file) const;
     // Receives the headers of all files and checks that together they store each element of each tensor exactly once.
-    // Ranks can share the reading of headers and then open only the files whose data they need.
+    // Ranks can share the reading of headers and then open only the files that they need.
     void index(const std::vector<std::string>& headers);
     void index();  // reads all headers itself
     // After index(): throws unless the checkpoint has exactly these tensors, with these shapes and dtypes.

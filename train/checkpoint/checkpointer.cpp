@@ -30,7 +30,7 @@ double ms_since(Clock::time_point begin) {
 std::chrono::nanoseconds time_of_this_thread() {
     timespec time = {};
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0)
-        throw_internal("no clock of this thread (errno {})", errno);
+        throw_internal("no CPU clock of this thread (errno {})", errno);
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
@@ -325,7 +325,7 @@ void Checkpointer::fail(const std::string& text) {
     saved_ = -1;
     const std::string problem = fmt::format("{} could not be saved: {}", checkpoint_name(info_.step), text);
     if (problem_.empty()) problem_ = problem;
-    report_(problem + "; earlier checkpoints are as they were, training goes on", true);
+    report_(problem + "; earlier checkpoints are unchanged, training continues", true);
 }
 
 }  // namespace speedrun

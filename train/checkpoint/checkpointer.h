@@ -46,8 +46,8 @@ class Checkpointer {
     bool due(int64_t steps) const { return every_ > 0 && steps % every_ == 0; }
     // True from snapshot() until write_snapshot(): another snapshot would overwrite this one.
     bool awaits_result() const { return snapshot_steps_ >= 0; }
-    // All of the following: by all ranks, for the same steps. Enqueues the snapshot of the state after
-    // `steps` steps, the last of which was enqueued last. Waits for the snapshot before to be written.
+    // This function and the ones below are collective, with equal steps on all ranks. Enqueues the snapshot of the state
+    // after `steps` steps. The last of them must be the newest enqueued step. Waits until the previous snapshot is written.
     void snapshot(int64_t steps);
     // Call after the result of the last of `steps` steps, if it is finite. Returns true if the snapshot is of that
     // state; then call write_snapshot().

@@ -49,8 +49,8 @@ std::string piece_name(const std::string& tensor, const std::vector<int64_t>& sh
     const bool of_matrix =
         shape.size() == 2 && box.stride == shape[1] && box.begin % box.stride + box.columns <= box.stride;
     if (!of_matrix)
-        throw_internal("{}: {} rows of {} numbers, {} apart, are none of a tensor [{}]", tensor, box.rows,
-                       box.columns, box.stride, fmt::join(shape, ","));
+        throw_internal("{}: {} rows of {} elements, stride {}, are no submatrix of a tensor [{}]", tensor,
+                       box.rows, box.columns, box.stride, fmt::join(shape, ","));
     const int64_t row = box.begin / box.stride, column = box.begin % box.stride;
     return fmt::format("{}[{}:{},{}:{}]", tensor, row, row + box.rows, column, column + box.columns);
 }

@@ -149,7 +149,8 @@ class MessageCommunicator final : public Communicator {
                 copy(output + slice.begin * element, input + kept[copied++]->begin * element,
                      slice.count * element);
             } else {
-                throw_internal("{}: {} elements from itself do not match what it sends", what, slice.count);
+                throw_internal("{}: {} elements received from itself differ from those sent", what,
+                               slice.count);
             }
         }
         for (const Slice& slice : call.exchange->sends) {

@@ -220,8 +220,7 @@ int run_plan(const PlanOptions& options) {
         return 0;
     }
     if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
-        throw_usage(
-            "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
+        throw_usage("plan: --json needs --gpu or --parameters, --measured needs --gpu");
     if (options.gpu.empty() && (options.timeline || options.search || !options.network.empty()))
         throw_usage("plan: --timeline, --search and --network are of the step that --gpu asks for");
     if (options.timeline && options.search)

@@ -22,7 +22,7 @@ int64_t document_tokens(const Config& config) {
 }  // namespace
 
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
-    if (patterns.empty()) throw_usage("{} is empty: name the token shards", key);
+    if (patterns.empty()) throw_usage("{} is empty: list the token shards", key);
     const std::vector<std::string> files = expand_globs(patterns);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     if (info.vocab_size > config.model.vocab_size) {

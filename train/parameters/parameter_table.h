@@ -29,7 +29,7 @@ struct UnitUse {
     bool operator==(const UnitUse&) const = default;
 };
 
-// Matrices of a stack with rows grouped by head, over all parts together: the first `stacks` (q and k, not v).
+// The rows of a parameter's first `stacks` matrices (q and k, not v) are grouped into `heads` heads, over all parts.
 struct HeadRows {
     int64_t stacks = 0, heads = 0;
 };
@@ -47,7 +47,7 @@ struct Parameter {
     // Dimensions over which its gradient sums, without its own.
     DimensionSet summed{Dimension::tokens};
     bool full_precision = false;  // computed in f32: vectors and scalars
-    // Id of the parameter whose values and optimizer state this one copies at the first stage that uses it. Unused
+    // Id of the parameter that this one copies, with optimizer state, at the first stage that uses it. Unused
     // before that stage. −1: used in all stages.
     int copy_of = -1;
     // Ids per token that look up rows, if ranks exchange the gradient as rows; 0: the whole gradient is reduced.

@@ -47,7 +47,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& r
     int64_t bytes = 0, copy_bytes = 0;
     for (const Bucket& bucket : layout_.all()) {
         if (bucket.master != DType::f32 && copied(bucket))
-            throw_internal("{}: kept in bf16, computed with in f32", bucket.name());
+            throw_internal("{}: bf16 masters, but computed in f32", bucket.name());
         const bool sharded = copied(bucket) || stored_sharded();
         bytes = aligned(bytes);
         master_offset_.push_back(bytes);

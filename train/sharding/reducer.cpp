@@ -167,7 +167,7 @@ void Reducer::gather(const Bucket& bucket, Stream& stream) {
 
 void Reducer::gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream) {
     Communicator* const shards = of(bucket, Collective::all_gather);
-    if (!shards) throw_internal("{}: its master is not shared among ranks", bucket.name());
+    if (!shards) throw_internal("{}: its master is not sharded", bucket.name());
     shards->all_gather(whole, parameters_.master_padded_shard(bucket), stream);
 }
 

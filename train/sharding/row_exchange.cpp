@@ -128,7 +128,7 @@ void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32
         at += count;
     }
     const auto capacity = static_cast<int64_t>(order.size() / 2);
-    if (at > capacity) throw_internal("{} rows come, {} at most were expected", at, capacity);
+    if (at > capacity) throw_internal("{} rows to receive, {} at most were expected", at, capacity);
     std::exclusive_scan(places.begin(), places.end(), places.begin(), 0);
     std::fill(order.begin(), order.begin() + capacity, static_cast<int32_t>(own.count));
     std::fill(order.begin() + capacity, order.end(), 0);

@@ -64,7 +64,7 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
     ParameterPlacement placement = placement_of(*bucket.pieces.front().parameter, ranks);
     for (const Piece& piece : bucket.pieces) {
         if (placement_of(*piece.parameter, ranks) == placement) continue;
-        throw_internal("collectives of a step: {} and {} are in one bucket and not placed alike",
+        throw_internal("collectives of a step: {} and {} are in one bucket, but differ in placement",
                        bucket.pieces.front().parameter->name, piece.parameter->name);
     }
     if (ranks.sharing().strategy == Strategy::ddp && bucket.num_shards > 1)

@@ -86,8 +86,8 @@ void GradientPlaces::expect_alone(ValueId value, const Node& node) const {
         const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
                                               [&](const Node::Write& write) { return write.value == other; });
         if (states_[i].begun && !states_[i].read && !written_here)
-            throw_internal("{} and {} are one memory, and nodes that read either give it a gradient",
-                           graph_[value].name, graph_[other].name);
+            throw_internal("{} and {} share memory, and both receive a gradient", graph_[value].name,
+                           graph_[other].name);
     }
 }
 
@@ -233,7 +233,7 @@ void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vec
     int& storage = storage_of(value);
     if (graph_[value].root == graph_[from].root) return;  // in place
     if (is_part(value) || is_part(from))
-        throw_internal("{} cannot hand the gradient of {} on to {}", node.kind(), graph_[from].name,
+        throw_internal("{} cannot pass the gradient of {} to {}", node.kind(), graph_[from].name,
                        graph_[value].name);
     if (!at(value).begun) {
         expect_alone(value, node);
