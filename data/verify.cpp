@@ -45,7 +45,7 @@ std::string problem_of(const Listing& listing, const ShardInfo& expected, const 
 std::string verify_dataset(const std::string& folder) {
     const std::unique_ptr<const Listing> listing = read_listing(folder);
     if (!listing)
-        throw_data("{}: missing, and so is a {} beside it", (fs::path(folder) / "dataset.json").string(),
+        throw_data("{}: missing, as is {} in the same folder", (fs::path(folder) / "dataset.json").string(),
                    kShardLock);
     const DatasetInfo& info = listing->info;
     std::string problems;

@@ -82,7 +82,7 @@ std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
                 entry.name, entry.begin, end, end, actual, expected->second);
         }
     }
-    return "all tensors are as they were written";
+    return "no tensor is damaged";
 }
 
 std::string CheckpointReader::header(size_t file) const {
