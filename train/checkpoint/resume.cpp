@@ -194,7 +194,7 @@ ResumePoint find_resume_point(World& world, const std::string& resume, const std
     if (!candidates.folders.empty() && !point.reader) {
         throw JointError(
             ExitCode::data,
-            fmt::format("--resume auto: all checkpoints of {} are damaged; remove them to start afresh.\n{}",
+            fmt::format("--resume auto: no checkpoint of {} is undamaged; remove them to start afresh.\n{}",
                         run, fmt::join(point.messages, "\n")));
     }
     if (point.reader && data) {

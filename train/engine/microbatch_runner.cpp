@@ -30,7 +30,7 @@ int64_t MicrobatchRunner::run_step(const RunStage& stage, const Microbatch& firs
         const Batch& batch = source.next();
         if (m == 0) step_targets = batch.step_targets;
         here += batch.valid_targets;
-        if (step_targets < 1) throw_data("step {}: no valid target, so there is no loss", step);
+        if (step_targets < 1) throw_data("step {}: none of its targets is valid, so there is no loss", step);
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
