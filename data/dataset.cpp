@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
 #include <system_error>
 
+#include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
@@ -139,14 +139,7 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
                                   {"tokens", shard.tokens},
                                   {"sha256", shard.sha256}});
     }
-    const std::string temporary = path + ".tmp";
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << root.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-    file.close();
-    if (!file) throw_data("{}: cannot write: {}", temporary, errno_text());
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-        throw_data("{}: rename to {} failed: {}", temporary, path, errno_text());
-    }
+    write_file(path, root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", OutputFile::Path::own);
 }
 
 std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& shard_files) {

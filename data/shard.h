@@ -72,9 +72,7 @@ class Shard {
     int file_ = -1;  // -1: opened for each read
 };
 
-// Writes a shard atomically: `path` has its old content or the complete new one, even after a power failure. Bytes are
-// written to `path`.tmp and synced, then the file is renamed. Throws a data error that names the file and the failed
-// call, and removes the temporary file.
+// Writes a shard by OutputFile: after a failure or a power cut, `path` has its old content or the complete new one.
 void write_shard(const std::string& path, std::span<const uint16_t> tokens);
 
 }  // namespace speedrun

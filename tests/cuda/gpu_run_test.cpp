@@ -16,9 +16,9 @@ class GpuRunTest : public RunFixture {
         run(config(all), name);
         return curve(name);
     }
-    // Loss and gradient norm of the first step precede all updates, so they carry the rounding of one forward
-    // and backward. Ten steps of Muon amplify it: its polar factor is of a matrix whose small singular values
-    // are little more than rounding errors.
+    // Loss and gradient norm of the first step precede all updates, so they contain the rounding of one forward and
+    // backward. Ten steps of Muon amplify it: its polar factor is of a matrix with small singular values, which are
+    // little more than rounding errors.
     void expect_curves(const std::vector<double>& actual, const std::vector<double>& expected, double first,
                        double later) {
         ASSERT_EQ(actual.size(), expected.size());

@@ -116,7 +116,7 @@ TEST_F(Resources, AreTheCommittedTable) {
         EXPECT_LE(used->second.registers * launch.threads, kRegistersOfSm) << short_name(name);
         EXPECT_LE(launch.shared_bytes, kHopper) << short_name(name);
     }
-    EXPECT_GT(num_launched, 60) << "the runs no longer launch what they should";
+    EXPECT_GT(num_launched, 60) << "the runs launch too few kernels";
     compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/resources_sm_90a.txt",
                            table_of(kernels, launched, ampere, ada), "SPEEDRUN_UPDATE_RESOURCES");
 }

@@ -1,4 +1,4 @@
-"""Run folders for the tests: real ones of the tested binary, and damaged copies."""
+"""Run folders for the tests: runs of the tested binary, and damaged copies."""
 
 import gzip
 import hashlib

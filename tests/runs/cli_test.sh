@@ -168,7 +168,7 @@ expect 2 "^error: --unit 3: the model has units 0 to 2; speedrun plan tiny.json 
 expect 2 "units 0 to 2" "$speedrun" plan tiny.json --graph unit.dot --unit -1
 expect 2 "unit.svg: ends in '.svg', expected .dot or .gv" "$speedrun" plan tiny.json --graph unit.svg
 [ ! -e unit.svg ] || fail "a refused picture left a file"
-expect 2 "nowhere/unit.dot: the file cannot be written (No such file" "$speedrun" plan tiny.json --graph nowhere/unit.dot
+expect 1 "nowhere/unit.dot.part: creating it failed: No such file" "$speedrun" plan tiny.json --graph nowhere/unit.dot
 expect 2 "\-\-unit 1 is for the picture" "$speedrun" plan tiny.json --unit 1
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --graph unit.dot --gpu h100
 expect 2 "name a config" "$speedrun" plan --graph unit.dot

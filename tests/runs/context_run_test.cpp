@@ -34,7 +34,7 @@ class ContextRunTest : public RankRunFixture {
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
     }
-    // A model whose loss weights three further tokens, with hashed n-grams, smeared rows and keys of the previous token: each
+    // A loss with weights for three further tokens, hashed n-grams, smeared rows and keys of the previous token: each
     // token's values depend on its whole row.
     static std::string model_of_further_tokens() {
         return R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,

@@ -1,5 +1,6 @@
 #!/bin/sh
-# `speedrun launch`: a run whose process or rank is killed has the same result, and deterministic failures are not repeated.
+# `speedrun launch`: a run with a killed process or rank has the same result, and deterministic failures are not
+# repeated.
 # Usage: launch_command_test.sh SPEEDRUN [MPIEXEC]
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 # Covers: train/commands/host_list.cpp train/commands/launch_hosts.cpp

@@ -1,5 +1,5 @@
-// Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same parameters and
-// state on any other ranks. Also runs whose checkpoints cannot be written.
+// Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same
+// parameters and state on any other ranks. Also runs that cannot write their checkpoints.
 #include <cerrno>
 #include <cmath>
 #include <set>
@@ -152,7 +152,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
 }
 
 TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
-    if (kSanitized) GTEST_SKIP() << "slow there, and resume_cli meets the same code";
+    if (kSanitized) GTEST_SKIP() << "slow with sanitizers; resume_cli covers the same code";
     const Config c = config_of({}, {"checkpoint.every=3"});
     train(c, 1, "run", "auto");  // nothing there: a new run
     ASSERT_EQ(metrics("run").size(), 12u);
@@ -174,7 +174,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
         EXPECT_NE(point.messages[0].find("XXH128"), std::string::npos) << point.messages[0];
         EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
     });
-    train(c, 1, "run", "auto");  // replaces what was damaged
+    train(c, 1, "run", "auto");  // replaces the damaged one
     EXPECT_EQ(curve("run"), expected);
     for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
     for (const int64_t step : {3, 6, 9, 10}) flip(step);

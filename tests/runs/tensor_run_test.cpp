@@ -140,7 +140,7 @@ TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
                                                                       {"params": ["*"]}])"});
     try {
         bucket_rules(plan_ranks(muon, 3), parameters_of(muon.model, 50, {.size = 3}), muon.optimizers);
-        ADD_FAILURE() << "padding in a matrix that is orthogonalised";
+        ADD_FAILURE() << "padding in an orthogonalised matrix was accepted";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
         EXPECT_NE(std::string(error.what()).find("embed.weight has 64 rows, which so many ranks"),

@@ -1,6 +1,5 @@
-// The twin of kernels/cuda/blocks/wgmma.h in the executor against plain matmuls of small integers, whose sums
-// are exact, and the faults that it must detect. Layouts are repeated here: descriptor and swizzle as in the
-// PTX ISA's tables.
+// The executor's emulation of kernels/cuda/blocks/wgmma.h against plain matmuls of small integers with exact sums,
+// and the faults that it must detect. Layouts are repeated here: descriptor and swizzle as in the PTX ISA's tables.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Activation checkpointing: gradients equal those without it in every bit, memory falls to what backward
-// needs, work grows by what is repeated, and no parameter is read after it was released.
+// Activation checkpointing: gradients are bitwise unchanged, memory falls to backward's inputs, FLOPs grow by the
+// recomputed part, and no parameter is read after its release.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -39,7 +39,7 @@ struct Outcome {
     }
 };
 
-// Every parameter becomes NaN where backward releases it.
+// Fills every parameter with NaN when backward releases it.
 class Poisoner final : public PassTracker {
   public:
     explicit Poisoner(ModelHarness& harness)
@@ -57,7 +57,7 @@ class Poisoner final : public PassTracker {
     ModelHarness& harness_;
 };
 
-// Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
+// Two microbatches. With `poison`, parameters released in the second one become NaN.
 Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precision, bool poison = false) {
     ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
@@ -88,7 +88,7 @@ TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
     }
 }
 
-// An optimizer may step a parameter from there on.
+// The optimizer may update a parameter as soon as it is released.
 TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
@@ -105,13 +105,13 @@ int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, D
     return runtime.device().memory().total(MemoryCategory::activations);
 }
 
-// With r bytes of a real, m = 1 if blocks mix the first embedding and y = 1 in a block with a value embedding,
-// backward needs of a block
+// r: bytes per element of the compute dtype. m = 1 if blocks mix in the first embedding. y = 1 in a block with a
+// value embedding. Bytes kept for backward per block:
 //     none       r·T·((8 + m + 2y)·C + 2·F) + 4·T·(2 + 3·H)
 //     selective  r·T·((6 + y)·C + F) + 4·T·3·H
 //     full       r·T·(1 + y)·C
-// bytes, and of the one at which it is all of the first line. The rest (embeddings, logits, gradients) is the
-// memory of one block and the head at most.
+// The block being computed needs the bytes of `none`. Everything else (embeddings, logits, gradients) takes at most
+// the memory of one block and the head.
 TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
@@ -148,8 +148,8 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
         EXPECT_EQ(none.recomputed_flops, 0);
         EXPECT_EQ(selective.recomputed_flops, 0);
         EXPECT_EQ(selective.flops, none.flops);
-        // qkv, the output projection and the MLP's first product, and q·k and p·v of the keys that causality
-        // leaves; of every block but the last that is checkpointed; twice.
+        // FLOPs of one recomputed block: matmuls of qkv, output projection and MLP up, and causal q·k and p·v. Every
+        // checkpointed block but the last is recomputed, in both microbatches.
         const int64_t C = model.model_dim, F = model.mlp_ratio * C,
                       products = 2 * kTokens * (3 * C * C + C * C + C * F),
                       attention = kRows * 4 * C * kSequence * (kSequence + 1) / 2;

@@ -1,4 +1,4 @@
-// Options that are one word out of a list.
+// Options with a fixed list of words.
 #include "train/fields/choice.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(ChoiceTest, OtherWordsAreRefusedWithTheList) {
     }
 }
 
-// A value that the list leaves out, in a type that has more.
+// An enum value without a word in the list.
 TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }

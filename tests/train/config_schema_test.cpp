@@ -1,4 +1,4 @@
-// The schema accepts and refuses the configs that the reader accepts and refuses.
+// The JSON schema accepts and rejects the same configs as the reader.
 // build: release
 #include "train/config/config_schema.h"
 
@@ -42,8 +42,8 @@ bool has_type(const Json& value, const std::string& type) {
 
 std::string violation(const Json& schema, const Json& value, const std::string& path = "");
 
-// The first member of an object that is not declared, or not as declared; or, where the schema says what all
-// other members are like, not like that.
+// First member that violates the schema: an unknown key, or a value that violates `properties` or
+// `additionalProperties`. Empty if there is none.
 std::string bad_member(const Json& schema, const Json& object, const std::string& path) {
     if (!object.is_object()) return "";
     const Json declared = schema.value("properties", Json::object());
@@ -56,7 +56,7 @@ std::string bad_member(const Json& schema, const Json& object, const std::string
     return "";
 }
 
-// The keywords that the schema uses, as draft-07 defines them. Empty: valid; else where and what is wrong.
+// Checks the schema's keywords as draft-07 defines them. Returns the path and the violation, or "" if valid.
 std::string violation(const Json& schema, const Json& value, const std::string& path) {
     static const std::set<std::string> kNotes = {"$schema", "title",      "description",
                                                  "default", "properties", "definitions"};
@@ -114,7 +114,7 @@ TEST(ConfigSchemaTest, AcceptsEveryConfig) {
     EXPECT_GE(count, 4);
 }
 
-// What it holds to be the default is what the reader takes.
+// The schema and the reader have the same defaults.
 TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
     const char* const kLeast = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
     const Json resolved = Json::parse(config_to_json(parse_config(kLeast, "test", {})));
@@ -126,8 +126,8 @@ TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
             continue;
         }
         for (const auto& [inner, inner_value] : value.items()) {
-            if (inner == "groups") continue;  // must be given
-            if (inner_value.is_object()) {    // of names that the config chooses
+            if (inner == "groups") continue;  // required
+            if (inner_value.is_object()) {    // keys chosen by the config
                 EXPECT_TRUE(inner_value.empty()) << key << "." << inner;
                 continue;
             }
@@ -136,7 +136,7 @@ TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
     }
 }
 
-// One change of a good config at a time: schema and reader agree whether it may stand.
+// Each case changes one value of a valid config. Schema and reader must agree on its validity.
 TEST(ConfigSchemaTest, AgreesWithTheReader) {
     const Json schema = Json::parse(config_schema());
     const struct {
@@ -221,7 +221,7 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
     }
 }
 
-// The name of the schema changes nothing of the run.
+// The key "$schema" does not change the run.
 TEST(ConfigSchemaTest, SchemaKeyIsIgnored) {
     const char* const with = R"({"$schema": "./schema.json", "optimizers": {"groups": [{"params": ["*"]}]}})";
     const char* const without = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";

@@ -1,4 +1,4 @@
-// Reading configs: what is accepted, and what each mistake is told.
+// Config reader: accepted inputs and the error message of each mistake.
 // Covers: train/config/config_json.cpp train/config/config_reader.cpp train/config/config_keys.cpp
 // Covers: train/config/model_config.cpp train/config/suggestion.cpp
 #include "train/config/config_json.h"
@@ -11,7 +11,7 @@
 namespace speedrun {
 namespace config_test {
 
-// The least that is valid, with these members beside the optimizers.
+// Smallest valid config with these extra members.
 std::string config_text(const std::string& members = "") {
     return R"({"optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
                                         {"params": ["*"], "lr": 0.003}]})" +
@@ -22,7 +22,7 @@ Config parse(const std::string& members = "", const std::vector<std::string>& se
     return parse_config(config_text(members), "test.json", settings);
 }
 
-// The whole message of the usage error that this config or these settings lead to.
+// Full message of the usage error for this text and these settings.
 std::string error_of_text(const std::string& text, const std::vector<std::string>& settings = {}) {
     try {
         parse_config(text, "test.json", settings);
@@ -187,7 +187,7 @@ TEST(ConfigPresetTest, KeysBesideThePresetWinWhateverTheOrder) {
         const Config config = parse(model);
         EXPECT_EQ(config.model.norm, NormKind::rmsnorm);
         EXPECT_EQ(config.model.logit_softcap, 30);
-        EXPECT_EQ(config.model.position, PositionKind::learned);  // the rest is GPT-2's
+        EXPECT_EQ(config.model.position, PositionKind::learned);  // other values as in GPT-2
         EXPECT_TRUE(config.model.tied_head && config.model.biases && config.model.norm_parameters);
         EXPECT_FALSE(config.model.qk_norm || config.model.norm_embedding ||
                      config.model.zero_init_projections);
@@ -230,7 +230,7 @@ TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
     EXPECT_EQ(config.threads, 3);
 }
 
-// Every key of the resolved config is in the help, which comes from the same declarations.
+// The help lists every key of the resolved config; both use the same declarations.
 TEST(ConfigRoundTripTest, HelpNamesTheOptions) {
     const std::string help = describe_options();
     for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
@@ -253,7 +253,7 @@ TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
         {"batch.tokens_per_step 250", "batch.microbatch_tokens 100"});
 }
 
-// Sizes that are each allowed, and together beyond any machine and 64 bits.
+// Each size is in its range, but their product exceeds 64 bits.
 TEST(ConfigValidationTest, AbsurdSizes) {
     expect_parts(error_of(R"("batch": {"microbatch_tokens": 1e9})"),
                  {"batch.microbatch_tokens: 1000000000 is outside [1, 16777216]"});
@@ -263,7 +263,7 @@ TEST(ConfigValidationTest, AbsurdSizes) {
     expect_parts(error_of(R"("model": {"model_dim": 65536, "num_layers": 1000, "mlp_ratio": 64},
                              "batch": {"tokens_per_step": 524288})"),
                  {"a step would be about 1.8e+21 floating-point operations", "1000 layers x 65536"});
-    // GPT-3's size is not absurd.
+    // GPT-3's size is accepted.
     EXPECT_EQ(
         error_of(R"("model": {"model_dim": 12288, "num_layers": 96, "num_heads": 96, "vocab_size": 50257},
                           "batch": {"sequence_length": 2048, "microbatch_tokens": 2048, "tokens_per_step": 3145728})"),
@@ -285,7 +285,7 @@ TEST(ConfigValidationTest, Parallel) {
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
 }
 
-// The first records' resolved configs name an option that was replaced.
+// Resolved configs of the first records contain an option that was later replaced.
 TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
     EXPECT_EQ(error_of(R"("model": {"ngram_tables": 0})"), "no error");
     expect_parts(error_of(R"("model": {"ngram_tables": 2})"), {"model.ngram_tables: 2", "no such option"});
@@ -313,7 +313,7 @@ TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of_text("{}"), {"optimizers.groups is empty"});
     expect_parts(error_of("", {"optimizers.groups.1.params=[]"}), {"optimizers.groups[1].params is empty"});
     EXPECT_EQ(error_of(R"("model": {"preset": "gpt2", "model_dim": 100, "num_heads": 20})"),
-              "no error");  // no rotary angles
+              "no error");  // no rotary embedding, so no angles
 }
 
 }  // namespace config_test

@@ -1,4 +1,4 @@
-// Models that are transformers from their weights alone, and others.
+// Accepts transformers that predict from their weights alone, rejects others.
 #include "train/records/dense_rule.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(DenseRuleTest, NamesTheKeyOfATableThatIsRefused) {
                      "model.init_from: 'hf'"));
 }
 
-// Graphs as keys of the future could make them.
+// Graphs that future config keys could produce.
 class DenseGraphTest : public ::testing::Test {
   protected:
     DenseGraphTest() {

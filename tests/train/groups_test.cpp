@@ -1,4 +1,4 @@
-// Which group takes which parameter.
+// Assignment of parameters to optimizer groups.
 #include "train/optim/groups.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
         assignment_error(tiny_model(), {optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_NE(message.find("no group takes embed.weight, head.weight"), std::string::npos) << message;
     EXPECT_EQ(message.find("blocks."), std::string::npos) << message;
-    // Patterns cover whole names.
+    // A pattern must match the whole name.
     EXPECT_NE(assignment_error(tiny_model(), {optimizer_group(OptimizerKind::adamw, {"blocks"})})
                   .find("blocks.0.attn.qkv.weight"),
               std::string::npos);
@@ -76,7 +76,7 @@ TEST(AssignGroupsTest, MuonTakesNoVectors) {
     EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
 }
 
-// Heads are those of q and k, which are in one parameter of three matrices.
+// heads_per_matrix applies to q and k, stored with v in one parameter of three matrices.
 TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
     OptimizerGroupConfig matrices = optimizer_group(OptimizerKind::muon, {"blocks.*.weight"});
     const OptimizerGroupConfig rest = optimizer_group(OptimizerKind::adamw, {"*"});

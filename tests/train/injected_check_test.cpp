@@ -1,5 +1,5 @@
-// What is added from other places of the model, by factors that are learned or that networks compute for each token: to the
-// stream, to values, behind the last layer. Losses and every gradient against formulas in float64; what is refused.
+// Earlier stream values and tables added to the residual stream, to v and after the last layer, with learned or
+// network-computed factors: losses and all gradients against float64 formulas, and refused configs.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace injected_check_test {
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40;
 
-// Attention within a window of 1 is its values.
+// With a window of 1, attention returns v.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
         "model": {
@@ -109,7 +109,7 @@ struct Twin {
             number("blocks.1.attn.output_scale") * number("blocks.1.attn.out_scale"),
             product(p.at("blocks.1.attn.out.weight"), v));
 
-        // In the order in which they are read: mix, values, join.
+        // Outputs are used in this order: mix, values, join.
         const Values m = network("middle", x);
         add(x, m[0], m[1], c0);
         add(x, 1, number("blocks.2.mix.after_0_scale"), c1);
@@ -161,7 +161,7 @@ TEST(InjectedPlacesTest, TheWholeModelIsItsFormulas) {
         h.tracker.begin_step();
         h.backward(batch, 1);
         const Values losses = h.read(h.model.losses());
-        // A loss is a few dozen roundings of 6e-8.
+        // A loss accumulates a few dozen roundings of 6e-8.
         for (size_t t = 0; t < losses.size(); ++t)
             EXPECT_NEAR(losses[t], twin.loss(t), 2e-5) << "token " << t;
         for (const Parameter& p : h.table().all()) {
@@ -181,7 +181,8 @@ TEST(InjectedPlacesTest, TheWholeModelIsItsFormulas) {
                 };
                 const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
                 values = start;
-                // f32's roundings of the engine, which sums over 18 tokens; the quotient of float64 errs by 1e-8.
+                // f32 roundings of the engine, which sums over 18 tokens. The float64 difference quotient errs by
+                // 1e-8.
                 EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + 1e-5) << p.name;
             }
         }

@@ -1,5 +1,5 @@
-// Tables that are injected: hashed bigrams with signs at the input and behind sublayers, joined with learned factors, against
-// the formulas of the whole model in float64.
+// Injected tables: hashed bigrams with signs, at the input and after sublayers, joined with learned factors.
+// Reference: float64 formulas of the whole model.
 // Covers: train/config/joins.cpp
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace injected_tables_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 40, kVocabulary = 50, kPairs = 23, kSigns = 5;
 
-// Attention within a window of 1 is its values, so that a layer is a few lines.
+// With a window of 1, attention returns v, so that a layer is a few lines.
 Config config_of(const std::vector<std::string>& settings = {}) {
     return parse_config(R"({
         "model": {
@@ -64,7 +64,7 @@ struct Twin {
         const auto at = static_cast<size_t>(t);
         if (batch.positions[at] == 0) return with_signs(row("pairs.weight", kPairs - 1), 0);
         const int64_t token = batch.tokens[at], before = batch.tokens[at - 1];
-        // Products below 2^31, since tokens are below 50.
+        // Tokens are below 50, so these products are below 2^31.
         return with_signs(row("pairs.weight", (36313 * token ^ 27191 * before) % (kPairs - 1)),
                           (token ^ before) % kSigns);
     }
@@ -126,7 +126,7 @@ TEST(InjectedTablesTest, TheWholeModelIsItsFormulas) {
     h.tracker.begin_step();
     h.backward(batch, 1);
     const Values losses = h.read(h.model.losses());
-    // A loss is a few dozen roundings of 6e-8.
+    // A loss accumulates a few dozen roundings of 6e-8.
     for (int64_t t = 0; t < kRows * kSequence; ++t)
         EXPECT_NEAR(losses[static_cast<size_t>(t)], twin.loss(batch, t), 1e-5) << "token " << t;
     for (const Parameter& p : h.table().all()) {
@@ -147,7 +147,7 @@ TEST(InjectedTablesTest, TheWholeModelIsItsFormulas) {
             };
             const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
             values = start;
-            // f32's roundings of the engine, which sums over 30 tokens; the quotient of float64 errs by 1e-8.
+            // f32 roundings of the engine, which sums over 30 tokens. The float64 difference quotient errs by 1e-8.
             EXPECT_NEAR(expected, slope, 2e-5 * norm_of(gradient) + 1e-5) << p.name;
         }
     }
@@ -180,7 +180,7 @@ TEST(InjectedTablesTest, FactorsStartAsSaid) {
     expect_node(2, "sum of c0 x behind mlp + c0 x attn.out + c0 x first + c0 x pairs");
 }
 
-// A table of bigrams with signs may enter as other tables of n-grams do, before the norm.
+// A bigram table with signs can also be added before the norm, as other n-gram tables are.
 TEST(InjectedTablesTest, SignsGoWithTheTableWhereverItEnters) {
     const ModelConfig model =
         config_of(

@@ -1,4 +1,4 @@
-// The layers as plan prints them, from the graph: what a node says of itself, and which units are one row.
+// Layer table that `plan` prints: text of each node, and merging of equal units into one row.
 #include "train/model/graph/layer_table.h"
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ TEST(LayerTableTest, SoftcapsAreTheFunctionsThatWereAskedFor) {
     EXPECT_EQ(shown(23, SoftcapFunction::sigmoid, 5, 7.5), "softcap 23 x sigmoid((z + 5)/7.5)");
 }
 
-// Units with equal numbers of nodes, one of them of another width: another row.
+// Units with the same nodes but another width get their own row.
 TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
     NodeGraph graph;
     const Extent tokens{Dimension::tokens, 2};
@@ -110,7 +110,7 @@ TEST(LayerTableTest, HalvesOfQkNormRotary) {
     EXPECT_NE(rows_of(config)[1].find("; QK-norm 2 x 8;"), std::string::npos) << rows_of(config)[1];
 }
 
-// Names that are no counts are not folded into one.
+// Names without a number are not merged.
 TEST(LayerTableTest, NamesOfUnits) {
     NodeGraph graph;
     graph.name_unit("encoder");
@@ -118,7 +118,7 @@ TEST(LayerTableTest, NamesOfUnits) {
     graph.name_unit("decoder");
     graph.begin_unit();
     const std::vector<Layer> layers = layer_table(graph);
-    ASSERT_EQ(layers.size(), 1u);  // all are empty
+    ASSERT_EQ(layers.size(), 1u);  // all units are empty
     EXPECT_EQ(layers[0].name, "encoder to unit 2");
     EXPECT_EQ(layers[0].last_unit, 2);
 }

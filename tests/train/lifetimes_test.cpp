@@ -1,4 +1,4 @@
-// Which stages need which buckets, and the memory that buckets share by it.
+// Stages at which each bucket is needed, and the memory shared between buckets.
 // Covers: train/sharding/first_fit.cpp
 #include "train/sharding/lifetimes.h"
 
@@ -50,7 +50,7 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
     EXPECT_EQ(reads(Family::gpt2, "embed.weight", Reshard::except_last), Pairs({{0, 4}}));
 }
 
-// Units 1 and 3 of 5 read it, 3 in backward too.
+// Units 1 and 3 of 5 read the table; only unit 3 reads it in backward.
 TEST(LifetimeTest, WhatSeveralUnitsReadStaysFromTheFirstToTheLast) {
     ParameterTable table = parameters_of(odd_model(Family::modern, 3), 16);
     const int id = table.find("embed.weight").id;
@@ -80,7 +80,7 @@ TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
     EXPECT_EQ(of(Family::gpt2, "embed.weight"), std::pair(4, 7)) << "the head's contribution comes first";
 }
 
-// Buckets that live together never share a byte; those that share are in each other's lists.
+// Buckets with overlapping lifetimes share no byte. Buckets that share memory list each other.
 TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     for (const Family preset : {Family::modern, Family::gpt2}) {
         const ParameterTable table = parameters_of(odd_model(preset, 5), 16);
@@ -117,7 +117,7 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     }
 }
 
-// Deeper models need no larger ring.
+// The size of the ring does not depend on the depth.
 TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     const auto bytes_of = [](int64_t layers) {
         const ParameterTable table = parameters_of(odd_model(Family::modern, layers), 16);

@@ -1,5 +1,5 @@
-// Backward against finite differences of forward, through the whole model in f32, along random directions of
-// each parameter: covers every combination of switches, also those that no committed fixture has.
+// Backward against finite differences of forward, for the whole model in f32, along random directions of each
+// parameter. Covers all switches, including those without a committed fixture.
 // Covers: train/model/attention_writer.cpp train/model/nodes/*.cpp
 #include <gtest/gtest.h>
 
@@ -33,17 +33,17 @@ ModelConfig modern_with_all() {
     model.mix_first_embedding = true;
     model.value_embeddings = 2;
     model.max_ngram = 3;
-    model.ngram_rows = 40;  // of some 60 n-grams: many share a row
+    model.ngram_rows = 40;  // some 60 n-grams share these rows
     model.window = 4;
     model.rotary_base = 100;
     model.attention_scale = 0.2;
     return model;
 }
 
-// Switches of both families crossed.
+// Switches of both presets, exchanged.
 ModelConfig crossed() {
     ModelConfig model = small(Family::modern);
-    model.norm_parameters = true;  // RMSNorm with a gain, and no bias
+    model.norm_parameters = true;  // RMSNorm with a gain but no bias
     model.activation = Activation::gelu_tanh;
     model.position = PositionKind::learned;
     model.max_ngram = 2;
@@ -59,17 +59,17 @@ ModelConfig crossed_back() {
     ModelConfig model = small(Family::gpt2);
     model.activation = Activation::relu_squared;
     model.position = PositionKind::rotary;
-    model.norm_parameters = false;  // LayerNorm without, but linear layers with biases
+    model.norm_parameters = false;  // LayerNorm without parameters, linear layers with biases
     model.norm_embedding = true;
     model.tied_head = false;
     model.logit_softcap = 5;
     model.mix_first_embedding = true;
-    model.window = 1;  // each token sees itself alone
+    model.window = 1;  // each token attends only to itself
     return model;
 }
 
-// Parts that no preset has: smear, a layer without attention, gates, a skip connection, a table of values in some
-// layers, what lies along own values, composed heads, keys of the token before, heads in pairs, and an earlier layer's output taken away at the end.
+// Options that no preset uses: smear, gates, a skip connection, a layer without attention, and a value table in some
+// layers. Also XSA, composed heads, keys of the previous token, paired heads and a backout.
 ModelConfig spelled_out() {
     return parse_config(R"({
         "model": {
@@ -115,8 +115,8 @@ class DirectionalDerivative {
     DirectionalDerivative(ModelHarness& h, const HostBatch& batch, const Parameter& p)
         : h_(h), batch_(batch), p_(p), start_(h.read(h.model.parameters().master(p))) {}
 
-    // (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h: the central difference with its error of order h² removed,
-    // so that h may be large enough to stand out of f32's rounding.
+    // Fourth-order central difference (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h. It allows an h large enough to
+    // exceed f32 rounding.
     double along(const Values& direction, double h) {
         const double near = at(direction, h) - at(direction, -h);
         const double far = at(direction, 2 * h) - at(direction, -2 * h);
@@ -138,12 +138,11 @@ class DirectionalDerivative {
     const Values start_;
 };
 
-// Each element moves by about h = 0.002, where weights are of size 0.3: little enough for the fourth-order
-// remainder and the kinks of ReLU² to stay below 1 %, since the norms of so narrow a model bend strongly. The
-// sum of about 26 losses of up to 10 nats errs by some 1e-5 of rounding, and the quotient by 11.4 / 0.024
-// times a typical error: 5e-3. A derivative along a random direction is of the size ‖g‖, 1 to 50 here, which
-// is what the error is measured against: 1 % of it plus 1e-2. A contribution that is missing or counted twice
-// shows at tens of percent.
+// Each element moves by about h = 0.002; weights are of size 0.3. Narrow norms have strong curvature, but at this h
+// the fourth-order remainder and the kinks of ReLU² stay below 1 %. The sum of about 26 losses of up to 10 nats has a
+// rounding error of some 1e-5. The quotient multiplies it by 11.4 / 0.024: 5e-3. A directional derivative is of the
+// size ‖g‖, 1 to 50 here. The tolerance is 1 % of it plus 1e-2. A contribution that is missing or counted twice gives
+// an error of tens of percent.
 void expect_derivative(const ModelConfig& model) {
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
@@ -177,20 +176,20 @@ TEST(PartsGradientTest, BackwardIsTheDerivativeOfForward) {
     expect_derivative(spelled_out());
 }
 
-// Gradients that must vanish exactly: of vocabulary rows that are padding, and of tokens that do not occur.
+// Gradients of padding rows and of absent tokens must be exactly zero.
 TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    for (int32_t& target : batch.targets) target = std::max(target, 0);  // every token counts somewhere
+    for (int32_t& target : batch.targets) target = std::max(target, 0);  // every position has a valid target
     h.tracker.begin_step();
     h.backward(batch, 1);
     std::vector<bool> occurs(model.padded_vocab_size());
     for (int32_t token : batch.tokens) occurs[token] = true;
     for (const Parameter& p : h.table().all()) {
         if (p.shape[0] != model.padded_vocab_size()) continue;
-        const bool head = p.name == "head.weight" || model.tied_head;  // reads all real rows
+        const bool head = p.name == "head.weight" || model.tied_head;  // reads all rows except padding
         const Values gradient = h.gradient(p);
         for (int64_t row = 0; row < p.shape[0]; ++row) {
             const bool read =
@@ -201,7 +200,7 @@ TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
     }
 }
 
-// Nothing that comes later, and nothing of another document or row, may touch a token's loss.
+// A token's loss must not depend on later tokens, other documents or other rows.
 TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
@@ -217,8 +216,8 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
         h.forward_loss(other);
         const Values after = h.read(h.model.losses());
         for (int64_t t = 0; t < total; ++t) {
-            // Two layers of a window see twice as far back, and the last token's n-gram a little further, but
-            // nothing before the document's start.
+            // Two windowed layers see twice as far back, the last token's n-gram a little further. Nothing before the
+            // document's start is visible.
             const int64_t reach =
                 model.window > 0 ? model.num_layers * (model.window - 1) + model.ngram_table().num_sizes()
                                  : total;

@@ -1,5 +1,5 @@
-// Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before
-// the last contribution, in an order that lets the optimizer and communication follow backward.
+// Accumulation over microbatches, and gradient announcements: each parameter once per microbatch, after its last
+// contribution, in an order that lets communication and optimizer overlap with backward.
 // Covers: train/sharding/pass_tracker.cpp
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ ModelConfig model_config(Family preset) {
     return model;
 }
 
-// Gradients of the same four rows, in microbatches of this many rows.
+// Gradients of a batch of `rows` rows, in microbatches of `rows_at_once` rows.
 std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows,
                                  int64_t rows_at_once, int64_t sequence_length, const MemoryConfig& memory) {
     ModelHarness h(model, rows_at_once * sequence_length, sequence_length, DType::f32, {}, memory);
@@ -55,8 +55,7 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     const std::vector<Values> halves = gradients_of(model, batch, rows, rows / 2, sequence_length, memory);
     const ParameterTable table = parameters_of(model, sequence_length);
     for (const Parameter& p : table.all()) {
-        // Both sum the same terms, in another order: some tens of roundings of 6e-8 relative to the largest
-        // element.
+        // Both sum the same terms in another order: some tens of roundings of 6e-8, relative to the largest element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
         EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << word_of(model.preset) << " " << p.name;
     }
@@ -67,7 +66,7 @@ TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
-// Batches bring the rows of n-grams that the model embeds, all sizes and no other.
+// A batch must contain the n-gram rows of all sizes that the model embeds.
 TEST(BatchTest, NgramsAreThoseOfTheModel) {
     const ModelConfig model = model_config(Family::modern);
     ModelHarness h(model, 2 * kSequence, kSequence);
@@ -101,11 +100,10 @@ TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
 
 struct Announcement {
     const Parameter* parameter;
-    Values gradient;  // when it was announced
+    Values gradient;  // at the announcement
 };
 
-// Waits for compute at every announcement: everything that backward has enqueued by then, and nothing later,
-// is in.
+// Reads each gradient at its announcement, after all work that backward has enqueued up to then.
 class Listener final : public PassTracker {
   public:
     explicit Listener(ModelHarness& harness)
@@ -170,8 +168,8 @@ TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
     }
 }
 
-// Units in reverse order, with one exception: a value table belongs to the embeddings (unit 0), but is
-// complete when the one block that reads it is.
+// Announcements are in reverse order of units. One exception: a value table belongs to the embeddings (unit 0) but is
+// complete after the only block that reads it.
 TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
     const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
     int unit = harness_.table().num_units() - 1;

@@ -1,4 +1,4 @@
-// A model spelled out in parts: what is refused, and that a preset and its parts are one model.
+// Models built from parts: refused configs, and the equality of a preset with its parts.
 // Covers: train/config/model_parts_check.cpp train/config/spell_out.cpp
 // Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
@@ -20,7 +20,7 @@ namespace model_parts_test {
 
 using Json = nlohmann::ordered_json;
 
-// A small model that says every part.
+// A small model that uses every part.
 const char* const kModel = R"({
   "preset": "none", "model_dim": 16, "vocab_size": 100,
   "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -44,7 +44,7 @@ Config config_of(const Json& model) {
     return parse_config(whole.dump(), "test", {});
 }
 
-// The model with one key set, or taken away where the value is discarded; the key is a JSON pointer.
+// The model with one value set, by JSON pointer. A discarded value removes the key.
 Json changed(const std::string& pointer, const Json& value) {
     Json model = Json::parse(kModel);
     model[Json::json_pointer(pointer)] = value;
@@ -109,7 +109,7 @@ TEST(ModelParts, LayersAreWhatEachAndAtSay) {
     EXPECT_FALSE(layers[0]);
     for (const size_t i : {1U, 2U}) {
         ASSERT_TRUE(layers[i] && layers[i]->attention && layers[i]->mix);
-        EXPECT_EQ(layers[i]->attention->heads, 2);  // of each
+        EXPECT_EQ(layers[i]->attention->heads, 2);  // per layer
         EXPECT_EQ(parts.window_of(*layers[i]->attention, 1), 32);
     }
     EXPECT_EQ(layers[1]->attention->value_table, "");
@@ -130,7 +130,7 @@ TEST(ModelParts, TheGraphHasWhatIsSaid) {
     EXPECT_EQ(model.table.find("values.weight").shape, (std::vector<int64_t>{128, 16}));
 }
 
-// A table is one parameter, whoever reads it: look-ups in layers 1 and 3, and no values in backward.
+// A table shared by layers 1 and 3 is one parameter. Backward does not read its values.
 TEST(ModelParts, LayersMayShareATableOfValues) {
     Json model = changed("/layers/at/1/attention/value_table", "values");
     model["layers"]["at"]["3"] = {{"attention", {{"value_table", "values"}}}};
@@ -141,7 +141,7 @@ TEST(ModelParts, LayersMayShareATableOfValues) {
     EXPECT_EQ(written.table.find("embed.weight").uses, (std::vector<UnitUse>{{0, false}}));
 }
 
-// Each trick leaves its parameters, and nodes that are neighbours of what they change.
+// Each option adds its parameters, and nodes next to the ones that it modifies.
 TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     Json model = Json::parse(kModel);
     model["input"] = {
@@ -169,7 +169,7 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
         << of(4);
 }
 
-// One epsilon for all norms, those of q and k too; the usual one is not worth a word.
+// All norms share one epsilon, including QK-norm. The default is not printed.
 TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
     const auto nodes = [](const Json& model) {
         std::string text;
@@ -189,7 +189,8 @@ TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
     EXPECT_EQ(count(recipe, "8, epsilon 1.2e-07"), count(usual, "QK-norm")) << recipe;
 }
 
-// A head of 8 has 4 pairs. What turns by nothing has the cosine 1 at every position; layers with the same angles share them.
+// A head of 8 has 4 pairs. Pairs without rotation have cosine 1 at all positions. Layers with equal angles share one
+// table.
 TEST(ModelParts, SomePairsMayStayAsTheyAre) {
     Json model =
         changed("/layers/each/attention/rotary", {{"base", 64}, {"fraction", 0.5}, {"endpoint", true}});
@@ -218,7 +219,7 @@ TEST(ModelParts, SomePairsMayStayAsTheyAre) {
         << fmt::format("{}", fmt::join(layers[2].nodes, "; "));
 }
 
-// A factor of the values where no table is mixed in, which brings its own two.
+// The factor is added only in layers without a value table; value_mix already has two factors.
 TEST(ModelParts, ValuesMayHaveAFactor) {
     EXPECT_FALSE(graph_of(config_of(Json::parse(kModel)).model).table.contains("blocks.1.attn.value_scale"));
     Json model = changed("/layers/each/attention/value_scale", true);

@@ -1,4 +1,4 @@
-// An optimizer for each of some parameters of a table, fed with gradients from the host.
+// One optimizer per parameter of a table, with gradients from the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ class OptimizerHarness {
         rules.heads_per_matrix = {group.heads_per_matrix()};
         return rules;
     }
-    const Bucket& bucket(const std::string& name) const {  // alone, each parameter is one
+    const Bucket& bucket(const std::string& name) const {  // each parameter is its own bucket
         const BucketLayout& layout = parameters_.layout();
         return layout.bucket_of(table_.find(name));
     }
@@ -87,11 +87,11 @@ class OptimizerHarness {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one for each, stepped by itself
+    std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one per parameter, stepped separately
     Buffer scale_;
 };
 
-// Over the parameters of a Muon fixture, at their start.
+// Parameters of a Muon fixture at their initial values.
 inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, DType precision) {
     ModelConfig model;
     model.apply_preset();

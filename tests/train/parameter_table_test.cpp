@@ -1,4 +1,4 @@
-// What the model declares, how many elements that is, and how they start.
+// Parameters declared by the model: names, number of elements and initial values.
 // Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/token_tables.cpp
 #include "train/parameters/parameter_table.h"
 
@@ -61,7 +61,7 @@ std::string text_of(const DimensionSet& set) {
     return text;
 }
 
-// What the graph says of gradients, by hand: all sum over tokens; numbers that weigh rows over their columns too.
+// Dimensions over which gradients are summed: tokens for all parameters, also columns for factors of whole rows.
 TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
     ModelConfig model = model_config(Family::modern, 2, 64, 257);
     model.mix_first_embedding = model.norm_parameters = model.biases = true;
@@ -77,7 +77,7 @@ TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
                                                     : "tokens")
             << p.name;
     }
-    // The sigmoid of a number weighs a skip's rows.
+    // The factor of a skip is the sigmoid of a scalar.
     const Config parts = read_config(SPEEDRUN_SOURCE_ROOT "/configs/kjv_parts.json", {});
     const ParameterTable with_skip = parameters_of(parts.model, 32);
     EXPECT_EQ(text_of(with_skip.find("blocks.3.skip").summed), "tokens, width");
@@ -124,7 +124,7 @@ TEST(ParameterTableTest, ShapesAndUnits) {
         last_unit = p.unit();
         EXPECT_EQ(p.matrices, p.name.ends_with("qkv.weight") ? 3 : 1) << p.name;
     }
-    EXPECT_EQ(table.find("embed.weight").shape, (std::vector<int64_t>{320, 64}));  // 257 rows padded
+    EXPECT_EQ(table.find("embed.weight").shape, (std::vector<int64_t>{320, 64}));  // 257 rows, padded
     EXPECT_EQ(table.find("position.weight").shape, (std::vector<int64_t>{32, 64}));
     EXPECT_EQ(table.find("blocks.2.attn.qkv.weight").shape, (std::vector<int64_t>{192, 64}));
     EXPECT_EQ(table.find("blocks.2.mlp.up.weight").shape, (std::vector<int64_t>{256, 64}));
@@ -135,8 +135,8 @@ TEST(ParameterTableTest, ShapesAndUnits) {
     EXPECT_FALSE(table.contains("head.weight"));
 }
 
-// GPT-2 124M. Embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768.
-// The usual 124,439,808 has the 47 rows of padding less.
+// GPT-2 124M: embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768. The usual
+// count, 124,439,808, excludes the 47 padding rows.
 TEST(ParameterTableTest, CountsOfGpt2) {
     ModelConfig model = model_config(Family::gpt2, 12, 768, 50257);
     model.num_heads = 12;
@@ -146,7 +146,7 @@ TEST(ParameterTableTest, CountsOfGpt2) {
     EXPECT_EQ(count - 47 * 768, 124439808);
 }
 
-// Without norms' and linear layers' vectors and without positions, but with a head of its own.
+// No vectors of norms and linear layers, no positions, a separate head.
 TEST(ParameterTableTest, CountsOfModern) {
     const int64_t count = parameters_of(model_config(Family::modern, 12, 768, 50257), 1024).numel();
     EXPECT_EQ(count, 2 * 50304 * 768 + 12 * 12 * 768 * 768);
@@ -159,7 +159,7 @@ Values initial_values(ModelHarness& h, const std::string& name, uint64_t seed) {
     return h.read(h.model.parameters().master(h.table().find(name)));
 }
 
-// Sample mean and deviation of n normal (or uniform) values lie within 5 standard errors: false once in two
+// Sample mean and deviation of n normal (or uniform) values must be within 5 standard errors: false alarm once in two
 // million.
 void expect_deviation(ModelHarness& h, const std::string& name, double deviation) {
     const Values values = initial_values(h, name, 1);
@@ -223,8 +223,8 @@ TEST(InitialValuesTest, ModernWithoutZerosScaled) {
     expect_uniform(h, "head.weight", std::sqrt(3.0) / 8);
 }
 
-// At the start every logit of the modern model is 0 (its head is), so that the loss is exactly ln of the
-// vocabulary: padding rows would show.
+// The modern preset starts with a zero head: all logits are 0 and the loss is exactly ln(vocabulary). Padding rows in
+// the softmax would change it.
 TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
     const ModelConfig model = model_config(Family::modern, 2, 64, 257);
     ModelHarness h(model, 32, 32);
@@ -246,7 +246,7 @@ TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
         for (size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
         return count;
     };
-    // 12288 pairs of independent floats: hardly any agrees by chance.
+    // 12288 pairs of independent floats; hardly any are equal by chance.
     EXPECT_LT(shared(values, initial_values(h, first, 8)), 5u);
     EXPECT_LT(shared(values, initial_values(h, first, (uint64_t{1} << 32) + 7)), 5u)
         << "the seed's upper half counts";

@@ -1,4 +1,4 @@
-// Loss and raw gradients of one row: those of the model that trains, and clear errors for weights and rows that do not fit.
+// Loss and raw gradients of one row equal training's. Weights and rows that do not fit give clear errors.
 // build: release
 #include "train/engine/row_gradients.h"
 
@@ -37,7 +37,7 @@ class RowGradientsTest : public ::testing::Test {
                             "test", settings);
     }
 
-    // What row_gradients is to agree with, and the weights of it.
+    // Expected result of row_gradients, and the weights used.
     struct Expected {
         double loss = 0;
         std::vector<std::pair<std::string, Values>> gradients = {};

@@ -1,4 +1,4 @@
-// Models of few parameters, of either family, and optimizer groups for them.
+// Models with few parameters for both presets, and optimizer groups for them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What a config says by stage: the lists it takes and refuses, what each stage then is, and the numbers that go by
-// the stage within a run.
+// Configs with stages: accepted and refused lists, the resulting config of each stage, and per-stage values within a
+// run.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -100,7 +100,7 @@ TEST(StagesTest, AStageIsAConfigOfItsOwn) {
     EXPECT_EQ(config.tokens_before(10), 2 * 64 + 3 * 128 + 5 * 256);
 }
 
-// The last stage holds the final steps, so that a window may be of these alone.
+// Final steps are part of the last stage, so that a window can apply to these steps only.
 TEST(StagesTest, FinalStepsAreOfTheLastStage) {
     const Config config = config_of({"schedule.steps=8", "schedule.final_steps=2",
                                      "schedule.stages=[4, 8, 10]", "model.window=[4, 8, 16]"});
@@ -188,7 +188,7 @@ Config with_yarn(const std::string& windows, const std::string& yarn, const std:
                         "test", {});
 }
 
-// What YaRN has to go by is what a window was, not what it is: validation in a window of its own has the last stage's past.
+// YaRN depends on the past windows, not on the current one. Validation in its own window uses the last stage's past.
 TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     const Config config =
         with_yarn(R"({"short": 4, "long": [4, 4, 8, 13]})", R"({"window": "long"})", R"({"long": 16})");
@@ -200,7 +200,7 @@ TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     EXPECT_EQ(past(config.in_last_stage()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_validation()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_last_stage().in_stage(0)), (Sizes{4, 8, 13}));
-    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "nobody follows it";
+    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "no YaRN follows it";
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
 }
 
@@ -289,7 +289,7 @@ TEST(StagesTest, ValidationHasRowsOfItsOwn) {
     EXPECT_EQ(plain.longest_sequence(), 128);
 }
 
-// What a list says is written back, and read again as it was.
+// Lists are written unchanged and read back equal.
 TEST(StagesTest, ListsAreWrittenBack) {
     const Settings settings = {"model.window=[4, 0, 8]", "schedule.lr_factor=[0.5, [1, 2], 3]",
                                "optimizers.groups.0.momentum=[[0.9, 0.7], 0.8, 0.9]",

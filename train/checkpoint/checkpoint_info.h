@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/durable_file.h"
 #include "kernels/device/dtype.h"
-#include "train/checkpoint/durable_file.h"
 
 namespace speedrun {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint/durable_file.h"
+#include "data/durable_file.h"
 #include "train/checkpoint/state_pieces.h"
 
 namespace speedrun {

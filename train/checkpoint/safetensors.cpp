@@ -5,11 +5,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/checkpoint/durable_file.h"
 
 namespace speedrun {
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "data/durable_file.h"
 #include "data/text_file.h"
-#include "train/checkpoint/durable_file.h"
 #include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/comm/joint_check.h"

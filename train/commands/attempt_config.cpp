@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
+#include "data/text_file.h"
 #include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
 #include "train/commands/effect_runs.h"
@@ -14,7 +15,6 @@
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
 #include "train/records/record_folder.h"
-#include "train/records/text_files.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 

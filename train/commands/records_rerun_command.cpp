@@ -7,8 +7,10 @@
 #include <thread>
 
 #include "data/dataset.h"
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
@@ -21,7 +23,6 @@
 #include "train/records/record_text.h"
 #include "train/records/record_verify.h"
 #include "train/records/replication.h"
-#include "train/records/text_files.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 
@@ -121,8 +122,8 @@ AttemptTerms terms_of_rerun(const Record& record, int64_t runs, const RecordedPr
 int make_rerun(World& world, AttemptFolder& folder, const AttemptTerms& terms, const RecordedProgram& ours,
                const RecordedProgram& theirs) {
     const fs::path path = folder.path();
-    write_text_file((path / "candidate.json").string(), terms.config);
-    if (terms.baseline) write_text_file((path / "baseline.json").string(), terms.baseline->config);
+    write_file((path / "candidate.json").string(), terms.config);
+    if (terms.baseline) write_file((path / "baseline.json").string(), terms.baseline->config);
     const auto gpu_of = [&](const std::string& config) {
         return gpu_of_rank(world, parse_config(config, terms.name + ": config", {}));
     };

@@ -1,11 +1,11 @@
 // Reads and writes the config.json of a GPT-2 in the transformers library's layout.
-#include <fstream>
 
+#include "train/hf/hf_config.h"
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
-#include "train/hf/hf_config.h"
 #include "train/hf/hf_gpt2.h"
 
 namespace speedrun {
@@ -181,10 +181,7 @@ void write_hf_config(const std::string& path, const ModelConfig& model, int64_t 
                          {"bos_token_id", separator},
                          {"eos_token_id", separator},
                          {"torch_dtype", options.dtype == DType::bf16 ? "bfloat16" : "float32"}};
-    std::ofstream file(path, std::ios::binary);
-    file << config.dump(2) << '\n';
-    file.close();
-    if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing failed (disk full?)", path));
+    write_file(path, config.dump(2) + "\n");
 }
 
 }  // namespace speedrun

@@ -7,15 +7,16 @@
 #include <filesystem>
 #include <map>
 
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/records/batch_checks.h"
 #include "train/records/commit_times.h"
+#include "train/records/gzip.h"
 #include "train/records/input_checks.h"
 #include "train/records/record_folder.h"
 #include "train/records/run_checks.h"
 #include "train/records/run_metrics.h"
-#include "train/records/text_files.h"
 #include "train/records/timeline_checks.h"
 
 namespace speedrun {

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <set>
 
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
 #include "train/records/replication.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 

@@ -6,8 +6,8 @@
 #include "data/json_text.h"
 #include "data/shard.h"
 #include "data/shard_lock.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 

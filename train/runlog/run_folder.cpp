@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "data/damaged_lines.h"
+#include "data/durable_file.h"
 #include "data/folder_lock.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
@@ -194,15 +195,12 @@ std::string RunFolder::problem() const {
 
 std::string RunFolder::write_file(const std::string& name, const std::string& text) {
     if (is_silent()) return "";
-    const std::string path = path_ + "/" + name, unfinished = path + ".part";
-    std::string reason;
-    {
-        LineFile file(unfinished, LineFile::Begin::empty);
-        if (!file.is_open() || !file.write(text)) reason = file.reason();
+    try {
+        speedrun::write_file(path_ + "/" + name, text, OutputFile::Path::own);
+        return "";
+    } catch (const Error& error) {
+        return error.what();
     }
-    std::error_code error;
-    if (reason.empty()) fs::rename(unfinished, path, error);  // atomic: the file is never partially written
-    return error ? error.message() : reason;
 }
 
 void RunFolder::write_config(const std::string& json) {

@@ -1,4 +1,4 @@
-"""The configs that the twin computes: `python3 known_config.py CONFIG.JSON` says whether one is. Needs no PyTorch."""
+"""Configs supported by the twin. `python3 known_config.py CONFIG.JSON` checks one. Needs no PyTorch."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def require_only(values, section, only):
 
 
 def read_config(path):
-    """The resolved config.json of a run: every key has a value. Refuses keys and values that the twin has no maths for."""
+    """Reads the resolved config.json of a run, in which every key has a value. Refuses unsupported keys and values."""
     with open(path, encoding="utf-8") as file:
         config = json.load(file)
     unknown = [key for key in config if key not in IGNORED and key not in KNOWN]
