@@ -41,7 +41,7 @@ class Builder {
         result_.tokens[static_cast<size_t>(id)] = std::move(bytes);
         const std::string& stored = result_.tokens[static_cast<size_t>(id)];
         if (!ids_.emplace(stored, static_cast<uint16_t>(id)).second) {
-            throw_data("{}: {}: the same bytes as token {}", path_, where, ids_.at(stored));
+            throw_data("{}: {}: has the same bytes as token {}", path_, where, ids_.at(stored));
         }
     }
     // Marks an id that has no text.
@@ -289,7 +289,8 @@ class TokenizerJson {
                                 : left + right);
             }
             const auto [first, is_new] = seen.emplace(uint32_t{*a} << 16 | *b, i);
-            if (!is_new) throw_data("{}: {}: the same pair as model.merges[{}]", path_, where, first->second);
+            if (!is_new)
+                throw_data("{}: {}: has the same pair as model.merges[{}]", path_, where, first->second);
             builder_.merge(*a, *b, *result, static_cast<uint32_t>(i));
         }
     }

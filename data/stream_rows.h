@@ -27,9 +27,9 @@ struct StreamRowsOptions {
 // that of (seed, epoch). With shuffle, each shard's grid starts at a random offset below W in each epoch, so that
 // epochs cut the text differently; N does not depend on the offset. A window never crosses a shard.
 //
-// A window has W / S rows of S+1 tokens (S inputs and the last target); the remainder is in no row. Shuffled, with a
-// range of n windows, row r is piece r / n of window r mod n, so that consecutive rows are from different windows.
-// Otherwise row r is piece r mod (W / S) of window r / (W / S). Consecutive ranges share no row, for any S.
+// A window has W / S rows of S+1 tokens (S inputs and the last target); the remainder is in no row. Shuffled in a range
+// of n windows, row r is piece r / n of window r mod n: consecutive rows are from different windows. Otherwise row r is
+// piece r mod (W / S) of window r / (W / S). Consecutive ranges share no row, for any S.
 class StreamRows final : public RowSource {
   public:
     // The dataset must outlive the rows. Throws a data error if no shard has S+1 tokens.

@@ -34,7 +34,7 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});
 
-// Returns the largest batch.microbatch_tokens whose plan needs at most `bytes`. Returns 0 if there is none, or if
+// Returns the largest batch.microbatch_tokens with a plan of at most `bytes`. Returns 0 if there is none, or if
 // microbatch or sequence length differ by stage. Only values that divide a rank's share of tokens_per_step into whole
 // sequences are tried.
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks = {});

@@ -48,7 +48,7 @@ class MicrobatchRunner {
     GraphKey key_of(size_t model, const Microbatch& microbatch, int64_t step_targets) const;
 
     // Runs forward and backward of the uploaded batch. The first microbatch of a step overwrites gradients and loss
-    // sum. Gradients are those of sum(losses) / step_targets.
+    // sum. Computes gradients of sum(losses) / step_targets.
     void run(size_t model, const Microbatch& microbatch, int64_t step_targets);
     void enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets);
     // Copies a batch to the model with the loss weights of `point`, and passes the table rows that it reads to the

@@ -11,7 +11,7 @@ namespace speedrun {
 // data error for a vocabulary that does not fit.
 PrefixTable read_prefixes(const Config& config);
 
-// Returns a table for batches whose content does not matter, in warm-up and timing: the prefix of token i is i/2. Null
+// Returns a table for batches with arbitrary content, in warm-up and timing: the prefix of token i is i/2. Null
 // if the model's loss counts no prefixes.
 PrefixTable made_up_prefixes(const ModelConfig& model);
 

@@ -24,7 +24,7 @@ struct RowGradients {
     int64_t targets = 0;
     double loss_sum = 0;  // nats, sum over all targets
     double loss_mean() const { return loss_sum / static_cast<double>(targets); }
-    float gradient_scale = 0;  // gradients are those of gradient_scale * loss_sum
+    float gradient_scale = 0;  // gradients are of gradient_scale * loss_sum
     double gradient_norm = 0;
     // f32: loss.mean and loss.sum [1], losses [T] per token, and each parameter's gradient under its name and in its
     // shape.

@@ -27,7 +27,7 @@ struct StepBench {
     // Resident memory of the process after the first steps and before any peak is measured, minus its memory before the
     // engine was built. On a CPU this is the memory actually touched, to compare with memory_bytes.
     int64_t resident_bytes = 0;
-    std::string limits;  // one sentence on what the figures exclude; empty: nothing
+    std::string limits;  // sentence on parts that the figures exclude; empty: none
 };
 
 // Builds the config's whole engine on this runtime, which must be otherwise unused, and trains: warm-up, half of the

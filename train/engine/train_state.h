@@ -30,7 +30,7 @@ struct TrainState {
     void initialize(uint64_t seed);
     // Sets all parameters to host values of whole parameters; index: parameter. Waits.
     void assign(const std::vector<std::vector<float>>& values);
-    // Call after masters and optimizer state were set to those after `trained_steps` steps. Updates the compute copies.
+    // Call after masters and optimizer state were set to their values after `trained_steps` steps. Updates the compute copies.
     // Collective. Waits.
     void publish(int64_t trained_steps);
     // Copies the f32 values of a whole parameter (Parameter::whole_numel) to the host. Collective. Waits.

@@ -106,7 +106,7 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     return step;
 }
 
-// The target or the validation may differ from those of the checkpoint's time_to_target_ms.
+// The target or the validation may differ from the ones of the checkpoint's time_to_target_ms.
 void Trainer::resume_time_to_target(const CheckpointInfo& info, const RunFolder::Kept& kept) {
     const Config there =
         parse_config(info.config, options_.resume->folder() + "/checkpoint.json: config", {});

@@ -74,7 +74,7 @@ struct Parameter {
 
 // Delayed scaling: scale of the next step = factor * amax of this step.
 struct KeptScale {
-    std::string name;  // of the scaled tensor: "blocks.0.mlp.up.x"
+    std::string name;  // name of the scaled tensor: "blocks.0.mlp.up.x"
     float factor = 1;
     int64_t exact_steps = 0;  // steps with current scaling at the start of the run
 

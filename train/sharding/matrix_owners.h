@@ -16,7 +16,7 @@
 
 namespace speedrun {
 
-// Ranks that exchange a bucket's matrices: those that share its state and, if its matrices are split over the tensor
+// Ranks that exchange a bucket's matrices: the ranks that share its state and, if its matrices are split over the tensor
 // axis, the ranks of that axis, which varies fastest.
 struct MatrixRanks {
     explicit MatrixRanks(const Bucket& bucket);

@@ -21,7 +21,7 @@ class Ranks {
 
     // Returns a copy with another world of the same size, for example one for their devices or a slowed one.
     Ranks with_world(World& world) const { return Ranks(mesh_, sharing_, &world); }
-    // Returns a copy without communication: shapes and sizes are those of rank 0.
+    // Returns a copy without communication: shapes and sizes equal rank 0's.
     Ranks without_world() const { return Ranks(mesh_, sharing_); }
 
     World* world() const { return world_; }

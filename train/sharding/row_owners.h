@@ -23,7 +23,7 @@ struct OwnedRange {
 
 class RowOwners {
   public:
-    // all_own_all: each rank owns all rows; otherwise those of its shard of the bucket. Throws an internal error if the
+    // all_own_all: each rank owns all rows; otherwise the rows of its shard of the bucket. Throws an internal error if the
     // bucket's number of shards is not that of ranks.
     RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks);
 
