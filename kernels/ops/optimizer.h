@@ -54,7 +54,7 @@ struct AdamwStep {
     int64_t step;                // from 1, for the bias correction
     bool cautious = false;       // decay only where update · master >= 0
     bool decays_unmoved = true;  // only with cautious; false: decay only where the product is > 0
-    // Returns the smallest update · master with decay.
+    // Returns the smallest update · master at which a weight decays.
     float least_product() const {
         using Limits = std::numeric_limits<float>;
         if (!cautious) return -Limits::infinity();

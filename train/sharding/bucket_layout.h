@@ -22,7 +22,7 @@ namespace speedrun {
 
 struct BucketRules {
     int num_shards = 1, index = 0;            // ranks that share the optimizer state, and this rank's index
-    int matrix_shards = 0, matrix_index = 0;  // as above, for optimizers of whole matrices; 0: as above
+    int matrix_shards = 0, matrix_index = 0;  // as above, for optimizers of whole matrices; 0: equal
     std::vector<int> group_of;                // optimizer group; index: parameter; empty: one group
     // Index: parameter. Parameters placed alike on the mesh have equal values; empty: all are.
     std::vector<int> placement_of;
@@ -43,8 +43,8 @@ struct Piece {
     int64_t in_parameter, in_bucket, count;
 };
 
-// A matrix from a parameter's stack; or this rank's part of it, or of several that are exchanged together. Offset
-// `first` in a bucket.
+// A matrix of a parameter's stack, or this rank's part of one or of several that are exchanged together, at offset
+// `first` of a bucket.
 struct Matrix {
     const Parameter* parameter;
     int64_t number;  // index in the parameter, in order of rows; of the first if several

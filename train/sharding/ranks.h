@@ -14,12 +14,13 @@ class Ranks {
   public:
     // A single rank.
     Ranks() : Ranks(Mesh(), Sharing()) {}
-    // Ranks of a mesh that share a step as given, resolved or not (usage errors of resolve_sharing). world:
-    // communication between them, which must outlive all users; null: a single rank, or ranks that do not run. Throws
-    // unless world and mesh have the same number of ranks.
+    // Ranks of a mesh. `sharing` may be unresolved (usage errors of resolve_sharing). world: communication between the
+    // ranks, which must outlive all users; null: a single rank, or ranks that do not run. Throws unless world and mesh
+    // have the same number of ranks.
     Ranks(const Mesh& mesh, const Sharing& sharing, World* world = nullptr);
 
-    // Returns a copy with another world of the same size, for example one for their devices or a slowed one.
+    // Returns a copy with another world of the same size, such as one for device tensors or with a simulated
+    // network.
     Ranks with_world(World& world) const { return Ranks(mesh_, sharing_, &world); }
     // Returns a copy without communication: shapes and sizes equal rank 0's.
     Ranks without_world() const { return Ranks(mesh_, sharing_); }

@@ -56,11 +56,11 @@ class RowExchange {
     static std::vector<int32_t> take_seen(Table& table);
     // All-gathers the rows; index: member of the group.
     std::vector<std::vector<int32_t>> tell_all(const std::vector<int32_t>& rows, const Group& group) const;
-    // Writes the rows that this rank sends into `sends` and the slices per owner into `exchange`. Returns the number of
-    // rows.
+    // Writes the ids of rows to send to `sends`, and the slices per owner to `exchange`. Returns the number of rows.
     static int64_t pack(const Table& table, std::span<const int32_t> rows, Exchange& exchange,
                         std::span<int32_t> sends);
-    // Adds the slices to receive, consecutive by sender, and the order in which their rows are added.
+    // Writes the slices to receive to `exchange`, consecutive by sender, and the order of the sums of their rows to
+    // `order`.
     static void unpack(const Table& table, const std::vector<std::vector<int32_t>>& rows, Exchange& exchange,
                        std::span<int32_t> order);
 

@@ -67,7 +67,7 @@ struct RankTokens {
     int64_t microbatch = 0, step = 0;
 };
 
-// Returns the layout of the parameters of these groups on these ranks. An optimizer of whole matrices cannot have tables
+// Returns the bucket rules of these groups on these ranks. An optimizer of whole matrices cannot have tables
 // with exchanged rows, or tables padded by the tensor axis (rows not a multiple of the ranks): usage errors.
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config,
                          const RankTokens& tokens = {});

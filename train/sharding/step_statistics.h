@@ -53,7 +53,7 @@ class StepStatistics {
     void combine(const std::vector<bool>& due);
 
     int64_t host_bytes() const { return (StepNumbers::kNormTerms + layout_.size()) * size_of(DType::f32); }
-    // Enqueues the copy to the host, for StepNumbers. The next step's statistics wait for it.
+    // Enqueues the copy to the host, in the layout of StepNumbers. The next step's statistics wait for it.
     void read(float* host, Stream& stream);
 
   private:
