@@ -15,7 +15,7 @@ namespace speedrun {
 
 class Communicator;
 
-// Communicators of the context and tensor axes; null if the axis has size 1.
+// Communicators of the context and tensor axes; null if the axis has size 1 or no other rank runs.
 struct Peers {
     Communicator* context = nullptr;  // ranks that share rows
     Communicator* tensor = nullptr;   // ranks that share matrices

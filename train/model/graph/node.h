@@ -21,7 +21,7 @@ constexpr ValueId kNoValue = -1;
 class Call;
 class NodeGraph;
 
-// Cost of recomputation for activation checkpointing, values to keep first.
+// Class of a node's outputs for activation checkpointing. A unit keeps all values up to one class (Retained).
 enum class Cost : uint8_t {
     input,      // lookup in another unit's tables; a unit's input
     product,    // matmuls and attention
@@ -31,9 +31,9 @@ enum class Cost : uint8_t {
 // How a node's backward returns the gradient of a value that it reads.
 enum class Gives : uint8_t {
     nothing,  // no gradient, such as ids
-    written,  // written
-    added,    // written, or added to the sum of other readers, as the Call specifies
-    plus,     // written, plus the sum of other readers, which may be in another buffer
+    written,  // overwritten
+    added,    // overwritten, or added to the sum of other readers, as the Call specifies
+    plus,     // overwritten, plus the sum of other readers, which may be in another buffer
     passed,   // equal to the gradient of the first value that the node writes
 };
 
@@ -45,7 +45,7 @@ class Node {
         bool in_backward = false;  // backward reads the value
         // The gradient may overwrite that of the first written value.
         bool in_place = false;
-        // exclusive bound of ids whose sorted order (op::SortIds) backward reads; 0: not read
+        // Backward reads the sorted order of these ids (op::SortIds), which are below this bound; 0: it does not.
         int64_t sorted_below = 0;
         bool of_others = false;  // ids may equal the bound: their rows are on other ranks
     };

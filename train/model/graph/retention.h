@@ -9,7 +9,7 @@
 
 namespace speedrun {
 
-// index: unit. Values with a higher cost are not kept (Cost::input: only the unit's inputs are kept); nullopt: all are
+// Index: unit. Values with a higher cost are not kept (Cost::input: only the unit's inputs are kept); nullopt: all are
 // kept.
 using Retained = std::vector<std::optional<Cost>>;
 
@@ -18,7 +18,7 @@ struct Retention {
     std::vector<std::vector<const Node*>> repeats;  // index: unit; recomputed nodes in order of forward
 };
 
-// A value has the cost of the node that writes it. A value rewritten in place keeps the lower cost of its previous
+// Selects the recomputed values and nodes. A value has the cost of the node that writes it. A value rewritten in place keeps the lower cost of its previous
 // content, which cannot be recomputed. A pass-through node (Node::hands_on) costs a product if it reads a product of
 // its unit, and is an input if it reads only other units. Values that another unit's backward reads are kept.
 Retention retention_of(const NodeGraph& graph, const Retained& retained);

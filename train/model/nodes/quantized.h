@@ -21,7 +21,7 @@ struct Quantized {
     void fill(const Call& call, const Tensor& x, float scale_of_x) const;
     // Quantizes x with the configured scaling.
     void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const;
-    // True if the scale is known before x is.
+    // True if the scale is known before x is computed.
     bool known(const Call& call, const Fp8ScaleConfig& how) const {
         return how.by == Fp8ScaleBy::constant || by_last_step(call);
     }
