@@ -28,7 +28,7 @@ struct MemoryPlan {
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 
-    // Bytes of device memory. A CPU's includes all host memory.
+    // Bytes of device memory; on a CPU including host_bytes.
     int64_t needed() const { return bytes + (device == DeviceKind::cpu ? host_bytes : 0); }
 };
 
