@@ -22,13 +22,13 @@ namespace speedrun {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;  // keeps the keys in the order written, for people and diffs
+using Json = nlohmann::ordered_json;  // keeps the order of keys, for readers and diffs
 
 template <class T>
 T read_key(const Json& object, const char* key, const std::string& where) {
     const auto found = object.find(key);
     if (found == object.end()) throw_data("{}: key '{}' is missing", where, key);
-    // Reading it as an integer would cut a fraction off, and more than 64 bits.
+    // Conversion to an integer would drop a fraction, and bits beyond 64.
     const bool fraction = std::is_same_v<T, int64_t> && found->is_number() && !found->is_number_integer();
     const bool too_large = found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX;
     if (fraction || too_large) throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));

@@ -1,4 +1,4 @@
-// Files whose bytes are on the disk after the call: written, synced, and every return code checked.
+// Files that are durable after the call: every byte written and synced, every return code checked.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class FileSystem {
     virtual ~FileSystem() = default;
     virtual int make_folder(const std::string& path);
     virtual int create(const std::string& path);  // for writing, emptied; a link is not followed
-    // Appends. Large writes of whole blocks (kBlock) from aligned memory bypass the page cache where the file system supports it:
-    // a tenth of the processor time.
+    // Appends. Large writes of whole blocks (kBlock) from aligned memory bypass the page cache if the file system
+    // supports it: 1/10 of the CPU time.
     virtual int64_t write(int file, const void* data, size_t bytes);
     virtual int sync(int file);
     virtual int close(int file);
@@ -46,7 +46,7 @@ class DurableFile {
 
     void write(const void* data, size_t bytes);
     int64_t bytes() const { return bytes_; }
-    std::string xxh128() const { return hash_.hex(); }  // of the bytes written until now
+    std::string xxh128() const { return hash_.hex(); }  // hash of the bytes written so far
     // Syncs and closes. Returns the XXH128 of the file.
     std::string finish();
 

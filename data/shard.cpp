@@ -27,7 +27,7 @@ static_assert(std::endian::native == std::endian::little, "shards are read, not 
 
 namespace {
 
-// Closes on every path out; close() is called explicitly where its result matters.
+// Closes in the destructor; close() is called explicitly if its result matters.
 class FileDescriptor {
   public:
     FileDescriptor(const std::string& path, int flags, mode_t mode = 0)
@@ -46,11 +46,11 @@ class FileDescriptor {
     int value_;
 };
 
-constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // no wait for the writer of a FIFO
+constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // does not wait for the writer of a FIFO
 
-std::atomic<int64_t> kept_open{0};  // descriptors that shards hold
+std::atomic<int64_t> kept_open{0};  // descriptors held by shards
 
-// Half of the limit: connections, logs and libraries need descriptors too.
+// Half of the limit, because connections, logs and libraries need descriptors too.
 int64_t most_kept_open() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
@@ -160,11 +160,11 @@ void Shard::read_bytes(int64_t first, std::span<unsigned char> out) const {
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
             throw_data("{}: reading {} bytes at offset {} failed: {}", path_, bytes, first, errno_text());
-        if (got == 0) break;  // the file is shorter now
+        if (got == 0) break;  // the file has become shorter
         done += got;
     }
-    expect_unchanged(file);  // after the read, so that it covers the bytes read
-    if (done < bytes) throw_data("{}: reading {} bytes at offset {} gave {}", path_, bytes, first, done);
+    expect_unchanged(file);  // checks after the read, so that the bytes read are covered
+    if (done < bytes) throw_data("{}: reading {} bytes at offset {} returned {}", path_, bytes, first, done);
 }
 
 void Shard::read(int64_t first, std::span<uint16_t> out) const {

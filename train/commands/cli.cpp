@@ -289,7 +289,7 @@ int run_command_line(int argc, char** argv) {
         "FILE of --out: loss.mean and loss.sum, f32 [1]; losses, f32 of each token; and the gradient of every parameter\n"
         "under its name and in its shape, f32. Gradients of a step with this row only: of the mean loss, or\n"
         "with model.loss.gradient_divisor D of the sum divided by D (1: the sum); not reduced, not clipped. The row is\n"
-        "one sequence with positions 0, 1, 2, ...; under data.document_mask attention begins anew at each separator.\n"
+        "one sequence with positions 0, 1, 2, ...; under data.document_mask attention restarts at each separator.\n"
         "Computes in the config's precision: compare with --set precision=f32. A whole port, step by step:\n"
         "docs/port-a-recipe.md. A tensor that is missing, unknown or of another shape is an error that names all of them.");
 
@@ -337,7 +337,7 @@ int run_command_line(int argc, char** argv) {
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
-        "trace", "share of each bucket's communication that a traced run hid behind compute");
+        "trace", "share of each bucket's communication that a traced run overlapped with compute");
     trace_command->add_option("file", trace.file, "trace.json of train --trace, or its run folder")
         ->required();
     trace_command->add_option("--rank", trace.rank, "rank to show")->capture_default_str();

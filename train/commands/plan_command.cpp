@@ -229,14 +229,12 @@ int run_plan(const PlanOptions& options) {
         return 0;
     }
     if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
-        throw_usage(
-            "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
+        throw_usage("plan: --json needs --gpu or --parameters, --measured needs --gpu");
     if (options.gpu.empty() && (options.timeline || options.search || !options.network.empty()))
-        throw_usage("plan: --timeline, --search and --network are of the step that --gpu asks for");
+        throw_usage("plan: --timeline, --search and --network need --gpu");
     if (options.timeline && options.search)
         throw_usage("plan: --timeline shows one layout, --search many: one of them at a time");
-    if (!options.trace.empty() && !options.timeline)
-        throw_usage("plan: --trace is of the step that --timeline asks for");
+    if (!options.trace.empty() && !options.timeline) throw_usage("plan: --trace needs --timeline");
     if (options.timeline && options.json) throw_usage("plan: --timeline has no --json");
     if (options.parameters && (!options.gpu.empty() || !options.graph.empty() || options.spell_out))
         throw_usage(

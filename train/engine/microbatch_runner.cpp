@@ -30,7 +30,7 @@ int64_t MicrobatchRunner::run_step(const RunStage& stage, const Microbatch& firs
         const Batch& batch = source.next();
         if (m == 0) step_targets = batch.step_targets;
         here += batch.valid_targets;
-        if (step_targets < 1) throw_data("step {}: none of its targets counts, so there is no loss", step);
+        if (step_targets < 1) throw_data("step {}: none of its targets is valid, so there is no loss", step);
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
@@ -70,8 +70,8 @@ void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64
     state_.schedule.end_microbatch();
 }
 
-// A step has run call by call: every shape has run, every event is recorded, and all gradients have contributions, as before a
-// microbatch that is not the first.
+// Requires a step that ran call by call: all shapes have run, all events are recorded, and all gradients have
+// contributions, as before any microbatch but the first.
 void MicrobatchRunner::capture(const RunStage& stage) {
     const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
     for (int64_t step = 0; step < state_.period; ++step) {

@@ -52,8 +52,7 @@ Batch batch_of(const Config& config, const TokenRow& row, const std::vector<Colu
 
 void check_row(const Config& config, const TokenRow& row, int64_t longest_sequence) {
     const auto count = static_cast<int64_t>(row.tokens.size()) - 1;
-    if (count < 1)
-        throw_usage("a row of {} tokens: 2 are the least, of which one is the other's target", count + 1);
+    if (count < 1) throw_usage("a row of {} tokens: 2 are the least, an input and its target", count + 1);
     if (config.model.spelled_out().has_positions() && count > longest_sequence)
         throw_usage(
             "a row of {} tokens and their targets, but the model has positions for {}: say --length {}",

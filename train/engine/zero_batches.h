@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Repeats one microbatch: every token is 0 and counts.
+// Repeats one microbatch: all tokens are 0 and all targets count.
 class ZeroBatches final : public BatchSource {
   public:
     ZeroBatches(const Transformer& model, int64_t tokens_per_step) {

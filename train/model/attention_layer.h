@@ -1,4 +1,4 @@
-// The attention of one layer while its graph is written, and the order in which its parts write.
+// Attention of one layer while its graph is written, and the order in which its parts write.
 #pragma once
 
 #include <functional>
@@ -44,11 +44,11 @@ class AttentionLayer {
     const ValueId normed;    // input of the projection, all tokens
     ValueId qkv = kNoValue;  // (tokens, 3 head_width), the projection
     ValueId q = kNoValue, k = kNoValue, v = kNoValue;  // (tokens, head_width)
-    ValueId value_rows = kNoValue;  // rows of config.value_table, as soon as they are looked up
-    std::vector<WeightedSum::Term> value_terms = {};  // the first is v or replaces it
-    ValueId out = kNoValue;                           // (tokens, head_width), after slot attend
-    double scale = 0;                                 // factor of q·k, complete after slot rotate
-    AttentionOptions options;                         // complete before slot layout
+    ValueId value_rows = kNoValue;                     // rows of config.value_table, once looked up
+    std::vector<WeightedSum::Term> value_terms = {};   // the first is v or replaces it
+    ValueId out = kNoValue;                            // (tokens, head_width), after slot attend
+    double scale = 0;                                  // factor of q·k, complete after slot rotate
+    AttentionOptions options;                          // complete before slot layout
 
     // True if this rank computes all heads.
     bool is_whole() const { return heads.dimension == Dimension::all_heads; }

@@ -58,7 +58,7 @@ ValueId AttentionWriter::write(int64_t layer, const AttentionConfig& config, con
     return is_whole() ? w_.shared_out(out) : w_.into_stream(out);
 }
 
-// Sequence parallel: ranks exchange the sum of the terms, not each term.
+// With sequence parallelism, ranks exchange the sum of the terms instead of each term.
 std::vector<WeightedSum::Term> AttentionWriter::of_all_tokens(const std::vector<WeightedSum::Term>& terms) {
     if (terms.empty() || !w_.batch.tensor.sequence) return terms;
     const ValueId sum = w_.sum("added to v", w_.width(), terms);

@@ -1,4 +1,4 @@
-// Attention of a layer: the operations that all kinds of attention have.
+// Attention of a layer: the operations common to all kinds of attention.
 #pragma once
 
 #include <map>

@@ -19,7 +19,7 @@ Extent GraphWriter::cut(Extent whole) const {
     if (parts == 1) return whole;
     const bool padded = whole.dimension == Dimension::vocabulary;
     if (!padded && whole.size % (parts * whole.stacked) != 0)
-        throw_internal("{} of {} x {} have no {} equal parts", name_of(whole.dimension), whole.stacked,
+        throw_internal("extent {} of {} x {} has no {} equal parts", name_of(whole.dimension), whole.stacked,
                        whole.size / whole.stacked, parts);
     whole.whole = whole.size;
     whole.size = (whole.size + parts - 1) / parts;
@@ -71,7 +71,7 @@ ValueId GraphWriter::one() {
 InitRule GraphWriter::rule(const InitConfig& init, int64_t fan_in) const {
     if (init.type == InitKind::constant) return filled(init.value);
     const bool uniform = init.type == InitKind::uniform;
-    // A uniform distribution over ±b has the deviation b/√3.
+    // A uniform distribution over ±b has the standard deviation b/√3.
     double scale = config_.init_scale * (uniform ? std::sqrt(3.0) : 1.0) * init.value;
     if (init.by_fan_in) scale /= std::sqrt(static_cast<double>(fan_in));
     return {uniform ? InitRule::Kind::uniform : InitRule::Kind::normal, static_cast<float>(scale)};
@@ -116,7 +116,7 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
         w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
                : kNoParameter;
     const ValueId y = real(name, rows_of(x), w.outputs);
-    // A bias is in one of the terms of a sum.
+    // Only one term of a sum has the bias.
     Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0, .fp8 = w.fp8};
     if (w.fp8) {
         options.rows = rows_of(x).size;
@@ -148,7 +148,7 @@ ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
                          const std::vector<WeightedSum::Term>& terms) {
     const Extent rows = rows_of(terms.front().value);
     const ValueId y = real(name, rows, columns);
-    // Rows of the batch are no matter for a share of the tokens: no term of such a sum is shifted.
+    // With a share of the tokens the sequence length is unused: such a sum has no shifted terms.
     add<WeightedSum>({.y = y, .terms = terms},
                      rows.dimension == Dimension::own_tokens ? rows.size : batch.local_length());
     return y;

@@ -102,7 +102,7 @@ void Networks::give(const Network& network, ValueId numbers, const Run& run) {
     }
 }
 
-// To heads that ranks share, even where all have the tokens: the gradient comes from the heads of all.
+// Redistributes to split heads even if all ranks have the tokens: the gradient sums over the heads of all ranks.
 bool Networks::travels(Reader reader) const {
     const TensorPart& tensor = w_.batch.tensor;
     return reader == Reader::heads ? tensor.size > 1 : reader == Reader::whole_attention && tensor.sequence;
@@ -129,7 +129,7 @@ ValueId Networks::numbers_of(const Network& network, ValueId x) {
 ValueId Networks::at_reader(const Network& network, ValueId numbers, const Run& run) {
     const bool heads = run.reader == Reader::heads;
     const std::string name = network.name + (heads ? " of heads" : " of whole attention");
-    // Collectives take values without gaps.
+    // Collectives require contiguous values.
     const ValueId own = w_.f32(name, {w_.rows_of(numbers), {Dimension::numbers, run.count}});
     w_.add<Copy>({.y = own, .x = w_.view(numbers, name + " among numbers", run.first, run.count)});
     return heads ? w_.into_matrices(own) : w_.into_whole(own);

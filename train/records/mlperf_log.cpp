@@ -22,7 +22,7 @@ constexpr const char* kStart = "INTERVAL_START";
 constexpr const char* kEnd = "INTERVAL_END";
 constexpr const char* kTokens = "tokens";
 
-// Returns, by number of steps, the tokens trained before; only for steps whose predecessor is in the metrics.
+// Returns the tokens trained before each number of steps, if the previous step is in the metrics.
 std::map<int64_t, int64_t> tokens_before_steps(const std::string& metrics, const std::string& origin) {
     std::map<int64_t, int64_t> tokens = {{0, 0}};
     std::istringstream lines(metrics);

@@ -46,7 +46,7 @@ void expect_no_links(const fs::path& folder) {
         const fs::path path = folder / name;
         if (fs::is_symlink(path, error))
             throw_usage(
-                "{}: a symbolic link to {}; a run writes only inside of its folder: move what it links to there",
+                "{}: a symbolic link to {}; a run writes only inside of its folder: move its target there",
                 path.string(), fs::read_symlink(path, error).string());
     }
 }

@@ -25,7 +25,7 @@ bool meet(const Lodger& a, const Lodger& b) {
 
 Lodging place(const std::vector<Lodger>& lodgers, const std::vector<size_t>& order, int64_t alignment) {
     Lodging lodging{.offset = std::vector<int64_t>(lodgers.size())};
-    std::vector<size_t> placed;  // by offset
+    std::vector<size_t> placed;  // sorted by offset
     placed.reserve(lodgers.size());
     for (const size_t i : order) {
         const Lodger& lodger = lodgers[i];

@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// "backward of blocks.3.mlp.up (linear 768 -> 3072)": a node is known by the first value it writes.
+// "backward of blocks.3.mlp.up (linear 768 -> 3072)": a node is named after the first value that it writes.
 std::string describe(const Step& step, const NodeGraph& graph) {
     const char* pass = step.kind == Step::Kind::backward ? "backward"
                        : step.repeats                    ? "forward again"

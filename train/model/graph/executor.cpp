@@ -53,7 +53,7 @@ void Executor::copy_constant(const Value& value, const Tensor& to) {
     if (to.dtype == DType::bf16) from = rounded.data();
     if (to.dtype == DType::i32) from = value.integers.data();
     runtime_.device().copy(to.data, from, to.bytes(), stream_);
-    stream_.synchronize();  // the numbers may go
+    stream_.synchronize();  // the source may be freed
 }
 
 Tensor Executor::tensor_at(const Place& place) const {
