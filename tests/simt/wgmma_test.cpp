@@ -160,7 +160,7 @@ TEST(Wgmma, PanelsAreSwizzledAtoms) {
 TEST(Wgmma, FaultsAreFound) {
     Small a = random_integers(kRows, 64, 5), b = random_integers(64, 64, 6), bt = transposed(b);
     const std::map<Fault, std::string> messages = {
-        {Fault::unpublished, "what its writer has not published"},
+        {Fault::unpublished, "an unpublished write"},
         {Fault::no_begin, "a product without wgmma.fence"},
         {Fault::early_copy, "shared memory changed while a product read it"},
         {Fault::never_waited, "has not waited for its products"},

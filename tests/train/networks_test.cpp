@@ -23,7 +23,6 @@ namespace networks_test {
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
                   kVocabulary = 40;
-
 // Layer 2 reads layer 0's output. Network "early" supplies layer 0's XSA factors, gates and injection factors.
 // Network "joins" reads the model's input and supplies the join of layer 1's MLP. Network "late" reads layer 1's
 // output and supplies a skip, XSA factors and composed heads. "early" and "late" share one learned scale.
