@@ -17,8 +17,8 @@ std::vector<std::string> rows_of(const BusiestStep& busiest) {
     return rows;
 }
 
-TEST(BusiestStepTest, Lodgers) {
-    const std::vector<NamedLodger> named = {
+TEST(BusiestStepTest, Buffers) {
+    const std::vector<NamedBuffer> named = {
         {"a", {.bytes = 10, .first = 0, .last = 1}}, {"b", {.bytes = 30, .first = 1, .last = 3}},
         {"a", {.bytes = 20, .first = 1, .last = 1}}, {"c", {.bytes = 30, .first = 3, .last = 4}},
         {"d", {.bytes = 0, .first = 0, .last = 4}},
@@ -28,9 +28,9 @@ TEST(BusiestStepTest, Lodgers) {
     EXPECT_EQ(busiest.bytes, 60);
     EXPECT_EQ(rows_of(busiest), (std::vector<std::string>{"a x 2: 30", "b x 1: 30"}));
 
-    std::vector<Lodger> lodgers;
-    for (const NamedLodger& one : named) lodgers.push_back(one.lodger);
-    EXPECT_EQ(first_fit(lodgers, 1).bytes, busiest.bytes);
+    std::vector<BufferRequest> requests;
+    for (const NamedBuffer& one : named) requests.push_back(one.request);
+    EXPECT_EQ(first_fit(requests, 1).bytes, busiest.bytes);
     EXPECT_EQ(busiest_step({}).number, -1);
 }
 

@@ -338,16 +338,17 @@ TEST(ProgramTest, AnEarlyReleaseShows) {
 // True if a storage first written during the lifetime of storage `s` overlaps it in memory, with the placement of
 // `wrong`.
 bool overlaps(const Program& right, const Program& wrong, size_t s) {
-    std::vector<Lodger> lodgers;
+    std::vector<BufferRequest> requests;
     for (const Storage& storage : wrong.storages)
-        lodgers.push_back(storage.held != kNoValue
-                              ? Lodger{}
-                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
-    const std::vector<int64_t> at = first_fit(lodgers, 256).offset;
+        requests.push_back(
+            storage.held != kNoValue
+                ? BufferRequest{}
+                : BufferRequest{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    const std::vector<int64_t> at = first_fit(requests, 256).offset;
     bool found = false;
-    for (size_t i = 0; i < lodgers.size(); ++i) {
+    for (size_t i = 0; i < requests.size(); ++i) {
         const Storage &other = right.storages[i], &mine = right.storages[s];
-        if (i == s || lodgers[i].bytes == 0 || other.first <= mine.first || other.first >= mine.last)
+        if (i == s || requests[i].bytes == 0 || other.first <= mine.first || other.first >= mine.last)
             continue;
         if (at[i] >= at[s] + mine.bytes || at[s] >= at[i] + other.bytes) continue;
         if (other.name.starts_with("order of")) return false;  // wrong indices would crash the process

@@ -9,9 +9,9 @@
 
 namespace speedrun {
 
-struct NamedLodger {
+struct NamedBuffer {
     std::string kind;  // name shared by storages of several units, such as "activated"
-    Lodger lodger;
+    BufferRequest request;
 };
 
 struct BusiestStep {
@@ -26,7 +26,7 @@ struct BusiestStep {
     std::vector<Kind> kinds;  // kinds in use at that step, largest first, ties by name
 };
 
-BusiestStep busiest_step(const std::vector<NamedLodger>& lodgers);
+BusiestStep busiest_step(const std::vector<NamedBuffer>& requests);
 
 // Returns the step of a program with the most bytes in use in the shared memory. A kind is a value's name without the
 // unit's prefix.

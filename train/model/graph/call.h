@@ -34,27 +34,34 @@ struct ExchangeLane {
     Event& returned;
 };
 
-// Gradient of a value that a node reads. Absent (tensor) if it is not needed.
-struct ValueGradient {
-    Tensor tensor;
+// Gradient of a value that a node reads. T: Tensor, or the Place of one in a program. tensor is absent if no gradient is needed.
+template <class T>
+struct GradientOf {
+    T tensor = {};
     bool adds = false;  // Gives::added: accumulate into `tensor`
-    Tensor other = {};  // Gives::plus: earlier sum to add, absent if there is none
+    T other = {};       // Gives::plus: earlier sum to add, absent if there is none
 };
+using ValueGradient = GradientOf<Tensor>;
 
-// Tensors of a node in one pass of a program.
-struct Binding {
+// One node in one step. T: Tensor or Place; P: the parameter of a use.
+template <class T, class P>
+struct NodeCallOf {
     struct Use {
-        const Parameter* parameter;
-        Tensor value;
+        P parameter;
         bool completes = false;   // last contribution to the parameter's gradient
         bool read_later = false;  // backward reads the value in this node or after it
     };
     const Node* node = nullptr;
-    std::vector<Tensor> reads, writes, scratch, orders;
-    std::vector<Tensor> written_gradients;  // absent: no reader
-    std::vector<ValueGradient> read_gradients;
+    std::vector<T> reads, writes, scratch, orders;
+    std::vector<T> written_gradients;  // absent: no reader
+    std::vector<GradientOf<T>> read_gradients;
     std::vector<Use> uses;
 };
+struct BoundParameter {
+    const Parameter* parameter;
+    Tensor value;
+};
+using Binding = NodeCallOf<Tensor, BoundParameter>;
 
 // Arguments of a pass over the whole model.
 struct PassArguments {
@@ -100,7 +107,7 @@ class Call {
     Tensor operator()(Node::Out port) const { return at(binding_.writes, port.index); }
     Tensor operator()(Node::Tmp port) const { return at(binding_.scratch, port.index); }
     Tensor operator()(Node::Par port) const {
-        return port.index < 0 ? Tensor{} : binding_.uses[static_cast<size_t>(port.index)].value;
+        return port.index < 0 ? Tensor{} : binding_.uses[static_cast<size_t>(port.index)].parameter.value;
     }
     Tensor order_of(Node::In port) const { return at(binding_.orders, port.index); }
     Tensor gradient(Node::Out port) const { return at(binding_.written_gradients, port.index); }
@@ -152,12 +159,12 @@ void contribute_all(std::span<const Call::Target> targets, const Enqueue& enqueu
     std::vector<ParameterGradient> gradients;
     for (const Call::Target& target : targets) {
         gradients.emplace_back();
-        if (target.use) gradients.back() = target.tracker->begin_gradient(*target.use->parameter);
+        if (target.use) gradients.back() = target.tracker->begin_gradient(*target.use->parameter.parameter);
     }
     enqueue(std::span<const ParameterGradient>(gradients));
     for (const Call::Target& target : targets)
         if (target.use && target.use->completes)
-            target.tracker->grad_ready(*target.use->parameter, target.use->read_later);
+            target.tracker->grad_ready(*target.use->parameter.parameter, target.use->read_later);
 }
 
 // As above, for a fixed number of parameters: calls enqueue(ParameterGradient...).

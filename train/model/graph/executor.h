@@ -44,8 +44,7 @@ class Executor {
     void backward(const PassArguments& arguments);
     // Returns the call of the last node that loss() would enqueue.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(),
-                {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
+        return {loss_.calls.front(), {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
     }
 
     // Returns a value with a holder other than program; valid as long as the executor.
@@ -57,14 +56,8 @@ class Executor {
     // Program step bound to tensors.
     struct BoundStep {
         const Step* step = nullptr;
-        Step::Kind kind;
-        int unit = 0;
-        bool repeats = false;
-        std::vector<Binding> bindings = {};
-        const Fusion* fusion = nullptr;
+        std::vector<Binding> calls = {};
         Tensor target = {}, term = {}, other = {};
-        int64_t limit = 0;
-        bool others = false;
         std::vector<const Parameter*> released = {};
     };
 

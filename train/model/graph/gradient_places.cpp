@@ -189,24 +189,24 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
                 if (storage_of(write.value) == storage && overlap(write.value, value))
                     throw_internal("{} cannot work in place on {}", node.kind(), graph_[value].name);
         }
-        return {.place = place(storage)};
+        return {.tensor = place(storage)};
     }
     if (!begun) {
         expect_alone(value, node);
         storage = fresh();
-        return {.place = place(storage)};
+        return {.tensor = place(storage)};
     }
     const bool free = !read_elsewhere(storage, value, node) && !given_here_[static_cast<size_t>(root)] &&
                       !is_summed(storage) && (read.in_place || !read_here(storage, node));
-    if (free && read.gradient == Gives::added) return {.place = place(storage), .adds = true};
-    if (free && read.gradient == Gives::plus) return {.place = place(storage), .other = place(storage)};
+    if (free && read.gradient == Gives::added) return {.tensor = place(storage), .adds = true};
+    if (free && read.gradient == Gives::plus) return {.tensor = place(storage), .other = place(storage)};
     const Place before = place(storage);
     storage = fresh();
     const Place now = place(storage);
     if (read.gradient == Gives::plus && !given_here_[static_cast<size_t>(root)])
-        return {.place = now, .other = before};
+        return {.tensor = now, .other = before};
     sums.push_back({now, now, before});
-    return {.place = now};
+    return {.tensor = now};
 }
 
 // Further contribution to a view's gradient: added in place, or written to scratch and added after the node.
@@ -215,7 +215,7 @@ GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& rea
     const Value& value = graph_[read.value];
     const Place there = storages_.use({.storage = storage_of(read.value), .like = read.value}, step);
     if (read.gradient == Gives::added && !given_here_[static_cast<size_t>(value.root)])
-        return {.place = there, .adds = true};
+        return {.tensor = there, .adds = true};
     const Place part = storages_.scratch({.rows = value.extents[0].size,
                                           .columns = value.extents[1].size,
                                           .forward = false,
@@ -223,7 +223,7 @@ GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& rea
                                           .element = value.element},
                                          node.kind(), step);
     sums.push_back({there, part, there});
-    return {.place = part};
+    return {.tensor = part};
 }
 
 // The gradient of the node's first written value becomes that of `value`, or is added to it.

@@ -228,14 +228,15 @@ class Derivation {
 
 }  // namespace
 
-Lodging share_memory(const Program& program) {
+BufferAssignment share_memory(const Program& program) {
     constexpr int64_t kAlignment = 256;  // bytes; the minimum alignment of device allocations
-    std::vector<Lodger> lodgers;
+    std::vector<BufferRequest> requests;
     for (const Storage& storage : program.storages)
-        lodgers.push_back(storage.held != kNoValue
-                              ? Lodger{}
-                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
-    return first_fit(lodgers, kAlignment);
+        requests.push_back(
+            storage.held != kNoValue
+                ? BufferRequest{}
+                : BufferRequest{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    return first_fit(requests, kAlignment);
 }
 
 Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,

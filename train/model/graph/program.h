@@ -29,24 +29,8 @@ struct Place {
     Element element = Element::real;
 };
 
-struct GradientPlace {
-    Place place;
-    bool adds = false;
-    Place other = {};
-};
-
-// One node in one step.
-struct NodeCall {
-    struct Use {
-        ParameterId parameter;
-        bool completes = false, read_later = false;
-    };
-    const Node* node = nullptr;
-    std::vector<Place> reads, writes, scratch, orders;
-    std::vector<Place> written_gradients;
-    std::vector<GradientPlace> read_gradients;
-    std::vector<Use> uses;
-};
+using GradientPlace = GradientOf<Place>;
+using NodeCall = NodeCallOf<Place, ParameterId>;
 
 struct Step {
     enum class Kind : uint8_t {
@@ -75,7 +59,7 @@ struct Program {
 };
 
 // Assigns each storage except held ones to an offset in shared memory.
-Lodging share_memory(const Program& program);
+BufferAssignment share_memory(const Program& program);
 
 // Derives the program. The last node of the graph must be the loss. Throws an internal error, with names, for a graph
 // whose gradients cannot be derived. goes_back false: `backward` is empty, and values live until their last read in
