@@ -127,7 +127,7 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.forward_loss(batch_of(fixture_));
-    const Softcap cap = h.model.softcap();
+    const Softcap cap = h.model.description().head->softcap();
     for (int64_t row : {0, 17, 35}) {
         const Values logits = h.read(h.model.logits_of(row));
         const auto capped = [&](int64_t i) {

@@ -47,7 +47,7 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
                                 {.rules = rules, .memory = memory})),
       model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
-      tracker(model.table(), gradients, model.resting()),
+      tracker(model.table(), gradients, model.description().inactive),
       loss_(config.loss()),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
     model.track(&tracker);
@@ -90,7 +90,7 @@ void ModelHarness::upload(const HostBatch& batch) {
               .targets = batch.targets,
               .positions = batch.positions,
               .first_key = batch.first_key};
-    complete(ids, model.columns(),
+    complete(ids, model.description().columns(),
              {.sequence_length = model.shape().batch.sequence_length,
               .prefixes = std::make_shared<const std::vector<int32_t>>(prefixes)});
     model.put_batch(ids, loss_.numbers_at({}));

@@ -73,9 +73,9 @@ TEST(BatchTest, NgramsAreThoseOfTheModel) {
     const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
     Batch batch{
         .tokens = ids.tokens, .targets = ids.targets, .positions = ids.positions, .first_key = ids.first_key};
-    EXPECT_EQ(h.model.columns().size(), 4u + 2u);
+    EXPECT_EQ(h.model.description().columns().size(), 4u + 2u);
     EXPECT_THROW(h.model.put_batch(batch), Error);
-    complete(batch, h.model.columns(), {.sequence_length = kSequence});
+    complete(batch, h.model.description().columns(), {.sequence_length = kSequence});
     h.model.put_batch(batch);
     batch.columns.at("3-grams").pop_back();
     EXPECT_THROW(h.model.put_batch(batch), Error);

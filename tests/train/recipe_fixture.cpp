@@ -136,7 +136,7 @@ void RecipeTest::expect_gradients() {
         for (size_t t = 0; t < losses.size(); ++t)
             EXPECT_NEAR(losses[t], expected[t], tolerances_.token_loss * expected[t]) << "token " << t;
         for (const Parameter& p : h.table().all()) {
-            if (p.id == h.model.resting()) continue;
+            if (p.id == h.model.description().inactive) continue;
             const Values& gradient = fixture_.parameters.at(p.name).gradients.at(step);
             const Values error = difference_of(sketch_of(h.gradient(p), p.shape), gradient);
             EXPECT_LE(largest_of(error),

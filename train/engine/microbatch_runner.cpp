@@ -6,7 +6,7 @@ namespace speedrun {
 
 void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
     model.put_batch(batch, state_.config.model.loss().in_stage(point.stage).numbers_at(point));
-    for (const RowIds& rows : model.row_ids())
+    for (const RowIds& rows : model.description().row_ids)
         state_.reducer.see_rows(state_.table()[rows.table], rows.column.of(batch));
 }
 
@@ -17,7 +17,7 @@ Microbatch MicrobatchRunner::first_of(const RunStage& stage, int64_t step) const
     return {.step = step,
             .lr_factor = learning_rate_factor(schedule, step),
             .point = point,
-            .unused = state_.models[stage.model]->resting(),
+            .unused = state_.models[stage.model]->description().inactive,
             .first = true,
             .last = stage.microbatches == 1};
 }

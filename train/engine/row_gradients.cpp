@@ -72,7 +72,7 @@ class RowPass {
                                     {.documents = config.data.document_mask, .memory = config.memory})),
           model_(*models_.front()),
           gradients_(model_.table(), model_.parameters().layout(), runtime_),
-          tracker_(model_.table(), gradients_, model_.resting()),
+          tracker_(model_.table(), gradients_, model_.description().inactive),
           loss_sum_(runtime_.device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {
         model_.track(&tracker_);
     }
@@ -80,7 +80,7 @@ class RowPass {
     void load(const std::string& weights) { load_weights_file(weights, model_.table(), model_.parameters()); }
 
     RowGradients run(const TokenRow& row) {
-        const Batch batch = batch_of(config_, row, model_.columns());
+        const Batch batch = batch_of(config_, row, model_.description().columns());
         model_.put_batch(batch, config_.model.loss().numbers_at({}));
         RowGradients result;
         result.targets = batch.valid_targets;
@@ -95,7 +95,7 @@ class RowPass {
         add(result, "losses", {result.targets}, losses);
         double squares = 0;
         for (const Parameter& p : model_.table().all()) {
-            if (p.id == model_.resting()) continue;
+            if (p.id == model_.description().inactive) continue;
             const std::vector<float> gradient = read(gradients_.flat(p));
             for (const float g : gradient) squares += static_cast<double>(g) * static_cast<double>(g);
             add(result, p.name, p.shape, gradient);

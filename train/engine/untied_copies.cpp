@@ -38,14 +38,14 @@ void TrainState::check_copies() const {
 }
 
 void TrainState::copy_unused(const RunStage& stage) {
-    const ParameterId unused = models[stage.model]->resting();
+    const ParameterId unused = models[stage.model]->description().inactive;
     if (unused != kNoParameter) schedule.copy(table()[table()[unused].copy_of], table()[unused]);
 }
 
 void TrainState::refresh_copies_before(int64_t step) {
     const int64_t stage = config.schedule.stage_of(step);
     if (stage == 0 || step != config.schedule.first_step(stage)) return;
-    if (models[stage_of(step).model]->resting() == kNoParameter) refresh_copies();
+    if (models[stage_of(step).model]->description().inactive == kNoParameter) refresh_copies();
 }
 
 void TrainState::refresh_copies() {

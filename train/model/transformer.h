@@ -52,10 +52,8 @@ class Transformer {
     const ModelShape& shape() const { return derived_.shape; }
     int64_t tokens() const { return derived_.shape.batch.local_tokens(); }
     int64_t logit_rows() const { return derived_.logit_rows; }  // rows per chunk of the head's matmul
-    // Columns that a batch must have, see complete().
-    std::vector<Column> columns() const { return derived_.model.columns(); }
-    // Tables whose gradients ranks exchange as rows, each with a column that looks it up.
-    const std::vector<RowIds>& row_ids() const { return derived_.model.row_ids; }
+    // The graph with its inputs: columns() are those that a batch must have, see complete().
+    const ModelGraph& description() const { return derived_.model; }
     // Copies a completed batch to the graph's inputs, on the compute stream. loss_weights: one per row of targets
     // (LossConfig::numbers_at); empty for next-token loss. Waits until the staging memory is free. Throws an internal
     // error if the batch lacks a column or has another size.
@@ -79,9 +77,6 @@ class Transformer {
     Tensor logits_of(int64_t row);
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
-    // Parameter that the graph does not use, or kNoParameter.
-    ParameterId resting() const { return derived_.model.resting; }
-    const Softcap& softcap() const { return derived_.model.head->softcap(); }
     // FLOPs so far of forward passes that backward recomputed. Ops::flops() includes them; the model's own work does
     // not.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }

@@ -73,7 +73,7 @@ void HeadConfig::build(HeadLayer& layer) const {
             "head.weight", {w.vocabulary(), w.width()},
             {w.rule(init, layer.config.model_dim), "logits = W x; rows after the vocabulary are padding"});
         if (comes_apart()) model.table.set_copy_of(own, weight);
-        (tied() ? model.resting : weight) = own;
+        (tied() ? model.inactive : weight) = own;
     }
     model.losses = model.graph.value("losses", Element::f32, {w.tokens()}, Holder::model);
     const int64_t padded = layer.config.padded_vocab_size();
