@@ -24,7 +24,7 @@ constexpr const char* kConfig = R"({
 class CountingBatches final : public BatchSource {
   public:
     CountingBatches(const BatchConfig& shape, const Transformer& model)
-        : shape_(shape), columns_(model.columns()) {}
+        : shape_(shape), columns_(model.description().columns()) {}
     const Batch& next() override {
         batch_ = {};
         for (int64_t row = 0; row < shape_.microbatch_tokens; row += shape_.sequence_length) {
