@@ -2,18 +2,27 @@
 # Compares the models that two programs build for all shipped configs, without running a step: parameters (name, shape, types,
 # initial values, group), layer tables, memory, and the graph of every unit. On one rank, and split over the tensor and context
 # axes.
-# Usage: same_plans.sh [--cases PATTERN] OLD [NEW]
+# Usage: same_plans.sh [--cases PATTERN] [--old-configs FOLDER] [--rename SED] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*.tensor'; default: all
+#   --old-configs   the configs of OLD, if keys were renamed (default: configs)
+#   --rename   sed script for the texts of OLD, if names of parameters or values were changed
 # Takes about a minute. Meanings of parameters are text and may differ. Writes below build/same.
 # Exit: 0 all same, 1 something differs, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
-if [ "${1:-}" = --cases ] && [ $# -gt 1 ]; then
-    pattern=$2
+old_configs=configs
+rename=
+while [ $# -gt 1 ]; do
+    case $1 in
+    --cases) pattern=$2 ;;
+    --old-configs) old_configs=$2 ;;
+    --rename) rename=$2 ;;
+    *) break ;;
+    esac
     shift 2
-fi
+done
 case ${1:-} in '' | -*) sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_plans.sh >&2; exit 2 ;; esac
 work=build/same
 mkdir -p "$work"
@@ -40,13 +49,19 @@ total=0
 failed=0
 # same NAME CONFIG OPTION...
 same() {
-    label=$1
-    shift
+    label=$1 config=$2
+    shift 2
     # shellcheck disable=SC2254  # a pattern
     case $label in $pattern) ;; *) return 0 ;; esac
     total=$((total + 1))
-    plans old "$old" "$@"
-    plans new "$new" "$@"
+    plans old "$old" "$old_configs/${config##*/}" "$@"
+    plans new "$new" "$config" "$@"
+    if [ -n "$rename" ]; then
+        sed -i -e "$rename" "$work"/plans/old/*
+        for side in old new; do  # one word per line: the tables are wrapped by the length of names
+            tr -s ' \n' '\n' <"$work/plans/$side/tables.txt" >"$work/words" && mv "$work/words" "$work/plans/$side/tables.txt"
+        done
+    fi
     if difference=$(diff -r "$work/plans/old" "$work/plans/new"); then return; fi
     failed=$((failed + 1))
     echo "DIFFERENT  $label"

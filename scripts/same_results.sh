@@ -2,15 +2,19 @@
 # Shows that a code change affects no result. It trains a few steps of every shipped config, in every mode of precision,
 # activation checkpointing and strategy, with the programs of two commits. It compares losses, gradient norms, validation losses
 # and every file of weights and checkpoints, bitwise. Valid on one machine only: other machines sum in other orders.
-# Usage: same_results.sh [--cases PATTERN] OLD [NEW]
+# Usage: same_results.sh [--cases PATTERN] [--old-configs FOLDER] [--rename SED] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
+#   --old-configs   the configs of OLD, if keys were renamed (default: configs)
+#   --rename   sed script for the names of OLD's tensors; then tensors are compared, not files
 # Needs data/kjv (data/kjv/prepare.sh). Writes below build/same only. Takes about ten minutes on two cores, without builds.
 # A case that the old program refuses is new and no difference. Exit: 0 all same, 1 something differs or did not run, 2 bad
 # usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
+old_configs=configs
+rename=
 usage() {
     sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_results.sh >&2
     exit 2
@@ -18,6 +22,8 @@ usage() {
 while [ $# -gt 0 ]; do
     case $1 in
     --cases) [ $# -gt 1 ] || usage; pattern=$2; shift 2 ;;
+    --old-configs) [ $# -gt 1 ] || usage; old_configs=$2; shift 2 ;;
+    --rename) [ $# -gt 1 ] || usage; rename=$2; shift 2 ;;
     -*) usage ;;
     *) break ;;
     esac
@@ -52,8 +58,10 @@ same() {
     for side in old new; do
         rm -rf "${work:?}/$side"
         eval "program=\$$side"
+        folder=configs
+        [ $side = new ] || folder=$old_configs
         # shellcheck disable=SC2086,SC2154  # words, and eval's variable
-        $launch "$program" train "$case_config" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
+        $launch "$program" train "$folder/${case_config##*/}" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
             if [ $? -eq 2 ] && [ $side = old ]; then
                 echo "new        $case_name: the old program refuses the config"
                 unknown=$((unknown + 1))
@@ -64,15 +72,23 @@ same() {
             return 0
         }
     done
-    python3 - "$work" "$case_name" <<'COMPARE' || failed=$((failed + 1))
-import filecmp, json, pathlib, sys
-work, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+    python3 - "$work" "$case_name" "$rename" <<'COMPARE' || failed=$((failed + 1))
+import filecmp, json, pathlib, subprocess, sys
+work, name, rename = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def numbers(side):
     path = next((work / side).rglob("metrics.jsonl"))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [[row.get(key) for key in ("step", "loss", "grad_norm", "val_loss")] for row in rows]
 def tensors(side):
     return sorted((work / side).rglob("*.safetensors"))
+def content(path, script):
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(subprocess.run(["sed", "-e", script], input=data[8:end], stdout=subprocess.PIPE, check=True).stdout)
+    header.pop("__metadata__", None)
+    return {key: (t["dtype"], t["shape"], data[end + t["data_offsets"][0]:end + t["data_offsets"][1]]) for key, t in header.items()}
+def same_file(before, after):
+    return content(before, rename) == content(after, "") if rename else filecmp.cmp(before, after, shallow=False)
 old, new = numbers("old"), numbers("new")
 for before, after in zip(old, new):
     if before != after:
@@ -80,7 +96,7 @@ for before, after in zip(old, new):
 if not old or len(old) != len(new) or not tensors("old") or len(tensors("old")) != len(tensors("new")):
     sys.exit(f"DIFFERENT  {name}: {len(old)} and {len(new)} rows, {len(tensors('old'))} and {len(tensors('new'))} files")
 for before, after in zip(tensors("old"), tensors("new")):
-    if not filecmp.cmp(before, after, shallow=False):
+    if not same_file(before, after):
         sys.exit(f"DIFFERENT  {name}: {before.name}")
 print(f"same       {name}: {len(old)} rows, {len(tensors('old'))} files")
 COMPARE

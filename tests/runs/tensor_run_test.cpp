@@ -92,8 +92,8 @@ TEST_F(TensorRunTest, AnyMeshContinuesWhatHasWholeAttention) {
                 "attention": {"heads": 6, "window": "window", "exclude_own_value": {"network": "early", "start": 0.2},
                               "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
                 "at": {"0": {"attention": {"paired": true}},
-                       "2": {"attention": {"value_table": "values", "value_gate": {}, "add_to_values": [{"of": "input", "start": 0.1}]}}}},
-            "output": [{"type": "add", "table": "values", "start": 0.1}, {"type": "norm"}]})",
+                       "2": {"attention": {"value_table": "values", "value_gate": {}, "values": [{"of": "input", "scale": 0.1}]}}}},
+            "output": [{"type": "sum", "terms": [{"of": "stream"}, {"table": "values", "scale": 0.1}]}, {"type": "norm"}]})",
         R"(optimizers.groups=[{"params": ["blocks.*.attn.*.weight"], "type": "muon", "lr": 0.02, "normuon": true, "heads_per_matrix": 2},
                               {"params": ["*"], "lr": 0.003}])"};
     const auto settings = [&](const MeshCase& mesh) { return shared(mesh, newest); };

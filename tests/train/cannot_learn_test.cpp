@@ -62,6 +62,7 @@ TEST(CannotLearnTest, SaysWhatNeverHasAGradient) {
     const std::string zero = R"({"type": "constant", "value": 0})", at = "model.layers.each.";
     const std::string embed = "model.tables.embed.init=" + zero, values = "model.tables.values.init=" + zero;
     const std::string up = at + "mlp.init=" + zero, qkv = at + "attention.init=" + zero;
+    const std::string off = R"([{"of": "stream"}, {"of": "output", "scale": 0}])";
     const Case cases[] = {
         {"as modern models start", {}, 0, {}},
         {"zero queries, keys and values alone", {at + "attention.out_init.value=0.1", qkv}, 0, {}},
@@ -81,21 +82,22 @@ TEST(CannotLearnTest, SaysWhatNeverHasAGradient) {
          1,
          {"blocks.0.attn.qkv.weight", "blocks.0.attn.out.weight"}},
         {"a sublayer that is off, and gives nothing",
-         {at + "mlp.join.output=0", at + "attention.join.output=0"},
+         {at + "mlp.after=" + off, at + "attention.after=" + off},
          4,
          {"blocks.0.attn.out.weight", "blocks.0.attn.output_scale", "blocks.1.mlp.down.weight",
           "blocks.1.mlp.output_scale"}},
         {"one that is off, and gives something",
-         {at + "mlp.join.output=0", at + "mlp.down_init.value=0.1"},
+         {at + "mlp.after=" + off, at + "mlp.down_init.value=0.1"},
          0,
          {}},
-        {"a table without values that is injected by nothing",
-         {R"(model.tables.pairs={"rows": "ngrams"})", at + R"(mlp.join={"inject": [{"table": "pairs"}]})"},
+        {"a table of zeros with factors of zero",
+         {R"(model.tables.pairs={"rows": "ngrams"})",
+          at + R"(mlp.after=[{"of": "stream"}, {"of": "output"}, {"table": "pairs", "scale": 0}])"},
          1,
          {"pairs.weight", "blocks.0.mlp.pairs_scale", "blocks.1.mlp.pairs_scale"}},
-        {"and by something",
+        {"and with another factor",
          {R"(model.tables.pairs={"rows": "ngrams"})",
-          at + R"(mlp.join={"inject": [{"table": "pairs", "start": 0.1}]})"},
+          at + R"(mlp.after=[{"of": "stream"}, {"of": "output"}, {"table": "pairs", "scale": 0.1}])"},
          0,
          {}},
         {"no input, and a head", {embed, "model.head.init.value=0.1"}, 0, {}},

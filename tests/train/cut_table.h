@@ -15,13 +15,18 @@ inline ParameterTable cut_table(const TensorPart& part) {
             .dimension = dimension, .size = size / part.size, .parts = part.size, .stacked = stacked};
     };
     const Extent across{.dimension = width, .size = 5};
+    const auto counted = [](int64_t count) {
+        InitRule rule{.kind = Kind::elements};
+        for (int64_t i = 1; i <= count; ++i) rule.elements.push_back(static_cast<float>(i));
+        return rule;
+    };
     table.declare("qkv.weight", {cut(head_width, 18, 3), across}, {Kind::normal, 0.5f}, 3);
-    table.declare("qkv.bias", {cut(head_width, 18, 3)}, {Kind::first_element, 2});
+    table.declare("qkv.bias", {cut(head_width, 18, 3)}, counted(18));
     table.declare("out.weight", {across, cut(head_width, 6)}, {Kind::uniform, 0.25f});
     table.declare("norm.gain", {across}, {Kind::constant, 1});
     table.declare("up.weight", {cut(hidden, 12), across}, {Kind::uniform, 0.5f});
     table.declare("down.weight", {across, cut(hidden, 12)}, {Kind::normal, 2});
-    table.declare("mix", {{.dimension = numbers, .size = 3}}, {Kind::first_element, 3});
+    table.declare("mix", {{.dimension = numbers, .size = 3}}, counted(3));
     table.declare("position.weight", {{.dimension = positions, .size = 4}, across}, {Kind::normal, 1});
     // Replicated parameters sum their gradients over the tensor ranks where these process different tokens.
     for (const Parameter& p : table.all())

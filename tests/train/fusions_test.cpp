@@ -17,7 +17,7 @@ namespace fusions_test {
 
 using Names = std::vector<std::string>;
 
-// Three layers joined with learned factors, after a smear. Two of the layers have factors computed by a network.
+// Three layers with sums of learned factors, two of them with a number per token of a network, after a smear.
 struct Joined {
     explicit Joined(bool gain)
         : model(build_model(config(gain), {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8})),
@@ -30,8 +30,9 @@ struct Joined {
             "networks": {"late": {"input": "after 0"}},
             "input": [{"type": "table", "table": "embed"}, {"type": "smear"}, {"type": "norm"}],
             "layers": {"count": 3,
-                "each": {"attention": {"heads": 2, "join": {"inject": [{"network": "late"}]}}, "mlp": {"join": {}}},
-                "at": {"0": {"attention": {"join": {"inject": [{"start": 0.05}]}}}}},
+                "each": {"attention": {"heads": 2, "after": [{"of": "stream", "scale": 1}, {"of": "output", "scale": 1}, {"of": "first", "network": "late"}]},
+                         "mlp": {"after": [{"of": "stream", "scale": 1}, {"of": "output", "scale": 1}]}},
+                "at": {"0": {"attention": {"after": [{"of": "stream", "scale": 1}, {"of": "output", "scale": 1}, {"of": "first", "scale": 0.05}]}}}},
             "output": [{"type": "norm"}], "head": {}},
             "batch": {"sequence_length": 8, "microbatch_tokens": 8, "tokens_per_step": 8},
             "optimizers": {"groups": [{"params": ["*"]}]}})",
@@ -65,8 +66,8 @@ TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
     const Joined joined(false);
     const Names forward = joined.fused(joined.program.forward);
     EXPECT_EQ(forward,
-              (Names{"smeared: 0 0", "blocks.0.behind attn: 1 1", "blocks.1.behind attn: 2 2",
-                     "blocks.1.behind mlp: 2 3", "blocks.2.behind attn: 3 3", "blocks.2.behind mlp: 3 4"}));
+              (Names{"smeared: 0 0", "blocks.0.after attn: 1 1", "blocks.1.after attn: 2 2",
+                     "blocks.1.after mlp: 2 3", "blocks.2.after attn: 3 3", "blocks.2.after mlp: 3 4"}));
     Names backward = joined.fused(joined.program.backward);
     std::reverse(backward.begin(), backward.end());
     EXPECT_EQ(backward, Names(forward.begin() + 1, forward.end()));
@@ -76,8 +77,8 @@ TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
 TEST(FusionsTest, ANormWithAGainStaysInItsUnit) {
     const Joined joined(true);
     EXPECT_EQ(joined.fused(joined.program.forward),
-              (Names{"smeared: 0 0", "blocks.0.behind attn: 1 1", "blocks.1.behind attn: 2 2",
-                     "blocks.2.behind attn: 3 3"}));
+              (Names{"smeared: 0 0", "blocks.0.after attn: 1 1", "blocks.1.after attn: 2 2",
+                     "blocks.2.after attn: 3 3"}));
     EXPECT_EQ(joined.fused(joined.program.backward).size(), 3);
 }
 

@@ -28,10 +28,11 @@ const char* const kModel = R"({
   "windows": {"short": 8, "long": 32},
   "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
   "layers": {"count": 4,
-             "each": {"mix": {}, "attention": {"heads": 2, "window": "short"}, "mlp": {"ratio": 2}},
+             "each": {"enter": [{"terms": [{"of": "stream", "scale": 1, "name": "mix"}, {"of": "first", "scale": 0, "name": "mix"}]}],
+                      "attention": {"heads": 2, "window": "short"}, "mlp": {"ratio": 2}},
              "at": {"0": null, "1": {"attention": {"window": "long"}},
                     "2": {"attention": {"window": "long", "value_table": "values"}},
-                    "3": {"mix": null, "attention": null}}},
+                    "3": {"enter": [], "attention": null}}},
   "output": [{"type": "norm"}],
   "head": {"softcap": 30}
 })";
@@ -108,14 +109,14 @@ TEST(ModelParts, LayersAreWhatEachAndAtSay) {
     ASSERT_EQ(layers.size(), 4U);
     EXPECT_FALSE(layers[0]);
     for (const size_t i : {1U, 2U}) {
-        ASSERT_TRUE(layers[i] && layers[i]->attention && layers[i]->mix);
-        EXPECT_EQ(layers[i]->attention->heads, 2);  // per layer
+        ASSERT_TRUE(layers[i] && layers[i]->attention && layers[i]->enter.size() == 1);
+        EXPECT_EQ(layers[i]->attention->heads, 2);  // of each
         EXPECT_EQ(parts.window_of(*layers[i]->attention, 1), 32);
     }
     EXPECT_EQ(layers[1]->attention->value_table, "");
     EXPECT_EQ(layers[2]->attention->value_table, "values");
     ASSERT_TRUE(layers[3] && layers[3]->mlp);
-    EXPECT_FALSE(layers[3]->mix || layers[3]->attention);
+    EXPECT_FALSE(!layers[3]->enter.empty() || layers[3]->attention);
     EXPECT_EQ(layers[3]->mlp->ratio, 2);
     EXPECT_EQ(parts.num_layers(), 3);
 }
@@ -146,16 +147,18 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     Json model = Json::parse(kModel);
     model["input"] = {
         {{"type", "table"}, {"table", "embed"}}, {{"type", "smear"}, {"columns", 5}}, {{"type", "norm"}}};
-    model["skips"] = {{{"from", 1}, {"to", 3}}};
-    model["output"] = {{{"type", "backout"}, {"layer", 2}, {"start", 0.5}}, {{"type", "norm"}}};
+    model["layers"]["at"]["3"]["enter"] =
+        Json::parse(R"([{"terms": [{"of": "stream"}, {"of": "after 1", "gate": -1.5}]}])");
+    model["output"] = Json::parse(
+        R"([{"type": "sum", "terms": [{"of": "stream"}, {"of": "after 2", "constant": -1, "scale": 0.5}]}, {"type": "norm"}])");
     model["layers"]["at"]["1"]["attention"]["gate"] = {{"columns", 6}};
     const ModelGraph written = graph_of(config_of(model).model);
     const ParameterTable& table = written.table;
     EXPECT_EQ(table.find("smear.gate.weight").shape, (std::vector<int64_t>{1, 5}));
     EXPECT_EQ(table.find("smear.scale").init.value, 0);
     EXPECT_EQ(table.find("blocks.1.attn.gate.weight").shape, (std::vector<int64_t>{2, 6}));
-    EXPECT_EQ(table.find("blocks.3.skip").init.value, -1.5F);
-    EXPECT_EQ(table.find("backout.2").init.value, 0.5F);
+    EXPECT_EQ(table.find("blocks.3.enter.after_1_gate").init.value, -1.5F);
+    EXPECT_EQ(table.find("output.after_2_scale").init.value, 0.5F);
     const std::vector<Layer> layers = layer_table(written.graph);
     const auto of = [&](size_t layer) { return fmt::format("{}", fmt::join(layers[layer].nodes, "; ")); };
     EXPECT_EQ(of(0),
@@ -163,10 +166,8 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
               "token before; sum of embedding + c0 x gated row before; rmsnorm");
     EXPECT_NE(of(1).find("sigmoid gate 6 -> 2 of attn_norm"), std::string::npos) << of(1);
     EXPECT_NE(of(1).find("sum of attn.gate x attn_out; linear"), std::string::npos) << of(1);
-    EXPECT_NE(of(3).find("sum of output of block 2 + skip gate x output of block 1"), std::string::npos)
-        << of(3);
-    EXPECT_NE(of(4).find("sum of before the backout + -1 x c0 x output of block 2"), std::string::npos)
-        << of(4);
+    EXPECT_NE(of(3).find("sum of output of block 2 + gate x output of block 1"), std::string::npos) << of(3);
+    EXPECT_NE(of(4).find("sum of last + -1 x c0 x output of block 2"), std::string::npos) << of(4);
 }
 
 // All norms share one epsilon, including QK-norm. The default is not printed.
@@ -298,22 +299,14 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/input/0/type", "smear", "model.input[0]: begin with a table of tokens"},
         {"/input/0/table", "embet",
          "model.input[0].table: no table \"embet\" in model.tables, did you mean embed?"},
-        {"/input/1", {{"type", "backout"}}, "model.input[1]: backout is for model.output"},
         {"/input/1", {{"type", "table"}, {"table", "embed"}}, "\"embed\" is added twice"},
         {"/input/2", {{"type", "norm"}}, "model.input[2]: a second norm"},
         {"/output/1", {{"type", "norm"}}, "model.output[1]: a second norm"},
         {"/layers/each/attention/gate",
          {{"columns", 17}},
          "attention.gate.columns 17 exceeds model.model_dim 16"},
-        {"/input/1/type", "nrom",
-         "model.input[1].type: expected table | smear | norm | inject | backout | add, got \"nrom\""},
+        {"/input/1/type", "nrom", "model.input[1].type: expected table | smear | norm | sum, got \"nrom\""},
         {"/output/0/type", "smear", "model.output[0]: smear is for model.input"},
-        {"/output/0", {{"type", "backout"}, {"layer", 0}}, "model.output[0].layer 0: this layer is left out"},
-        {"/skips", {{{"from", 1}, {"to", 1}}}, "model.skips[0]: from 1 to 1 does not lead forward"},
-        {"/skips", {{{"from", 1}, {"to", 9}}}, "model.skips[0].to 9: there are layers 0 to 3"},
-        {"/skips",
-         {{{"from", 1}, {"to", 3}}, {{"from", 2}, {"to", 3}}},
-         "model.skips[0] leads there already"},
         {"/head/tied_to", "values", "table \"values\" is a value_table too"},
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
         {"/layers/each/attention/rotary",
@@ -350,42 +343,14 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/tables/grams",
          {{"rows", "ngrams"}, {"num_rows", 1}, {"hash", "products"}},
          "model.tables.grams.num_rows 1: hash products needs 2"},
-        {"/input/0/type", "inject", "model.input[0]: begin with a table of tokens"},
-        {"/input/1", {{"type", "inject"}, {"table", "embed"}}, "\"embed\" is in model.input as a table"},
-        {"/input/1",
-         {{"type", "inject"}, {"table", "emb"}},
-         "model.input[1].table: no table \"emb\" in model.tables"},
-        {"/output/0", {{"type", "inject"}}, "model.output[0]: inject is for model.input"},
-        {"/layers/each/attention/join", {{"inject", {{{"table", "values"}}}}}, "\"values\" is injected too"},
-        {"/layers/each/mlp/join", {{"inject", {{{"table", "value"}}}}}, "did you mean values?"},
-        {"/layers/each/mlp/join",
-         {{"inject", {Json::object(), Json::object()}}},
-         "model.layers, layer 1: mlp.join.inject[1].of: \"first\" is injected twice"},
-        {"/layers/each/mlp/join",
-         {{"inject", {{{"table", "first"}}}}},
-         "another factor is called first_scale"},
-        {"/layers/each/mlp/join",
-         {{"inject", Json(7, Json::object())}},
-         "mlp.join.inject: 7 are injected, at most 6 are possible"},
+        {"/input/0",
+         {{"type", "sum"}, {"terms", {{{"of", "stream"}}}}},
+         "model.input[0]: begin with a table of tokens"},
         {"/norms", {{"epsilon", 0}}, "model.norms.epsilon: 0 is outside [1e-20, 1]"},
     };
     for (const Refusal& refusal : refusals) {
         const std::string error = error_of(changed(refusal.pointer, refusal.value));
         EXPECT_NE(error.find(refusal.message), std::string::npos) << refusal.pointer << ": " << error;
-    }
-    for (const auto& [table, message] :
-         {std::pair(Json{{"rows", "ngrams"}, {"max_ngram", 3}},
-                    "has rows for up to 3-grams: one for each token or 2-gram"),
-          std::pair(Json{{"rows", "positions"}}, "has rows for positions: one for each token or 2-gram"),
-          std::pair(Json{{"rows", "ngrams"}},
-                    "model.input[3]: norm behind an inject, which the input ends with")}) {
-        Json model = changed("/tables/more", table);
-        model["input"] = {{{"type", "table"}, {"table", "embed"}},
-                          {{"type", "smear"}},
-                          {{"type", "inject"}, {"table", "more"}},
-                          {{"type", "norm"}}};
-        const std::string error = error_of(model);
-        EXPECT_NE(error.find(message), std::string::npos) << error;
     }
     Json two = changed("/tables/more", {{"rows", "ngrams"}});
     two["tables"]["again"] = {{"rows", "ngrams"}};

@@ -35,7 +35,7 @@ Config config_of(const Settings& settings = {}) {
                          "late": {"input": "after 1", "hidden": 7, "learned_scale": "gates"},
                          "joins": {"input": "input", "hidden": 3, "scale": 0.5}},
             "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
-                      {"type": "inject", "table": "more", "start": 0.3}],
+                      {"type": "sum", "terms": [{"of": "stream"}, {"table": "more", "scale": 0.3}]}],
             "layers": {
                 "count": 4,
                 "each": {"attention": {"heads": 2, "window": "0", "rotary": null, "qk_norm": false},
@@ -43,14 +43,13 @@ Config config_of(const Settings& settings = {}) {
                 "at": {"0": {"mlp": null, "attention": {
                                 "exclude_own_value": {"start": 0.2, "network": "early"},
                                 "gate": {"network": "early", "start": 0.25},
-                                "join": {"stream": 1.05, "output": 0.9,
-                                         "inject": [{"network": "early"},
-                                                    {"table": "more", "start": 0.05, "network": "early"}]}}},
-                       "1": {"attention": null, "mlp": {"join": {"network": "joins", "stream": 1.1}}},
+                                "after": [{"of": "stream", "scale": 1.05}, {"of": "output", "scale": 0.9}, {"of": "first", "network": "early"},
+                                          {"table": "more", "scale": 0.05, "network": "early"}]}},
+                       "1": {"attention": null, "mlp": {"after": [{"of": "stream", "scale": 1.1, "network": "joins"}, {"of": "output", "scale": 1, "network": "joins"}]}},
                        "2": {"attention": {"reads": "after 0", "exclude_own_value": {"network": "late"}, "gate": {"columns": 6},
                                            "compose_heads": {"keys": 4, "maps_start": 0.8, "output_start": 0.1, "network": "late"}}},
-                       "3": {"attention": null}}},
-            "skips": [{"from": 0, "to": 3, "start": -0.5, "network": "late", "network_start": 0.5}],
+                       "3": {"enter": [{"terms": [{"of": "stream"}, {"of": "after 0", "scale": 0.5, "network": "late", "gate": -0.5}]}],
+                             "attention": null}}},
             "output": [{"type": "norm"}],
             "head": {"softcap": 0}},
         "batch": {"sequence_length": 9, "microbatch_tokens": 18, "tokens_per_step": 18},
@@ -165,7 +164,7 @@ struct Twin {
         for (size_t t = 0; t < tokens; ++t) {
             x0.push_back(normed(row("embed", t)));
             x.push_back(x0.back());
-            add(x.back(), 1, number("inject.more"), row("more", t));
+            add(x.back(), 1, number("input.more_scale"), row("more", t));
             early.push_back(network("early", scale, x0.back()));
         }
         c0 = x;
@@ -198,7 +197,7 @@ struct Twin {
             gate(out, gates.data());
             add(x[t], 1, 1, product(p.at("blocks.2.attn.out.weight"), out));
             add(x[t], 1, 1, mlp("blocks.2.", x[t]));
-            add(x[t], 1, sigmoid(number("blocks.3.skip")) * late[t][0], skipped[t]);
+            add(x[t], 1, sigmoid(number("blocks.3.enter.after_0_gate")) * late[t][0], skipped[t]);
             add(x[t], 1, 1, mlp("blocks.3.", x[t]));
         }
         Values losses;
@@ -290,10 +289,11 @@ TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
     const std::string at =
         R"(model.layers.at={"0": {"mlp": null, "attention": {"exclude_own_value": {"start": 0.2},)";
     const std::string rest =
-        R"("join": {"stream": 1.05, "output": 0.9, "inject": [{}, {"table": "more", "start": 0.05}]}}},
-        "1": {"attention": null, "mlp": {"join": {"stream": 1.1}}},
+        R"("after": [{"of": "stream", "scale": 1.05}, {"of": "output", "scale": 0.9}, {"of": "first", "scale": 0},
+                     {"table": "more", "scale": 0.05}]}},
+        "1": {"attention": null, "mlp": {"after": [{"of": "stream", "scale": 1.1}, {"of": "output", "scale": 1}]}},
         "2": {"attention": {"reads": "after 0", "exclude_own_value": {}, "gate": {"columns": 6},
-                              "compose_heads": {"keys": 4, "maps_start": 0.8, "output_start": 0.1}}}, "3": {"attention": null}})";
+                              "compose_heads": {"keys": 4, "maps_start": 0.8, "output_start": 0.1}}}, "3": {"enter": [{"terms": [{"of": "stream"}, {"of": "after 0", "scale": 0.5, "network": "late", "gate": -0.5}]}], "attention": null}})";
     const std::string networks = R"(model.networks={"late": {"input": "after 1"}})";
     const Values with =
         losses({R"(model.networks={"early": {}, "late": {"input": "after 1"}, "joins": {"input": "input"}})",
@@ -311,7 +311,7 @@ TEST(NetworksTest, GivesNumbersInOrder) {
     EXPECT_EQ(numbers, (std::vector<std::string>{
                            "early blocks.0.attn.first_scale 1", "early blocks.0.attn.more_scale 1",
                            "joins blocks.1.mlp.stream_scale 1", "joins blocks.1.mlp.output_scale 1",
-                           "late blocks.3.skip_factor 1", "early blocks.0.attn.own_value 2",
+                           "late blocks.3.enter.after_0_scale 1", "early blocks.0.attn.own_value 2",
                            "early blocks.0.attn.gate 2", "late blocks.2.attn.own_value 2",
                            "late blocks.2.attn.composed_maps 2", "late blocks.2.attn.composed_output 2"}));
     const ParameterTable table = parameters_of(model, kSequence);
@@ -331,8 +331,9 @@ TEST(NetworksTest, GivesNumbersInOrder) {
          {"blocks.0.attn.own_value", "blocks.0.attn.gate.weight", "blocks.0.attn.first_scale",
           "blocks.1.mlp.stream_scale", "blocks.2.attn.composed_maps", "blocks.2.attn.composed_output"})
         EXPECT_FALSE(table.contains(gone)) << gone;
-    // Factors without a network remain learned parameters.
-    for (const char* there : {"blocks.0.attn.stream_scale", "blocks.2.attn.gate.weight", "blocks.3.skip"})
+    // Learned all the same: what names no network.
+    for (const char* there :
+         {"blocks.0.attn.stream_scale", "blocks.2.attn.gate.weight", "blocks.3.enter.after_0_gate"})
         EXPECT_TRUE(table.contains(there)) << there;
 }
 
@@ -365,8 +366,6 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
         "model.networks.late.scale 0.2: it shares the learned \"gates\" with \"early\", whose scale is 0.1");
     expect_refused({at + "2.attention.gate.start=0.25"},
                    "attention.gate.start 0.25: a sigmoid gate starts at 0.5; name a network");
-    expect_refused({R"(model.skips=[{"from": 0, "to": 3, "network_start": 0.5}])"},
-                   "model.skips[0].network_start 0.5: no network computes that factor");
     expect_refused({at + "0.attention.heads=24", at + "0.attention.gate.network=early",
                     at + "2.attention.exclude_own_value.network=early", at + "2.attention.heads=24"},
                    "numbers are asked of it, at most 64 are possible");
@@ -391,7 +390,7 @@ TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
     EXPECT_EQ(norms({both}), 3) << "one is for the layer with heads that tensor ranks cannot split";
     EXPECT_EQ(norms({both, divided, "model.norms.gain=true"}), 3);
     expect_refused({"model.layers.at.2.attention.reads=after 2"},
-                   "layer 2: attention.reads \"after 2\": what layer 2 gives is not there in layer 2 yet");
+                   "layer 2: attention.reads \"after 2\": layer 2 precedes this place");
     expect_refused({"model.layers.at.2.attention.reads=after 7"}, "there are layers 0 to 3");
     expect_refused({"model.layers.at.2.attention.reads=7"}, "\"7\" is no place of the stream");
 }

@@ -86,7 +86,8 @@ TEST_P(Record89ItemTest, HasTheTwinsLossesAndGradients) {
         const Values gradient = parameters.at(p.name).at("gradient");
         EXPECT_GT(largest_of(gradient), 0) << p.name;
         const Values error = difference_of(sketch_of(h.gradient(p), p.shape), gradient);
-        const bool of_stream = p.name.ends_with("_scale") || p.name.ends_with(".skip");
+        const bool of_stream =
+            p.name.ends_with("_scale") || p.name.ends_with("_gain") || p.name.ends_with(".skip");
         EXPECT_LE(largest_of(error),
                   (of_stream ? kAlone.stream_gradient : kAlone.gradient) * largest_of(gradient))
             << p.name;

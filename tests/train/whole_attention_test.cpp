@@ -26,11 +26,11 @@ constexpr const char* kReads =
 TEST(WholeAttentionTest, IsWhatMixesHeadsOrReadsWholeRows) {
     const WholeAttention whole = whole_attention(parts_of(
         R"({"0": {"attention": {"paired": true}}, "2": {"attention": {"paired": true}},
-            "3": {"attention": {"compose_heads": {}, "add_to_values": [{"of": "input"}], "value_table": "a", "value_gate": {}}},
+            "3": {"attention": {"compose_heads": {}, "values": [{"of": "input", "scale": 0}], "value_table": "a", "value_gate": {}}},
             "4": {"attention": {"key_offset": true, "rotary": {"fraction": 0.5}, "exclude_own_value": {}, "reads": "after 1"}},
             "5": {"attention": {"value_table": "b"}}})"));
     EXPECT_EQ(whole.describe(),
-              "attention of layers 0, 2 (paired), 3 (compose_heads, value_gate, add_to_values), table a");
+              "attention of layers 0, 2 (paired), 3 (compose_heads, value_gate, values), table a");
 }
 
 TEST(WholeAttentionTest, NothingOfIt) {
@@ -55,7 +55,8 @@ TEST(WholeAttentionTest, AllThatReadATableAreWholeIfOneIs) {
 
 TEST(WholeAttentionTest, RowsThatTheOutputAddsAreWhole) {
     const WholeAttention whole = whole_attention(parts_of(
-        fmt::format("{{{}}}", kReads), R"([{"type": "add", "table": "b", "start": 0.1}, {"type": "norm"}])"));
+        fmt::format("{{{}}}", kReads),
+        R"([{"type": "sum", "terms": [{"of": "stream"}, {"table": "b", "scale": 0.1}]}, {"type": "norm"}])"));
     EXPECT_EQ(whole.describe(), "attention of layers 4, 5 (rows of b), table b");
 }
 

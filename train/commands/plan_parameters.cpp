@@ -18,8 +18,6 @@ std::string init_text(const InitRule& init) {
     switch (init.kind) {
         case InitRule::Kind::constant:
             return fmt::format("{:g}", init.value);
-        case InitRule::Kind::first_element:
-            return fmt::format("{:g}, then 0", init.value);
         case InitRule::Kind::elements: {
             const auto [least, most] = std::minmax_element(init.elements.begin(), init.elements.end());
             return fmt::format("{:g} to {:g}", *least, *most);

@@ -22,11 +22,15 @@ class InitialZeros {
         std::vector<std::string> found;
         const auto layers = parts_.layers.resolved();
         const bool first = !input_is_zero();  // is x0 anything but zero?
-        bool stream = first || is_injected(parts_.input);
+        bool stream = first;
+        for (const StreamPartConfig& part : parts_.input)
+            if (part.type == StreamPart::sum) stream = is_nonzero(part.terms, {first, stream, false});
         find_unread(layers, found);
         for (size_t i = 0; i < layers.size(); ++i) {
             if (!layers[i]) continue;
             const std::string key = fmt::format("model.layers, layer {}: ", i);
+            for (const SumConfig& sum : layers[i]->enter)
+                stream = is_nonzero(sum.terms, {first, stream, false});
             if (const auto& attention = layers[i]->attention) {
                 const bool no_values = values_are_zero(*attention, stream),
                            no_output = zero(attention->out_init);
@@ -35,9 +39,9 @@ class InitialZeros {
                         key +
                         "attention's values and its out_init are zero at the start, so that both stay zero: "
                         "give init, or out_init, a value");
-                else if (is_off(attention->join) && (values_are_zero(*attention, true) || no_output))
+                else if (is_off(attention->after) && (values_are_zero(*attention, true) || no_output))
                     found.push_back(off(key + "attention", no_output ? "out_init" : "values"));
-                stream = joined(attention->join, {first, stream, !no_values && !no_output});
+                stream = is_nonzero(attention->after, {first, stream, !no_values && !no_output});
             }
             if (const auto& mlp = layers[i]->mlp) {
                 // relu(x)² has no slope at 0, so that such an MLP waits for no second matrix.
@@ -47,9 +51,9 @@ class InitialZeros {
                     found.push_back(fmt::format(
                         "{}mlp's init is zero, and {}, so that both matrices stay as they are: give init a value",
                         key, flat ? "relu_squared has no slope at zero" : "so is its down_init"));
-                else if (is_off(mlp->join) && (zero(mlp->init) || no_output))
+                else if (is_off(mlp->after) && (zero(mlp->init) || no_output))
                     found.push_back(off(key + "mlp", no_output ? "down_init" : "init"));
-                stream = joined(mlp->join, {first, stream, stream && !zero(mlp->init) && !no_output});
+                stream = is_nonzero(mlp->after, {first, stream, stream && !zero(mlp->init) && !no_output});
             }
         }
         for (const auto& [name, network] : parts_.networks)
@@ -67,50 +71,43 @@ class InitialZeros {
     }
 
   private:
-    static bool is_off(const std::optional<JoinConfig>& join) { return join && join->output == 0; }
+    static bool is_off(const std::vector<SumTerm>& after) {
+        return std::any_of(after.begin(), after.end(), [](const SumTerm& term) {
+            return term.of == SumTerm::kOutput && term.initial_factor() == 0;
+        });
+    }
     static std::string off(const std::string& what, const char* other) {
         return fmt::format(
-            "{}.join.output and its {} are zero at the start, so that both stay zero: give one of them a value",
+            "{}.after: the factor of output and {} are zero at the start, so that both stay zero: give one of them a value",
             what, other);
     }
-    // What is anything but zero.
     struct NonZero {
         bool first, stream, output;
     };
-    bool joined(const std::optional<JoinConfig>& join, const NonZero& x) const {
-        if (!join) return x.stream || x.output;
-        return (x.stream && join->stream != 0) || (x.output && join->output != 0) ||
-               std::any_of(join->inject.begin(), join->inject.end(), [&](const InjectedConfig& injected) {
-                   return injected.start != 0 &&
-                          (injected.table.empty() ? injected.of != InjectedConfig::kFirst || x.first
-                                                  : !table_is_zero(injected.table));
-               });
-    }
-    bool is_injected(const std::vector<StreamPartConfig>& parts) const {
-        return std::any_of(parts.begin(), parts.end(), [&](const StreamPartConfig& part) {
-            return part.type == StreamPart::inject && part.start != 0 && !table_is_zero(part.table);
+    bool is_nonzero(const std::vector<SumTerm>& sum, const NonZero& x) const {
+        if (sum.empty()) return x.stream || x.output;
+        return std::any_of(sum.begin(), sum.end(), [&](const SumTerm& term) {
+            if (term.initial_factor() == 0) return false;
+            if (!term.table.empty()) return !table_is_zero(term.table);
+            if (term.of == SumTerm::kStream) return x.stream;
+            if (term.of == SumTerm::kOutput) return x.output;
+            return term.of != "first" || x.first;
         });
     }
-    // Tables of zeros that are injected by factors of zero alone.
+    // Tables of zeros in sums with factors of zero alone.
     void find_unread(const std::vector<std::optional<LayerConfig>>& layers,
                      std::vector<std::string>& found) const {
         std::map<std::string, bool> read;
-        for (const StreamPartConfig& part : parts_.input)
-            if (part.type == StreamPart::inject) read[part.table] |= part.start != 0;
-        const auto note = [&](const InjectedConfig& injected) {
-            if (!injected.table.empty()) read[injected.table] |= injected.start != 0;
-        };
-        for (const auto& layer : layers) {
-            if (!layer) continue;
-            for (const InjectedConfig* const injected : layer->injected()) note(*injected);
-        }
-        for (const StreamPartConfig& part : parts_.output)
-            if (part.type == StreamPart::add && !is_value_table(layers, part.table)) note(added_by(part));
+        for (const Sum& sum : sums_of(parts_))
+            for (const SumTerm& term : sum.terms)
+                if (!term.table.empty() &&
+                    (sum.slot != SumSlot::output || !is_value_table(layers, term.table)))
+                    read[term.table] |= term.initial_factor() != 0;
         for (const auto& [table, is_read] : read)
             if (!is_read && table_is_zero(table) && table != parts_.head.tied_to)
                 found.push_back(fmt::format(
-                    "model.tables.{} is zero at the start, and so is every factor that it is injected with, so that they "
-                    "stay zero: give the table's init, or a start, a value",
+                    "model.tables.{} is zero at the start, and so is its factor in every sum, so that they stay zero: give the table's "
+                    "init, or a scale, a value",
                     table));
     }
     static bool is_value_table(const std::vector<std::optional<LayerConfig>>& layers,

@@ -13,9 +13,9 @@ namespace speedrun {
 // - all tables of model.input, without which the stream is zero at the head, and the head's matrix or table;
 // - the two matrices of an MLP, whose activations are zero at zero (relu_squared: the first alone, since it is flat there);
 // - the output matrix of attention, and all that its values are made of;
-// - a sublayer's factor in its join, and one of its matrices;
+// - the factor of a sublayer's output in its sum, and one of its matrices;
 // - both matrices of a network;
-// - a table, and every factor that it is injected with.
+// - a table, and its factor in every sum.
 // Empty: everything can learn, as far as initial values go.
 std::vector<std::string> parts_that_cannot_learn(const ModelConfig& model);
 

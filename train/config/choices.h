@@ -55,11 +55,12 @@ template <>
 inline constexpr Word<InitKind> kWords<InitKind>[] = {
     {"constant", InitKind::constant}, {"normal", InitKind::normal}, {"uniform", InitKind::uniform}};
 
-enum class StreamPart : uint8_t { table, smear, norm, inject, backout, add };
+enum class StreamPart : uint8_t { table, smear, norm, sum };
 template <>
-inline constexpr Word<StreamPart> kWords<StreamPart>[] = {
-    {"table", StreamPart::table},   {"smear", StreamPart::smear},     {"norm", StreamPart::norm},
-    {"inject", StreamPart::inject}, {"backout", StreamPart::backout}, {"add", StreamPart::add}};
+inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::table},
+                                                          {"smear", StreamPart::smear},
+                                                          {"norm", StreamPart::norm},
+                                                          {"sum", StreamPart::sum}};
 
 // What the scale of an 8-bit operand is.
 enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };

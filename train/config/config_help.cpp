@@ -29,6 +29,9 @@ class OptionLister final : public FieldVisitor {
 
     void field(const char* name, int64_t& value, const char* doc, Limits) override { add(name, value, doc); }
     void field(const char* name, double& value, const char* doc, Limits) override { add(name, value, doc); }
+    void field(const char* name, std::optional<double>& value, const char* doc, Limits) override {
+        add(name, value ? nlohmann::json(*value) : nlohmann::json(), doc);
+    }
     void field(const char* name, bool& value, const char* doc) override { add(name, value, doc); }
     void field(const char* name, std::string& value, const char* doc) override { add(name, value, doc); }
     void field(const char* name, std::vector<int64_t>& value, const char* doc, Limits) override {

@@ -15,6 +15,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostConfigBytes = size_t{16} << 20, kMostConfigKeys = 10'000;
 
+Json json_of(const std::optional<double>& value) {
+    return value ? Json(*value) : Json();
+}
+
 template <class T>
 Json json_of(const Scheduled<T>& value) {
     if (value.is_number()) return value.entries().front().from;
@@ -36,6 +40,9 @@ class Writer final : public FieldVisitor {
 
     void field(const char* name, int64_t& value, const char*, Limits) override { json[name] = value; }
     void field(const char* name, double& value, const char*, Limits) override { json[name] = value; }
+    void field(const char* name, std::optional<double>& value, const char*, Limits) override {
+        json[name] = json_of(value);
+    }
     void field(const char* name, Scheduled<int64_t>& value, const char*, Limits) override {
         json[name] = json_of(value);
     }

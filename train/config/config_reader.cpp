@@ -36,6 +36,12 @@ class Reader final : public FieldVisitor {
     void field(const char* name, double& value, const char* doc, Limits limits) override {
         if (const Json* json = find(name)) number(name, *json, value, {doc, limits});
     }
+    void field(const char* name, std::optional<double>& value, const char* doc, Limits limits) override {
+        const Json* json = find(name);
+        if (!json) return;
+        value = json->is_null() ? std::nullopt : std::optional<double>(0);
+        if (value) number(name, *json, *value, {doc, limits});
+    }
     void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits) override {
         if (const Json* json = find(name)) scheduled(name, *json, value, {doc, limits});
     }

@@ -37,6 +37,9 @@ class SchemaWriter final : public FieldVisitor {
     void field(const char* name, double& value, const char* doc, Limits limits) override {
         add(name, {{"type", "number"}}, doc, plain(value), limits);
     }
+    void field(const char* name, std::optional<double>& value, const char* doc, Limits limits) override {
+        add(name, {{"type", {"number", "null"}}}, doc, value ? plain(*value) : Json(), limits);
+    }
     void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits) override {
         add(name, scheduled(bounded({{"type", "integer"}}, limits)), doc, value.in(0).from);
     }

@@ -28,14 +28,14 @@ constexpr Replacement kReplacements[] = {
     {"window", "model.layers.each.attention.window"},
     {"zero_init_projections", "out_init, down_init and head.init"},
     {"norm_embedding", "{\"type\": \"norm\"} in model.input"},
-    {"mix_first_embedding", "model.layers.each.mix"},
+    {"mix_first_embedding", "a sum in model.layers.each.enter"},
     {"value_embeddings", "attention.value_table in model.layers.at"},
     {"max_ngram", "a table of ngrams in model.tables"},
     {"ngram_rows", "num_rows of a table of ngrams"},
     {"init_from", "nothing: a GPT-2 of the transformers library is preset gpt2"},
 };
 constexpr const char* kPartKeys[] = {"tables", "windows", "networks", "norms", "input",
-                                     "layers", "skips",   "output",   "head",  "loss"};
+                                     "layers", "output",  "head",     "loss"};
 
 // Fields of both.
 constexpr const char* kModelDim = "width of the residual stream, a multiple of the number of heads";
@@ -106,7 +106,7 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.choice(
         "preset", preset,
         "family that sets the switches below; keys given beside it win; none: the model is spelled out "
-        "by tables, networks, input, layers, skips, output, head and loss (speedrun plan --spell-out shows a preset so)");
+        "by tables, networks, input, layers, output, head and loss (speedrun plan --spell-out shows a preset so)");
     if (preset != Family::none || v.wants_all()) switch_fields(v);
     if (preset != Family::none && !v.wants_all()) {
         for (const char* key : kPartKeys)

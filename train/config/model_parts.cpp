@@ -8,17 +8,6 @@
 
 namespace speedrun {
 
-namespace {
-
-template <class T>
-void list_of(FieldVisitor& v, const char* name, const char* doc, std::vector<T>& values) {
-    v.list(
-        name, doc, values.size(), [&](size_t n) { values.assign(n, T{}); },
-        [&](size_t i, FieldVisitor& inner) { values[i].fields(inner); });
-}
-
-}  // namespace
-
 void InitConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "distribution of the initial values");
     v.field("value", value, "constant: each value; normal, uniform: the standard deviation", {-1e6, 1e6});
@@ -80,22 +69,36 @@ void NormConfig::fields(FieldVisitor& v) {
         {1e-20, 1});
 }
 
+void NetworkConfig::fields(FieldVisitor& v) {
+    v.field(
+        "input", input,
+        "input of each token: \"first\" (x0, the output of model.input before its sums), \"input\" (the input of the first "
+        "layer) or \"after 3\" (the output of layer 3)");
+    v.field("hidden", hidden, "width between its two matrices", {1, kMaxNarrow});
+    v.section("init", "its first matrix at the start; the second is zero",
+              [this](FieldVisitor& s) { init.fields(s); });
+    v.field("scale", scale, "what it computes is multiplied by this", {1e-6, 1e6});
+    v.field("learned_scale", learned_scale,
+            "a name makes the scale a learned number (networks.NAME), which networks of the same name share");
+}
+
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice(
         "type", type,
-        "table: add the rows of a table; smear: add the row of the token before, times a learned factor "
-        "and a gate; norm: normalise; inject: behind all others, add the rows of a table times a learned factor to "
-        "what enters the first layer, but not to what mixes and joins call x0; add: add a place of the stream, or the rows "
-        "of a table of tokens, times a factor that is learned or a network's; backout: take away what an earlier layer gave, times a learned "
-        "factor");
-    v.field("table", table, "table, inject, add: its name");
-    v.field("of", of,
-            "add: \"after 3\" (what layer 3 gave), \"input\" or \"first\", where no table is named");
-    v.field("network", network,
-            "inject, add: network of model.networks that computes the factor; empty: none does");
-    v.field("layer", layer, "backout: number of the layer", {0, 1000});
-    v.field("start", start, "smear, inject, backout, add: the factor at the start", {-1e6, 1e6});
-    v.field("columns", columns, "smear: first columns of the row that its gate reads", {1, kMaxNarrow});
+        "table: add the rows of a table; smear: add the row of the token before, times a learned factor and a gate; norm: "
+        "normalise; sum: the stream becomes the sum of the terms. Older types are sums: inject {\"type\": \"sum\", \"terms\": "
+        "[{\"of\": \"stream\"}, {\"table\": NAME, \"scale\": 0}]}, add and backout likewise with {\"of\": \"after 3\", "
+        "\"scale\": 0}. In model.input sums follow all other types, and x0 is the stream before them");
+    v.field("table", table, "table: name");
+    v.objects("terms", terms, "sum: its terms");
+    v.field("start", start, "smear: initial value of the factor", {-1e6, 1e6});
+    v.field("columns", columns, "smear: number of first columns of the row that the gate reads",
+            {1, kMaxNarrow});
+    constexpr const char* kInTerms =
+        "{\"type\": \"sum\", \"terms\": [{\"of\": \"after 3\", \"network\": NAME}]}";
+    v.retired("of", {"\"\"", kInTerms});
+    v.retired("network", {"\"\"", kInTerms});
+    v.retired("layer", {"0", kInTerms});
 }
 
 void AttentionConfig::fields(FieldVisitor& v) {
@@ -114,21 +117,22 @@ void AttentionConfig::fields(FieldVisitor& v) {
         "value_scale", value_scale,
         "v is multiplied by a learned factor without a value_table, and with a value_gate; else with a table it has that "
         "anyway");
-    list_of(v, "add_to_values",
-            "what is added to v as well, each times a learned factor; of: \"stream\" is what enters "
-            "attention, not normed",
-            add_to_values);
+    v.objects("values", values, "added to v; \"stream\" is the stream before attention, not normed");
+    v.retired("add_to_values", {"[]", "\"values\": [{\"of\": \"input\", \"scale\": 0}]"});
     parts.fields(v);
     init_field(v, "init", init, "matrix of q, k and v at the start");
     init_field(v, "out_init", out_init, "output matrix at the start");
-    v.field("out_scale", out_scale,
-            "a learned factor of the output matrix at the start, beside that of the join; 0: there is none",
-            {-1e6, 1e6});
-    v.optional("join", join, kJoinHelp);
+    v.objects("after", after, kAfterHelp);
+    v.retired("out_scale",
+              {"0.0", "gain of a term of after: {\"of\": \"output\", \"scale\": 1, \"gain\": 1}"});
+    v.retired("join", kJoinRetired);
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
-    v.optional("mix", mix, "begin from a*x + b*x0 with learned a, b; x0: what entered the first layer");
+    v.objects("enter", enter, "sums before attention, each of the stream that the one before it wrote");
+    v.retired("mix", {"null",
+                      "\"enter\": [{\"terms\": [{\"of\": \"stream\", \"scale\": 1, \"name\": \"mix\"}, "
+                      "{\"of\": \"first\", \"scale\": 0, \"name\": \"mix\"}]}]"});
     v.optional("attention", attention, "added to the stream: attention of the normed stream; null: none");
     v.optional("mlp", mlp, "then added: MLP of the normed stream; null: none");
 }
@@ -174,11 +178,13 @@ void ModelParts::fields(FieldVisitor& v) {
                   });
               });
     v.section("norms", "the norms of the stream", [this](FieldVisitor& s) { norms.fields(s); });
-    list_of(v, "input",
-            "what makes the rows that enter the first layer, in order; begins with a table of tokens", input);
+    v.objects("input", input,
+              "operations on the rows before the first layer, in order; the first is a table of tokens");
     v.section("layers", "the layers", [this](FieldVisitor& s) { layers.fields(s); });
-    list_of(v, "skips", "connections past layers", skips);
-    list_of(v, "output", "what happens behind the last layer, in order", output);
+    v.objects("output", output, "operations after the last layer, in order");
+    v.retired("skips", {"[]",
+                        "a sum of the later layer, \"enter\": [{\"terms\": [{\"of\": \"stream\"}, "
+                        "{\"of\": \"after 3\", \"gate\": -1.5}]}]"});
     v.section("head", "logits", [this](FieldVisitor& s) { head.fields(s); });
     v.section("loss", "cross entropy", [this](FieldVisitor& s) { loss.fields(s); });
 }

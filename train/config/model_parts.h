@@ -14,11 +14,11 @@
 #include "kernels/ops/loss.h"
 #include "train/config/attention_part.h"
 #include "train/config/choices.h"
-#include "train/config/joins.h"
 #include "train/fields/field_visitor.h"
 #include "train/model/parts/head.h"
 #include "train/model/parts/loss.h"
 #include "train/model/parts/mlp.h"
+#include "train/model/parts/sum.h"
 
 namespace speedrun {
 
@@ -56,17 +56,12 @@ struct NetworkConfig {
 // One part of what happens to the rows before the first layer, or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
-    std::string table = {};    // table, inject, add: whose rows are added
-    std::string of = {};       // add: a place of the stream (stream_place), where no table is named
-    std::string network = {};  // add: that computes the factor
-    int64_t layer = 0;         // backout: whose output is taken away
-    double start = 0;          // smear, inject, backout, add: the learned factor
-    int64_t columns = 12;      // smear: that its gate reads
+    std::string table = {};           // table
+    std::vector<SumTerm> terms = {};  // sum: the new stream
+    double start = 0;                 // smear: initial value of the learned factor
+    int64_t columns = 12;             // smear: input columns of the gate
     void fields(FieldVisitor& v);
 };
-
-// What an `add` of model.output adds.
-InjectedConfig added_by(const StreamPartConfig& part);
 
 // x + O·attention(norm(x)), or of another place of the stream.
 struct AttentionConfig {
@@ -80,23 +75,19 @@ struct AttentionConfig {
     std::string value_table = {};
     double value_start = kValueStart;
     bool value_scale = false;
-    std::vector<InjectedConfig> add_to_values = {};
+    std::vector<SumTerm> values = {};  // added to v
     AttentionParts parts = {};
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
     InitConfig out_init = {};
-    double out_scale = 0;
-    std::optional<JoinConfig> join = {};
+    std::vector<SumTerm> after = {};  // empty: stream + output
     void fields(FieldVisitor& v);
-    // Throws a usage error for a factor of the output without a join.
-    void check_factors(const std::string& key) const;
 };
 
 struct LayerConfig {
-    std::optional<MixConfig> mix = {};
+    std::vector<SumConfig> enter = {};  // one after the other
     std::optional<AttentionConfig> attention = AttentionConfig{};
     std::optional<MlpConfig> mlp = MlpConfig{};
-    bool empty() const { return !mix && !attention && !mlp; }
-    std::vector<const InjectedConfig*> injected() const;  // by mix, attention and MLP, in order
+    bool empty() const { return enter.empty() && !attention && !mlp; }
     void fields(FieldVisitor& v);
 };
 
@@ -123,7 +114,6 @@ struct ModelParts {
     NormConfig norms;
     std::vector<StreamPartConfig> input;
     LayersConfig layers;
-    std::vector<SkipConfig> skips;
     std::vector<StreamPartConfig> output;
     HeadConfig head;
     LossConfig loss;

@@ -6,7 +6,6 @@
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
-#include "train/config/injected_check.h"
 #include "train/config/model_parts.h"
 #include "train/config/network_numbers.h"
 #include "train/config/suggestion.h"
@@ -76,7 +75,7 @@ class TableUses {
     void expect_all_used() const {
         for (const auto& [name, table] : parts_.tables)
             if (!used_.count(name))
-                throw_usage("model.tables.{}: nothing reads it (model.input, attention.value_table, joins)",
+                throw_usage("model.tables.{}: nothing reads it (model.input, attention.value_table, sums)",
                             name);
     }
 
@@ -96,11 +95,13 @@ class PartsCheck {
         check_input();
         if (std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer.has_value(); }))
             throw_usage("model.layers: all {} are left out", layers_.size());
+        for (const Sum& sum : sums_of(parts_))
+            for (size_t i = 0; i < sum.terms.size(); ++i)
+                check_table(fmt::format("{}[{}].table", sum.key, i), sum, sum.terms[i].table);
         for (size_t i = 0; i < layers_.size(); ++i)
             if (layers_[i]) check_layer(*layers_[i], i);
-        for (size_t i = 0; i < parts_.skips.size(); ++i) check_skip(i);
         check_output();
-        check_injected_places(parts_);
+        check_sums(parts_);
         check_networks(parts_);
         parts_.loss.check();
         parts_.head.check(model_dim_);
@@ -120,8 +121,7 @@ class PartsCheck {
             if (name.empty() || name.size() > 60 || name.find_first_not_of(kNameLetters) != std::string::npos)
                 throw_usage("model.tables: \"{}\" is no name: letters, digits, _ and . are",
                             shown_key<nlohmann::json>(name));
-            for (const char* taken :
-                 {"blocks", "head", "smear", "inject", "backout", "skips", "final_norm", "networks"})
+            for (const char* taken : {"blocks", "head", "smear", "input", "output", "final_norm", "networks"})
                 if (name == taken || name.rfind(std::string(taken) + ".", 0) == 0)
                     throw_usage("model.tables.{}: parameters of that name belong to the model", name);
         }
@@ -143,20 +143,9 @@ class PartsCheck {
         for (size_t i = 0; i < parts_.input.size(); ++i) {
             const StreamPartConfig& part = parts_.input[i];
             const std::string key = fmt::format("model.input[{}]", i);
-            if (part.type == StreamPart::backout)
-                throw_usage("{}: backout is for model.output, no layer has run yet", key);
-            if (part.type == StreamPart::add)
-                throw_usage("{}: add is for model.output; here it is inject", key);
             if (part.type == StreamPart::smear) check_columns(key + ".columns", part.columns);
-            if (i > 0 && part.type != StreamPart::inject && parts_.input[i - 1].type == StreamPart::inject)
-                throw_usage("{}: {} behind an inject, which the input ends with", key, word_of(part.type));
-            if (part.type == StreamPart::inject && i > 0) {
-                check_injected(key + ".table", part.table);
-                for (size_t j = 0; j < i; ++j)
-                    if (parts_.input[j].type == StreamPart::inject && parts_.input[j].table == part.table)
-                        throw_usage("{}.table: \"{}\" is injected twice", key, part.table);
-                continue;
-            }
+            if (i > 0 && part.type != StreamPart::sum && parts_.input[i - 1].type == StreamPart::sum)
+                throw_usage("{}: {} after a sum: sums follow all other types", key, word_of(part.type));
             if (part.type != StreamPart::table) {
                 if (i == 0) throw_usage("{}: begin with a table of tokens", key);
                 continue;
@@ -181,41 +170,25 @@ class PartsCheck {
         if (ngrams > 1) throw_usage("model.tables: {} tables of ngrams, at most one is read", ngrams);
     }
 
-    // One row for each token, added to the stream in no other way.
-    void check_injected(const std::string& key, const std::string& name) {
+    // Tables of sums of the stream have one row per token and no other reader. Those of the output may be value tables.
+    void check_table(const std::string& key, const Sum& sum, const std::string& name) {
+        if (name.empty()) return;
+        if (sum.slot == SumSlot::output) return uses_.expect_tokens(key, name);
         const TableConfig& table = uses_.use(key, name);
         if (table.rows == TableRows::positions || (table.rows == TableRows::ngrams && table.max_ngram != 2))
-            throw_usage("{}: table \"{}\" has rows for {}: one for each token or 2-gram can be injected", key,
+            throw_usage("{}: table \"{}\" has rows for {}: a sum reads one for each token or 2-gram", key,
                         name,
                         table.rows == TableRows::positions ? std::string(word_of(table.rows))
                                                            : fmt::format("up to {}-grams", table.max_ngram));
         if (input_tables_.count(name))
             throw_usage("{}: \"{}\" is in model.input as a table, which adds it already", key, name);
-        if (value_tables_.count(name)) throw_usage("{}: \"{}\" is a value_table too", key, name);
-        injected_tables_.insert(name);
-    }
-
-    void check_join(const std::string& key, const std::optional<JoinConfig>& join) {
-        if (!join) return;
-        join->validate(key);
-        check_added(key + ".inject", join->inject);
-    }
-    void check_added(const std::string& key, const std::vector<InjectedConfig>& added) {
-        for (size_t i = 0; i < added.size(); ++i)
-            if (!added[i].table.empty()) check_injected(fmt::format("{}[{}].table", key, i), added[i].table);
+        summed_tables_.insert(name);
     }
 
     void check_layer(const LayerConfig& layer, size_t number) {
         const std::string key = fmt::format("model.layers, layer {}: ", number);
-        if (layer.mix) check_added(key + "mix.add", layer.mix->add);
-        if (layer.attention) {
-            check_attention(*layer.attention, number);
-            check_added(key + "attention.add_to_values", layer.attention->add_to_values);
-            check_join(key + "attention.join", layer.attention->join);
-        }
-        if (!layer.mlp) return;
-        check_join(key + "mlp.join", layer.mlp->join);
-        layer.mlp->check(key + "mlp", model_dim_);
+        if (layer.attention) check_attention(*layer.attention, number);
+        if (layer.mlp) layer.mlp->check(key + "mlp", model_dim_);
     }
 
     void check_attention(const AttentionConfig& attention, size_t layer) {
@@ -228,13 +201,12 @@ class PartsCheck {
         parts_.window_of(attention, static_cast<int64_t>(layer));
         if (!attention.reads.empty())
             earlier_place(key + ".reads", attention.reads, static_cast<int64_t>(layer), layers_);
-        attention.check_factors(key);
         if (attention.value_table.empty()) return;
         uses_.expect_tokens(key + ".value_table", attention.value_table);
         if (input_tables_.count(attention.value_table))
             throw_usage("{}.value_table: \"{}\" is in model.input too", key, attention.value_table);
-        if (injected_tables_.count(attention.value_table))
-            throw_usage("{}.value_table: \"{}\" is injected too", key, attention.value_table);
+        if (summed_tables_.count(attention.value_table))
+            throw_usage("{}.value_table: \"{}\" is a term of a sum too", key, attention.value_table);
         value_tables_.insert(attention.value_table);
     }
 
@@ -242,44 +214,12 @@ class PartsCheck {
         if (columns > model_dim_) throw_usage("{} {} exceeds model.model_dim {}", key, columns, model_dim_);
     }
 
-    void expect_layer(const std::string& key, int64_t layer) const {
-        if (layer >= static_cast<int64_t>(layers_.size()))
-            throw_usage("{} {}: there are layers 0 to {}", key, layer, layers_.size() - 1);
-        if (!layers_[static_cast<size_t>(layer)])
-            throw_usage("{} {}: this layer is left out (model.layers.at)", key, layer);
-    }
-
-    void check_skip(size_t i) const {
-        const SkipConfig& skip = parts_.skips[i];
-        const std::string key = fmt::format("model.skips[{}]", i);
-        expect_layer(key + ".from", skip.from);
-        expect_layer(key + ".to", skip.to);
-        if (skip.network.empty() && skip.network_start != SkipConfig{}.network_start)
-            throw_usage("{}.network_start {}: no network computes that factor: name one", key,
-                        skip.network_start);
-        if (skip.from >= skip.to)
-            throw_usage("{}: from {} to {} does not lead forward", key, skip.from, skip.to);
-        for (size_t j = 0; j < i; ++j)
-            if (parts_.skips[j].to == skip.to)
-                throw_usage("{}.to {}: model.skips[{}] leads there already", key, skip.to, j);
-    }
-
     void check_output() {
         expect_one("output", parts_.output, StreamPart::norm);
         for (size_t i = 0; i < parts_.output.size(); ++i) {
             const StreamPartConfig& part = parts_.output[i];
             const std::string key = fmt::format("model.output[{}]", i);
-            if (part.type == StreamPart::backout) {
-                expect_layer(key + ".layer", part.layer);
-                for (size_t j = 0; j < i; ++j)
-                    if (parts_.output[j].type == StreamPart::backout && parts_.output[j].layer == part.layer)
-                        throw_usage("{}.layer {}: model.output[{}] takes it away already", key, part.layer,
-                                    j);
-            }
-            if (part.type == StreamPart::add && !part.table.empty())
-                uses_.expect_tokens(key + ".table", part.table);
-            if (part.type == StreamPart::table || part.type == StreamPart::smear ||
-                part.type == StreamPart::inject)
+            if (part.type == StreamPart::table || part.type == StreamPart::smear)
                 throw_usage("{}: {} is for model.input", key, word_of(part.type));
         }
     }
@@ -288,7 +228,7 @@ class PartsCheck {
     const int64_t model_dim_;
     const std::vector<std::optional<LayerConfig>> layers_;
     TableUses uses_;
-    std::set<std::string> input_tables_, injected_tables_, value_tables_;
+    std::set<std::string> input_tables_, summed_tables_, value_tables_;
 };
 
 }  // namespace

@@ -17,26 +17,16 @@ constexpr const char* kNetworkLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 
 class NumbersOfNetworks {
   public:
-    explicit NumbersOfNetworks(const ModelParts& parts) : parts_(parts), whole_(whole_attention(parts)) {
-        note_input();
+    explicit NumbersOfNetworks(const ModelParts& parts) : whole_(whole_attention(parts)) {
         const auto layers = parts.layers.resolved();
-        for (layer_ = 0; layer_ < static_cast<int64_t>(layers.size()); ++layer_) {
-            const auto& layer = layers[static_cast<size_t>(layer_)];
-            if (!layer) continue;
-            key_ = fmt::format("model.layers, layer {}: ", layer_);
-            note_skips();
-            if (layer->mix) {
-                note(layer->mix->network, {"mix.stream_scale", key_ + "mix.network", layer->mix->start});
-                note_added("mix.", key_ + "mix.add", layer->mix->add);
-            }
-            if (layer->attention) note_attention(*layer->attention);
-            if (layer->mlp) note_join("mlp", layer->mlp->join);
-        }
-        for (size_t i = 0; i < parts.output.size(); ++i) {
-            if (parts.output[i].type != StreamPart::add) continue;
-            const InjectedConfig added = added_by(parts.output[i]);
-            note(added.network,
-                 {"output." + added.factor_name(), fmt::format("model.output[{}].network", i), added.start});
+        for (const Sum& sum : sums_of(parts)) {
+            layer_ = sum.layer;
+            prefix_ = sum.in_layer() ? fmt::format("blocks.{}.", layer_) : "";
+            if (sum.slot == SumSlot::values) note_parts(*layers[static_cast<size_t>(layer_)]->attention);
+            for (size_t i = 0; i < sum.terms.size(); ++i)
+                note(sum.terms[i].network, {.name = scale_name(sum.slot, sum.terms[i]),
+                                            .key = fmt::format("{}[{}].network", sum.key, i),
+                                            .start = sum.terms[i].scale.value_or(0)});
         }
         std::stable_partition(numbers_.begin(), numbers_.end(),
                               [](const NetworkNumbers& numbers) { return !numbers.by_heads; });
@@ -53,71 +43,37 @@ class NumbersOfNetworks {
     };
     void note(const std::string& network, const Asked& asked) {
         if (network.empty()) return;
-        numbers_.push_back(
-            {.network = network,
-             .name = of_a_layer(asked) ? fmt::format("blocks.{}.{}", layer_, asked.name) : asked.name,
-             .key = asked.key,
-             .layer = layer_,
-             .count = std::max<int64_t>({asked.heads, asked.count, 1}),
-             .start = asked.start,
-             .by_heads = asked.heads > 0,
-             .reader = asked.attention ? reader_in_attention() : Reader::stream});
+        numbers_.push_back({.network = network,
+                            .name = prefix_ + asked.name,
+                            .key = asked.key,
+                            .layer = layer_,
+                            .count = std::max<int64_t>({asked.heads, asked.count, 1}),
+                            .start = asked.start,
+                            .by_heads = asked.heads > 0,
+                            .reader = asked.attention ? reader_in_attention() : Reader::stream});
     }
     NetworkNumbers::Reader reader_in_attention() const {
         return whole_.layers.count(layer_) > 0 ? Reader::whole_attention : Reader::heads;
     }
-    static bool of_a_layer(const Asked& asked) {
-        return !asked.name.starts_with("output.") && !asked.name.starts_with("inject.");
-    }
-    void note_input() {
-        layer_ = StreamPlace::kInput;
-        for (size_t i = 0; i < parts_.input.size(); ++i)
-            if (const StreamPartConfig& part = parts_.input[i]; part.type == StreamPart::inject)
-                note(part.network,
-                     {"inject." + part.table, fmt::format("model.input[{}].network", i), part.start});
-    }
-    void note_skips() {
-        for (size_t i = 0; i < parts_.skips.size(); ++i) {
-            const SkipConfig& skip = parts_.skips[i];
-            if (skip.to == layer_)
-                note(skip.network,
-                     {"skip_factor", fmt::format("model.skips[{}].network", i), skip.network_start});
-        }
-    }
-    void note_attention(const AttentionConfig& attention) {
+    void note_parts(const AttentionConfig& attention) {
         std::vector<std::pair<std::string, TokenNumber>> numbers;  // with the key of their part
         for (const auto& [key, part] : attention.parts.all())
             for (const TokenNumber& number : part->numbers()) numbers.emplace_back(key, number);
         std::stable_sort(numbers.begin(), numbers.end(),
                          [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
         for (const auto& [key, number] : numbers)
-            note(number.network, {.name = number.name,
-                                  .key = key_ + "attention." + key + ".network",
-                                  .start = number.start,
-                                  .heads = number.by_heads ? attention.heads : 0,
-                                  .count = number.count,
-                                  .attention = true});
-        note_added("attn.value_", key_ + "attention.add_to_values", attention.add_to_values);
-        note_join("attn", attention.join);
-    }
-    void note_added(const std::string& prefix, const std::string& key,
-                    const std::vector<InjectedConfig>& added) {
-        for (size_t i = 0; i < added.size(); ++i)
-            note(added[i].network,
-                 {prefix + added[i].factor_name(), fmt::format("{}[{}].network", key, i), added[i].start});
-    }
-    void note_join(const std::string& sublayer, const std::optional<JoinConfig>& join) {
-        if (!join) return;
-        const std::string key = key_ + (sublayer == "attn" ? "attention" : sublayer) + ".join.";
-        note(join->network, {sublayer + ".stream_scale", key + "network", join->stream});
-        note(join->network, {sublayer + ".output_scale", key + "network", join->output});
-        note_added(sublayer + ".", key + "inject", join->inject);
+            note(number.network,
+                 {.name = number.name,
+                  .key = fmt::format("model.layers, layer {}: attention.{}.network", layer_, key),
+                  .start = number.start,
+                  .heads = number.by_heads ? attention.heads : 0,
+                  .count = number.count,
+                  .attention = true});
     }
 
-    const ModelParts& parts_;
     const WholeAttention whole_;
     int64_t layer_ = 0;
-    std::string key_;
+    std::string prefix_;  // of names
     std::vector<NetworkNumbers> numbers_;
 };
 
@@ -157,8 +113,8 @@ StreamPlace earlier_place(const std::string& key, const std::string& text, int64
     const StreamPlace place = stream_place(key, text);
     expect_layer(key, text, place, layers);
     if (place.after >= layer)
-        throw_usage("{} \"{}\": what layer {} gives is not there in layer {} yet", key, text, place.after,
-                    layer);
+        throw_usage("{} \"{}\": {} precedes this place", key, text,
+                    layer < 0 ? "model.input" : fmt::format("layer {}", layer));
     return place;
 }
 
@@ -187,7 +143,7 @@ void check_networks(const ModelParts& parts) {
         expect_layer(key + ".input", network.input, place, layers);
         if (counts[name] == 0)
             throw_usage(
-                "{}: nothing reads it: no key named network, of a layer, a skip, model.input or model.output, is \"{}\"",
+                "{}: nothing reads it: no key named network, of a layer, model.input or model.output, is \"{}\"",
                 key, name);
         if (counts[name] > kMaxNarrow)
             throw_usage(

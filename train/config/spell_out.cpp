@@ -78,7 +78,9 @@ class Speller {
                                           .bias = model_.biases,
                                           .init = inner(),
                                           .down_init = projection()}};
-        if (model_.mix_first_embedding) each.mix = MixConfig{};
+        if (model_.mix_first_embedding)
+            each.enter = {
+                {{{.of = "stream", .scale = 1, .name = "mix"}, {.of = "first", .scale = 0, .name = "mix"}}}};
         parts_.layers = {.count = model_.num_layers, .each = each};
         const int64_t first = model_.num_layers - model_.value_embeddings;
         for (int64_t i = 0; i < model_.value_embeddings; ++i) {

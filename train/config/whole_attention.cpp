@@ -16,7 +16,7 @@ std::string reason_of(const AttentionConfig& attention) {
     const auto add = [&](const std::string& name) { reason += (reason.empty() ? "" : ", ") + name; };
     for (const auto& [key, part] : attention.parts.all())
         if (part->needs_all_heads()) add(key);
-    if (!attention.add_to_values.empty()) add("add_to_values");
+    if (!attention.values.empty()) add("values");
     return reason;
 }
 
@@ -27,7 +27,8 @@ WholeAttention whole_attention(const ModelParts& parts) {
     const std::vector<std::optional<LayerConfig>> layers = parts.layers.resolved();
     std::set<std::string> added;
     for (const StreamPartConfig& part : parts.output)
-        if (part.type == StreamPart::add && !part.table.empty()) added.insert(part.table);
+        for (const SumTerm& term : part.terms)
+            if (!term.table.empty()) added.insert(term.table);
     // Through the tables it spreads from layer to layer, until none is new.
     for (bool found = true; found;) {
         found = false;

@@ -12,6 +12,9 @@ class TextWriter final : public FieldVisitor {
 
     void field(const char* name, int64_t& value, const char*, Limits) override { add(name, value); }
     void field(const char* name, double& value, const char*, Limits) override { add(name, value); }
+    void field(const char* name, std::optional<double>& value, const char*, Limits) override {
+        add(name, value ? fmt::format("{}", *value) : "null");
+    }
     void field(const char* name, Scheduled<int64_t>& value, const char*, Limits) override {
         add(name, entries(value));
     }

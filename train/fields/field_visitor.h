@@ -28,6 +28,9 @@ class FieldVisitor {
     virtual ~FieldVisitor() = default;
     virtual void field(const char* name, int64_t& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, double& value, const char* doc, Limits limits = {}) = 0;
+    // Null: none.
+    virtual void field(const char* name, std::optional<double>& value, const char* doc,
+                       Limits limits = {}) = 0;
     // The limits apply to each number.
     virtual void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits limits = {}) = 0;
     virtual void field(const char* name, Scheduled<double>& value, const char* doc, Limits limits = {}) = 0;
@@ -70,6 +73,14 @@ class FieldVisitor {
     virtual void list(const char* name, const char* doc, size_t size,
                       const std::function<void(size_t)>& resize,
                       const std::function<void(size_t, FieldVisitor&)>& element) = 0;
+
+    // A list of T.
+    template <class T>
+    void objects(const char* name, std::vector<T>& values, const char* doc) {
+        list(
+            name, doc, values.size(), [&](size_t n) { values.assign(n, T{}); },
+            [&](size_t i, FieldVisitor& v) { values[i].fields(v); });
+    }
 
   protected:
     // One word of a list. A visitor that changes it writes a word of the list.

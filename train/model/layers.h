@@ -1,7 +1,11 @@
 // Context of parts that stand alone in the graph: writer, input and output.
 #pragma once
 
-#include "train/model/graph_writer.h"
+#include <map>
+#include <vector>
+
+#include "train/model/networks.h"
+#include "train/model/token_tables.h"
 
 namespace speedrun {
 
@@ -9,6 +13,16 @@ struct MlpLayer {
     GraphWriter& w;
     ValueId normed;          // (stream_tokens, width)
     ValueId out = kNoValue;  // (stream_tokens, width), set by the part
+};
+
+struct SumLayer {
+    GraphWriter& w;
+    Networks& networks;
+    TokenTables& tables;
+    const std::map<int64_t, ValueId>& places;  // outputs of earlier layers, by StreamPlace::after
+    ValueId stream;                            // (stream_tokens, width)
+    ValueId output = kNoValue;                 // of the sublayer before the sum
+    std::vector<WeightedSum::Term> terms = {};
 };
 
 struct HeadLayer {

@@ -21,10 +21,10 @@ ValueId StreamInput::write() {
 }
 
 size_t StreamInput::num_parts() const {
-    const auto injected =
+    const auto first_sum =
         std::find_if(parts_.input.begin(), parts_.input.end(),
-                     [](const StreamPartConfig& part) { return part.type == StreamPart::inject; });
-    return static_cast<size_t>(injected - parts_.input.begin());
+                     [](const StreamPartConfig& part) { return part.type == StreamPart::sum; });
+    return static_cast<size_t>(first_sum - parts_.input.begin());
 }
 
 bool StreamInput::rows_needed(size_t from) const {

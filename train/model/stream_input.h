@@ -1,4 +1,4 @@
-// What the input is made of: look-ups, n-grams, smears and norms, in the order of the config, up to what is injected.
+// What the input is made of: look-ups, n-grams, smears and norms, in the order of the config, up to its first sum.
 #pragma once
 
 #include "train/model/token_tables.h"

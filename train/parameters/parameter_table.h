@@ -17,8 +17,8 @@ constexpr ParameterId kNoParameter = -1;
 
 // Initial values of a parameter. Random values use the counter-based generator, keyed by the parameter's id.
 struct InitRule {
-    enum class Kind : uint8_t { constant, first_element, elements, normal, uniform } kind = Kind::constant;
-    float value = 0;                   // constant, first element (others 0), standard deviation, or bound
+    enum class Kind : uint8_t { constant, elements, normal, uniform } kind = Kind::constant;
+    float value = 0;                   // constant, standard deviation, or bound
     std::vector<float> elements = {};  // values of all elements
 };
 

@@ -222,11 +222,6 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
         case InitRule::Kind::constant:
             ops.fill({.x = at(piece.in_parameter, valid), .value = init.value}, stream);
             break;
-        case InitRule::Kind::first_element:
-            ops.fill({.x = values, .value = 0.0f}, stream);
-            if (!boxes.empty() && boxes.front().in_whole == 0)
-                ops.fill({.x = at(boxes.front().in_part, 1), .value = init.value}, stream);
-            break;
         case InitRule::Kind::elements:
             for (const Box& box : boxes)
                 for (int64_t i = 0; i < box.count(); ++i)

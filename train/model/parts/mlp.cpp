@@ -16,7 +16,8 @@ void MlpConfig::fields(FieldVisitor& v) {
         "up_fp8", up_fp8,
         "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
     v.optional("down_fp8", down_fp8, "second matrix in 8 bits, as up_fp8");
-    v.optional("join", join, kJoinHelp);
+    v.objects("after", after, kAfterHelp);
+    v.retired("join", kJoinRetired);
 }
 
 void MlpConfig::check(const std::string& key, int64_t model_dim) const {

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "train/config/fp8.h"
 #include "train/config/init_config.h"
-#include "train/config/joins.h"
+#include "train/model/parts/sum.h"
 
 namespace speedrun {
 
@@ -18,10 +19,10 @@ struct MlpConfig {
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
     InitConfig down_init = {};
     std::optional<LinearFp8Config> up_fp8 = {}, down_fp8 = {};
-    std::optional<JoinConfig> join = {};
+    std::vector<SumTerm> after = {};  // empty: stream + output
 
     void fields(FieldVisitor& v);
-    // Throws a usage error if 8-bit products do not fit the width or a bias. The join has its own check.
+    // Throws a usage error if 8-bit products do not fit the width or a bias. check_sums covers `after`.
     void check(const std::string& key, int64_t model_dim) const;
     bool uses_fp8() const { return up_fp8 || down_fp8; }
     void build(MlpLayer& layer) const;

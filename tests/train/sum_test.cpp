@@ -1,5 +1,4 @@
-// Earlier stream values and tables added to the residual stream, to v and after the last layer, with learned or
-// network-computed factors: losses and all gradients against float64 formulas, and refused configs.
+// Sums at every slot of a model, with factors of every kind. Losses and all gradients against formulas in float64; refused terms.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,7 @@
 #include "train/model/graph/layer_table.h"
 
 namespace speedrun::testing {
-namespace injected_check_test {
+namespace sum_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40;
@@ -32,23 +31,29 @@ Config config_of(const Settings& settings = {}) {
                        "values": {"init": {"type": "normal", "value": 1}}},
             "networks": {"begin": {"hidden": 4}, "middle": {"input": "after 1", "hidden": 6}, "last": {"input": "after 2", "hidden": 5}},
             "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
-                      {"type": "inject", "table": "more", "start": 0.3, "network": "begin"}],
+                      {"type": "sum", "terms": [{"of": "stream"}, {"table": "more", "scale": 0.3, "network": "begin"}]}],
             "layers": {
                 "count": 3,
                 "each": {"attention": {"heads": 2, "window": "1", "rotary": null}, "mlp": {"ratio": 2}},
                 "at": {"0": {"attention": {"value_table": "values", "value_gate": {"columns": 5}, "value_scale": true}},
-                       "1": {"mlp": null, "attention": {"join": {}, "out_scale": 1.2, "value_scale": true, "add_to_values": [{"of": "after 0", "start": 0.2}]}},
-                       "2": {"mix": {"start": 1.1, "network": "middle",
-                                     "add": [{"of": "input", "network": "middle", "start": 0.1}, {"of": "after 0", "start": 0.2}]},
+                       "1": {"mlp": null, "attention": {"after": [{"of": "stream", "scale": 1}, {"of": "output", "scale": 1, "gain": 1.2}],
+                                                        "value_scale": true, "values": [{"of": "after 0", "scale": 0.2}]}},
+                       "2": {"enter": [{"terms": [{"of": "stream", "constant": 0.5}, {"of": "first", "scale": 0.3, "gate": 0.1}]},
+                                       {"terms": [{"of": "stream", "scale": 1.1, "network": "middle"},
+                                                  {"of": "input", "network": "middle", "scale": 0.1}, {"of": "after 0", "scale": 0.2},
+                                                  {"table": "more", "scale": 0.7, "name": "pair"},
+                                                  {"of": "first", "scale": -0.4, "constant": -2, "name": "pair"}]}],
                              "attention": {"value_table": "values", "value_gate": {"network": "middle", "start": 2},
-                                           "add_to_values": [{"of": "input", "network": "middle"}, {"of": "stream", "network": "middle"},
-                                                             {"table": "more", "start": 0.4}],
-                                           "out_scale": 0.8,
-                                           "join": {"network": "middle",
-                                                    "inject": [{"of": "input"}, {"table": "more", "network": "middle", "start": 0.05}]}},
-                             "mlp": {"join": {"network": "middle"}}}}},
-            "output": [{"type": "add", "of": "input", "network": "last"}, {"type": "add", "of": "after 0", "start": -0.5, "network": "last"},
-                       {"type": "add", "table": "values", "start": 0.3}, {"type": "add", "of": "first", "network": "last"},
+                                           "values": [{"of": "input", "network": "middle"}, {"of": "stream", "network": "middle"},
+                                                      {"table": "more", "scale": 0.4}],
+                                           "after": [{"of": "stream", "scale": 1, "network": "middle"},
+                                                     {"of": "output", "scale": 1, "gain": 0.8, "network": "middle"},
+                                                     {"of": "input", "scale": 0}, {"table": "more", "network": "middle", "scale": 0.05}]},
+                             "mlp": {"after": [{"of": "stream", "scale": 1, "network": "middle"},
+                                               {"of": "output", "scale": 1, "network": "middle"}]}}}},
+            "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "input", "network": "last"},
+                                                 {"of": "after 0", "scale": -0.5, "network": "last"}, {"table": "values", "scale": 0.3},
+                                                 {"of": "first", "network": "last"}]},
                        {"type": "norm"}],
             "head": {"softcap": 0}},
         "batch": {"sequence_length": 9, "microbatch_tokens": 18, "tokens_per_step": 18},
@@ -106,19 +111,24 @@ struct Twin {
         v = values("blocks.1.", x);
         add(v, number("blocks.1.attn.value_scale"), number("blocks.1.attn.value_after_0_scale"), c1);
         add(x, number("blocks.1.attn.stream_scale"),
-            number("blocks.1.attn.output_scale") * number("blocks.1.attn.out_scale"),
+            number("blocks.1.attn.output_scale") * number("blocks.1.attn.output_gain"),
             product(p.at("blocks.1.attn.out.weight"), v));
 
-        // Outputs are used in this order: mix, values, join.
+        // In the order of the sums: enter, values, after.
         const Values m = network("middle", x);
+        const double s = number("blocks.2.enter.first_gate");
+        add(x, 0.5, number("blocks.2.enter.first_scale") / (1 + std::exp(-s)), x0);
         add(x, m[0], m[1], c0);
-        add(x, 1, number("blocks.2.mix.after_0_scale"), c1);
+        add(x, 1, number("blocks.2.enter.after_0_scale"), c1);
+        add(x, 1, number("blocks.2.pair", 0), more);
+        add(x, 1, -2 * number("blocks.2.pair", 1), x0);
         v = values("blocks.2.", x);
         for (size_t i = 0; i < kWidth; ++i) v[i] += m[i < kWidth / 2 ? 2 : 3] * rows[i];
         add(v, 1, m[4], c0);
         add(v, 1, m[5], x);
         add(v, 1, number("blocks.2.attn.value_more_scale"), more);
-        add(x, m[6], m[7] * number("blocks.2.attn.out_scale"), product(p.at("blocks.2.attn.out.weight"), v));
+        add(x, m[6], m[7] * number("blocks.2.attn.output_gain"),
+            product(p.at("blocks.2.attn.out.weight"), v));
         add(x, 1, number("blocks.2.attn.input_scale"), c0);
         add(x, 1, m[8], more);
         add(x, m[9], m[10], mlp("blocks.2.", x));
@@ -140,7 +150,7 @@ struct Twin {
     }
 };
 
-TEST(InjectedPlacesTest, TheWholeModelIsItsFormulas) {
+TEST(SumTest, TheWholeModelIsItsFormulas) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
         const ModelConfig model = config_of().model;
         ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
@@ -189,7 +199,7 @@ TEST(InjectedPlacesTest, TheWholeModelIsItsFormulas) {
     }
 }
 
-TEST(InjectedPlacesTest, NeighboursOfTheOutputAreOneSum) {
+TEST(SumTest, ASumIsOneNode) {
     const ModelConfig model = config_of().model;
     const ModelGraph written =
         build_model(model, {.tokens = 18, .sequence_length = kSequence}, {.logit_rows = 18});
@@ -201,7 +211,7 @@ TEST(InjectedPlacesTest, NeighboursOfTheOutputAreOneSum) {
     std::vector<std::string> names;
     for (const NetworkNumbers& n : network_numbers(model.parts)) names.push_back(n.name);
     EXPECT_EQ(names, (std::vector<std::string>{
-                         "inject.more", "blocks.2.mix.stream_scale", "blocks.2.mix.input_scale",
+                         "input.more_scale", "blocks.2.enter.stream_scale", "blocks.2.enter.input_scale",
                          "blocks.2.attn.value_gate", "blocks.2.attn.value_input_scale",
                          "blocks.2.attn.value_stream_scale", "blocks.2.attn.stream_scale",
                          "blocks.2.attn.output_scale", "blocks.2.attn.more_scale",
@@ -219,18 +229,101 @@ void expect_refused(const Settings& settings, const std::string& text) {
     }
 }
 
-TEST(InjectedPlacesTest, WhatCannotBeIsRefused) {
-    const std::string values = "model.layers.at.1.attention.add_to_values=", mix = "model.layers.at.2.mix.";
-    expect_refused(
-        {values + R"([{"of": "after 1"}])"},
-        "layer 1: attention.add_to_values[0].of \"after 1\": what layer 1 gives is not there in layer 1 yet");
-    expect_refused({values + R"([{"of": "behind"}])"}, "\"behind\" is no place of the stream");
-    expect_refused({values + R"([{"of": "after 0"}, {"of": "after 0"}])"}, "[1]: \"after 0\" is added twice");
-    expect_refused({values + R"([{"of": "after 0", "table": "more"}])"}, "one value is added, name one");
-    expect_refused({values + R"([{"table": "mor"}])"},
-                   "no table \"mor\" in model.tables, did you mean more?");
-    expect_refused({mix + R"(add=[{"of": "stream"}])"},
-                   "mix.add[0].of: the stream itself has a factor of its own here");
+TEST(SumTest, ScalesOfOneNameAreAVector) {
+    const ParameterTable table = parameters_of(config_of().model, kSequence);
+    EXPECT_EQ(table.find("blocks.2.pair").shape, (std::vector<int64_t>{2}));
+    EXPECT_EQ(table.find("blocks.2.pair").init.elements, (std::vector<float>{0.7F, -0.4F}));
+    EXPECT_EQ(table.find("blocks.2.enter.after_0_scale").init.value, 0.2F);
+    EXPECT_EQ(table.find("blocks.1.attn.output_gain").init.value, 1.2F);
+    EXPECT_FALSE(table.contains("blocks.0.attn.stream_scale")) << "stream + output has no parameter";
+}
+
+TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
+    const std::string one = "model.layers.at.1.",
+                      values = one + "attention.values=", after = one + "attention.after=",
+                      enter = "model.layers.at.2.enter=", output = "model.output=";
+    const std::pair<std::string, const char*> cases[] = {
+        {values + R"([{"of": "after 1"}])",
+         "layer 1: attention.values[0].of \"after 1\": layer 1 precedes this place"},
+        {values + R"([{"of": "after 7"}])", "attention.values[0].of \"after 7\": there are layers 0 to 2"},
+        {values + R"([{"of": "behind"}])", "\"behind\" is no place of the stream"},
+        {values + R"([{"of": "after 0", "scale": 0}, {"of": "after 0", "scale": 1}])",
+         "attention.values[1]: the number attn.value_after_0_scale belongs to another term"},
+        {values + R"([{"of": "after 0", "table": "more"}])",
+         "of \"after 0\" and table \"more\": a term has one source"},
+        {values + "[{}]", "of \"\" and table \"\": a term has one source"},
+        {values + R"([{"table": "mor"}])",
+         "attention.values[0].table: no table \"mor\" in model.tables, did you mean more?"},
+        {values + R"([{"table": "embed"}])", "\"embed\" is in model.input as a table, which adds it already"},
+        {"model.layers.at.2.attention.values="
+         R"([{"table": "values"}])",
+         "value_table: \"values\" is a term of a sum too"},
+        {values + R"([{"of": "output"}])",
+         "only attention.after and mlp.after have the output of a sublayer"},
+        {values +
+             R"([{"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}, {"of": "first"}])",
+         "attention.values: 7 terms, at most 6 are possible"},
+        {after + R"([{"of": "output", "gain": 2}])", "attention.after[0].gain 2: without a scale, use scale"},
+        {after + R"([{"of": "output", "scale": 1, "gain": 2, "gate": 3}])",
+         "gain 2 and gate 3: one of them is possible"},
+        {after + R"([{"of": "output", "name": "x"}])", "name \"x\": the term has 0 learned numbers"},
+        {after + R"([{"of": "output", "scale": 1, "gain": 1, "name": "x"}])",
+         "name \"x\": the term has 2 learned numbers"},
+        {after + R"([{"of": "output", "scale": 1, "name": "a*"}])", "letters, digits, _ and . are possible"},
+        {after + R"([{"of": "output", "gate": 1, "name": "x"}, {"of": "stream", "scale": 1, "name": "x"}])",
+         "attention.after[1]: the number x belongs to another term"},
+        {after + R"([{"of": "stream", "network": "middle"}])",
+         "layer 1: attention.after[0].network: \"middle\" reads what layer 1 gives"},
+        {enter + "[{}]", "layer 2: enter[0].terms: a sum needs a term"},
+        {enter + R"([{"terms": [{"of": "first", "scale": 0}]}, {"terms": [{"of": "first", "scale": 0}]}])",
+         "enter[1].terms[0]: the number enter.first_scale belongs to another term"},
+        {output + R"([{"type": "sum"}])", "model.output[0].terms: a sum needs a term"},
+        {output + R"([{"type": "sum", "terms": [{"of": "after 3"}]}])", "there are layers 0 to 2"},
+        {"model.input.2.terms="
+         R"([{"of": "input"}])",
+         "model.input[2].terms[0].of \"input\": model.input precedes this place"},
+        {"model.input.2.terms="
+         R"([{"table": "values"}, {"table": "embed"}])",
+         "\"embed\" is in model.input"},
+        {R"(model.input=[{"type": "table", "table": "embed"}, {"type": "sum", "terms": [{"of": "stream"}]}, {"type": "norm"}])",
+         "model.input[2]: norm after a sum: sums follow all other types"},
+        {"model.networks.begin.input=input",
+         "model.input[2].terms[1].network: \"begin\" reads \"input\", which is not there yet: its input must be \"first\""},
+    };
+    for (const auto& [setting, text] : cases) {
+        SCOPED_TRACE(setting);
+        expect_refused({setting}, text);
+    }
+    for (const auto& [rows, text] :
+         {std::pair(R"({"rows": "ngrams", "max_ngram": 3})", "up to 3-grams: a sum reads"),
+          std::pair(R"({"rows": "positions"})", "rows for positions: a sum reads")})
+        expect_refused({std::string("model.tables.more=") + rows}, text);
+}
+
+// Configs of records name removed keys with a value without effect. Other values are refused with the new form.
+TEST(SumTest, RemovedKeysAreRefusedWithTheirNewForm) {
+    const std::string layer = "model.layers.each.";
+    config_of({layer + "mix=null", layer + "attention.join=null", layer + "attention.add_to_values=[]",
+               layer + "attention.out_scale=0.0", layer + "mlp.join=null", "model.skips=[]",
+               "model.input.0.of=", "model.input.0.network=", "model.input.0.layer=0"});
+    const std::pair<std::string, const char*> cases[] = {
+        {layer + "mix={}", "\"name\": \"mix\"}"},
+        {layer + "attention.join={}", "\"after\": [{\"of\": \"stream\", \"scale\": 1}"},
+        {layer + R"(attention.add_to_values=[{"of": "first"}])", "\"values\": [{"},
+        {layer + "attention.out_scale=1", "\"gain\": 1}"},
+        {layer + "mlp.join={}", "{\"of\": \"output\", \"scale\": 1}]"},
+        {R"(model.skips=[{"from": 0, "to": 2}])", "\"gate\": -1.5}]}]"},
+        {R"(model.output=[{"type": "backout", "layer": 0}])",
+         "expected table | smear | norm | sum, got \"backout\""},
+        {R"(model.output=[{"type": "sum", "of": "first"}])", "{\"type\": \"sum\", \"terms\": ["},
+    };
+    for (const auto& [setting, text] : cases) {
+        SCOPED_TRACE(setting);
+        expect_refused({setting}, text);
+    }
+}
+
+TEST(SumTest, ValueTablesAreRefusedWithoutAUse) {
     const std::string gate = "model.layers.at.2.attention.value_gate.";
     expect_refused({gate + "network="}, "value_gate.start 2: a gate by sigmoid starts at 1; name a network");
     expect_refused({"model.layers.at.0.attention.value_table="},
@@ -238,23 +331,8 @@ TEST(InjectedPlacesTest, WhatCannotBeIsRefused) {
     expect_refused(
         {"model.layers.at.0.attention.value_start=0.3", "model.layers.at.0.attention.value_scale=false"},
         "with a value_gate v has no factor, unless value_scale is true");
-    expect_refused({"model.layers.at.0.attention.out_scale=1"},
-                   "layer 0: attention.out_scale 1: a factor beside p of a join, which is not there");
-    expect_refused(
-        {"model.networks.begin.input=input"},
-        "model.input[2].network: \"begin\" reads \"input\", which is not there yet: its input must be \"first\"");
-    expect_refused({"model.input.0.network=begin"}, "model.input[0]: network is for inject, not for table");
     expect_refused({"model.layers.at.2.attention.heads=3"}, "3 heads have no halves");
-    expect_refused({mix + "add=[]"}, "mix.network \"middle\": say what is added (add)");
-    expect_refused({R"(model.output=[{"type": "add"}])"}, "model.output[0]: say what is added, of or table");
-    expect_refused({R"(model.output=[{"type": "norm", "network": "last"}])"},
-                   "of and network are for add, not for norm");
-    expect_refused({R"(model.input=[{"type": "table", "table": "embed"}, {"type": "add", "of": "first"}])"},
-                   "add is for model.output; here it is inject");
-    expect_refused(
-        {R"(model.layers.at.0.attention={"heads": 2, "join": {"network": "middle"}})"},
-        "layer 0: attention.join.network: \"middle\" reads what layer 1 gives, which is not there in layer 0 yet");
 }
 
-}  // namespace injected_check_test
+}  // namespace sum_test
 }  // namespace speedrun::testing

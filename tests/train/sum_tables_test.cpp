@@ -1,6 +1,6 @@
-// Injected tables: hashed bigrams with signs, at the input and after sublayers, joined with learned factors.
-// Reference: float64 formulas of the whole model.
-// Covers: train/config/joins.cpp
+// Tables in sums: hashed bigrams with signs, at the input and after sublayers, with learned factors, against the formulas of the
+// whole model in float64.
+// Covers: train/model/token_tables.cpp
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 #include "train/model/sign_bits.h"
 
 namespace speedrun::testing {
-namespace injected_tables_test {
+namespace sum_tables_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 40, kVocabulary = 50, kPairs = 23, kSigns = 5;
 
@@ -29,14 +29,15 @@ Config config_of(const std::vector<std::string>& settings = {}) {
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
                        "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 23, "sign_rows": 5}},
             "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
-                      {"type": "inject", "table": "pairs", "start": 0.05}],
+                      {"type": "sum", "terms": [{"of": "stream"}, {"table": "pairs", "scale": 0.05}]}],
             "layers": {
                 "count": 3,
                 "each": {"attention": {"heads": 2, "window": "1", "rotary": null,
-                                       "join": {"stream": 1.05, "output": 0.9,
-                                                "inject": [{"start": 0.1}, {"table": "pairs", "start": 0.05}]}},
-                         "mlp": {"ratio": 2, "join": {"stream": 1.1}}},
-                "at": {"0": {"attention": {"join": {"inject": [{}]}}}, "2": {"attention": null}}},
+                                       "after": [{"of": "stream", "scale": 1.05}, {"of": "output", "scale": 0.9}, {"of": "first", "scale": 0.1},
+                                                 {"table": "pairs", "scale": 0.05}]},
+                         "mlp": {"ratio": 2, "after": [{"of": "stream", "scale": 1.1}, {"of": "output", "scale": 1}]}},
+                "at": {"0": {"attention": {"after": [{"of": "stream", "scale": 1.05}, {"of": "output", "scale": 0.9}, {"of": "first", "scale": 0}]}},
+                       "2": {"attention": null}}},
             "output": [{"type": "norm"}],
             "head": {"softcap": 15}},
         "batch": {"sequence_length": 10, "microbatch_tokens": 30, "tokens_per_step": 30},
@@ -80,7 +81,7 @@ struct Twin {
         if (target < 0) return 0;
         const Row x0 = normed(row("embed.weight", batch.tokens[static_cast<size_t>(t)])), b = pair(batch, t);
         Row x = x0;
-        add(x, 1, number("inject.pairs"), b);
+        add(x, 1, number("input.pairs_scale"), b);
         for (int layer = 0; layer < 3; ++layer) {
             const std::string block = "blocks." + std::to_string(layer) + ".";
             if (layer < 2) {
@@ -109,7 +110,7 @@ struct Twin {
     }
 };
 
-TEST(InjectedTablesTest, TheWholeModelIsItsFormulas) {
+TEST(SumTablesTest, TheWholeModelIsItsFormulas) {
     const ModelConfig model = config_of().model;
     ModelHarness h(model, kRows * kSequence, kSequence);
     Twin twin;
@@ -153,11 +154,11 @@ TEST(InjectedTablesTest, TheWholeModelIsItsFormulas) {
     }
 }
 
-TEST(InjectedTablesTest, FactorsStartAsSaid) {
+TEST(SumTablesTest, FactorsStartAsSaid) {
     const ModelConfig model = config_of().model;
     const ParameterTable table = parameters_of(model, kSequence);
     const auto start = [&](const std::string& name) { return table.find(name).init.value; };
-    EXPECT_EQ(start("inject.pairs"), 0.05F);
+    EXPECT_EQ(start("input.pairs_scale"), 0.05F);
     EXPECT_EQ(start("blocks.1.attn.stream_scale"), 1.05F);
     EXPECT_EQ(start("blocks.1.attn.output_scale"), 0.9F);
     EXPECT_EQ(start("blocks.1.attn.first_scale"), 0.1F);
@@ -177,11 +178,11 @@ TEST(InjectedTablesTest, FactorsStartAsSaid) {
             << fmt::format("{}", fmt::join(nodes, "; "));
     };
     expect_node(0, "embedding 23 x 40, 5 rows of signs");
-    expect_node(2, "sum of c0 x behind mlp + c0 x attn.out + c0 x first + c0 x pairs");
+    expect_node(2, "sum of c0 x after mlp + c0 x attn.out + c0 x first + c0 x pairs");
 }
 
-// A bigram table with signs can also be added before the norm, as other n-gram tables are.
-TEST(InjectedTablesTest, SignsGoWithTheTableWhereverItEnters) {
+// A table of bigrams with signs may enter as other tables of n-grams do, before the norm.
+TEST(SumTablesTest, SignsGoWithTheTableWhereverItEnters) {
     const ModelConfig model =
         config_of(
             {R"(model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "pairs"}])",
@@ -210,5 +211,5 @@ TEST(InjectedTablesTest, SignsGoWithTheTableWhereverItEnters) {
     }
 }
 
-}  // namespace injected_tables_test
+}  // namespace sum_tables_test
 }  // namespace speedrun::testing
