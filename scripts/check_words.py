@@ -29,7 +29,7 @@ EXCLUDED = ("records/", "build/")
 LONG_SENTENCE = 25
 LEAST_WORDS = 5  # of a string that counts as a message
 HEADLESS = re.compile(
-    r"\W*(of|what|whatever|who|whoever|whose|which|those|that|by|behind|between|likewise|where|nobody|nothing that|not of|"
+    r"[^\w{]*(of|what|whatever|who|whoever|whose|which|those|that|by|behind|between|likewise|where|nobody|nothing that|not of|"
     r"one of|as place|the same|so (has|is|does))\b", re.I)
 RELATIVE = re.compile(r"\b(what|whatever|who|whoever|whose|those)\b", re.I)
 PRIVATE = {

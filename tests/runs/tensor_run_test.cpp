@@ -1,4 +1,5 @@
 // Whole runs with ranks that share matrices: they train, validate, save and continue as one rank does.
+// Covers: train/model/tensor_axis.cpp
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"

@@ -53,10 +53,12 @@ class AttentionLayer {
     // True if this rank computes all heads.
     bool is_whole() const { return heads.dimension == Dimension::all_heads; }
     Extent head_width(int64_t times = 1) const {
-        return is_whole() ? w.whole_head_width(times) : w.head_width(times);
+        return is_whole() ? w.extents.whole_head_width(times) : w.extents.head_width(times);
     }
     int64_t head_dim() const { return head_width().size / heads.size; }
-    ValueId head_rows(const std::string& name) const { return w.real(name, w.tokens(), head_width()); }
+    ValueId head_rows(const std::string& name) const {
+        return w.real(name, w.extents.tokens(), head_width());
+    }
 
     // Runs `write` when the graph reaches the slot.
     void at(AttentionSlot slot, std::function<void()> write) { writes_[slot].push_back(std::move(write)); }

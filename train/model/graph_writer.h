@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "train/config/config.h"
+#include "train/model/model_extents.h"
 #include "train/model/model_graph.h"
-#include "train/model/nodes/chunk_borders.h"
 #include "train/model/nodes/norm.h"
-#include "train/model/nodes/redistribute.h"
 #include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun {
@@ -26,37 +25,18 @@ class GraphWriter {
 
     ModelGraph model{};
     const BatchShape batch;  // per microbatch
+    const ModelExtents extents;
 
     // Starts the next unit; names of its values and parameters begin with the prefix.
     void begin_unit(std::string name, const std::string& prefix);
 
-    // ---- dimensions; sizes of this rank's part where the tensor axis splits them
-    Extent tokens() const { return {Dimension::tokens, batch.local_tokens()}; }
-    Extent own_tokens() const { return {Dimension::own_tokens, batch.own_tokens()}; }
-    // Rows of the residual stream.
-    Extent stream_tokens() const { return batch.tensor.sequence ? own_tokens() : tokens(); }
-    Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
-    Extent width() const { return {Dimension::width, config_.model_dim}; }
-    Extent vocabulary() const { return cut({Dimension::vocabulary, padded_vocab_size()}); }
-    int64_t padded_vocab_size() const { return config_.padded_vocab_size(); }
-    Extent head_width(int64_t times = 1) const {
-        return cut({.dimension = Dimension::head_width, .size = times * config_.model_dim, .stacked = times});
-    }
-    // Width of attention that is not split over the tensor axis.
-    Extent whole_head_width(int64_t times = 1) const {
-        return {Dimension::all_width, times * config_.model_dim};
-    }
-    // Returns this rank's part of the extent. The last rank's part of a vocabulary may end in padding. Throws an
-    // internal error if another dimension does not divide.
-    Extent cut(Extent whole) const;
-
     // ---- values; names are local to the unit
     std::string name(const std::string& own) const { return prefix_ + own; }
+    Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
     ValueId input(const Column& column);  // ids (rows, tokens, per_token); one value per name
     ValueId real(const std::string& name, const Extent& rows, const Extent& columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);
-    ValueId constant(const std::string& name, std::vector<Extent> extents, std::vector<float> numbers);
     ValueId one();  // constant 1, real (1, 1)
 
     // ---- parameters
@@ -96,19 +76,6 @@ class GraphWriter {
                  const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
 
-    // Returns the borders of rows that context ranks share; nullopt if a rank has whole rows.
-    std::optional<ChunkBorders::Options> chunk_borders(const Extent& columns) const;
-
-    // ---- redistribution over the tensor axis (Redistribute); with one tensor rank, x itself
-    ValueId into_matrices(ValueId x);  // input of column-parallel matrices: all rows
-    ValueId into_whole(ValueId x);     // input of replicated compute: all rows
-    // Sum of the ranks' terms: in the stream, or replicated.
-    ValueId into_stream(ValueId terms);
-    ValueId everywhere(ValueId terms);
-    // Replicated values: in the stream, and as terms of a sum.
-    ValueId shared_out(ValueId x);
-    ValueId as_term(ValueId x);
-
     // State of one kind of part, for all layers of the graph.
     template <class T>
     T& memo() {
@@ -120,7 +87,6 @@ class GraphWriter {
   private:
     // Declares a delayed scale in the table and returns its index; −1 with other scaling.
     int kept_scale(const std::string& of, const Fp8ScaleConfig& how);
-    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how);
 
     const ModelConfig& config_;
     const ModelParts& parts_;

@@ -85,8 +85,8 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
     }
     const std::vector<Extent> extents{{Dimension::positions, length},
                                       {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
-    at->second = {.cos = w.constant("rotary cos", extents, std::move(cos)),
-                  .sin = w.constant("rotary sin", extents, std::move(sin)),
+    at->second = {.cos = w.model.graph.constant("rotary cos", extents, std::move(cos)),
+                  .sin = w.model.graph.constant("rotary sin", extents, std::move(sin)),
                   .positions = w.input(paired ? paired_positions_column() : positions_column())};
     if (paired) w.input(paired_first_key_column());  // next to the positions, before other values
     return at->second;
@@ -141,7 +141,7 @@ void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
                                 .epsilon = static_cast<float>(a.model.norms.epsilon)};
     const ValueId q = a.w.view(a.qkv, "q", 0, C), k = a.w.view(a.qkv, "k", C, C);
     const ValueId rstd =
-        options.normalize ? a.w.f32("qk_rstd", {a.w.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
+        options.normalize ? a.w.f32("qk_rstd", {a.w.extents.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
     RotaryTables angles;
     if (rotary) {
         const std::vector<int64_t> past = a.model.past_of(rotary->followed_window());
