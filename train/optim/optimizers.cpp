@@ -123,7 +123,7 @@ void OptimizersConfig::check_precision(DType real) const {
         if (stored == DType::f32 || real == stored) continue;
         throw_usage(
             "optimizers.groups[{}].weights_dtype is {}, but the run computes in {}, which would keep a copy of "
-            "{} all the same: set precision=bf16, which runs on every device, or weights_dtype=f32",
+            "{}: set precision=bf16, which runs on every device, or weights_dtype=f32",
             i, word_of(stored), word_of(real), word_of(real));
     }
 }

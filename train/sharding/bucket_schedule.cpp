@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "train/optim/update_period.h"
 
 namespace speedrun {
 
