@@ -62,6 +62,7 @@ struct CheckedGroup {
     std::string name;  // "optimizers.groups[0]"
     int64_t run_steps;
     int64_t every;
+    DType weights_dtype = DType::f32;
     int64_t steps() const { return run_steps / every; }
 };
 
@@ -69,10 +70,30 @@ struct StepContext {
     int64_t step = 0;  // counts the steps of this optimizer from 0
     double lr_factor = 1;
     StagePoint point = {};
+    bool last = false;  // last step of this optimizer in the run
     Tensor grad_scale;  // f32 [1]: factor of the gradients. If it is not finite, the step changes nothing.
     Ops& ops;
     Stream& stream;
 };
+
+// out = Σ factor·coefficient·source (WeightedSumForward) of flat f32 tensors of one length. out may be a source.
+inline void sum_flat(const Tensor& out, const WeightedTerms& terms, const StepContext& context) {
+    constexpr int64_t kColumns = 1024;  // rows are divided among threads
+    const auto sum = [&](int64_t first, int64_t rows, int64_t cols) {
+        const auto matrix = [&](const Tensor& flat) {
+            float* const data = flat.as<float>();
+            return Tensor(data ? data + first : nullptr, DType::f32, {rows, cols});
+        };
+        WeightedTerms parts = terms;
+        for (WeightedTerm& term : parts)
+            if (term.source.present()) term.source = matrix(term.source);
+        context.ops.weighted_sum_forward({.y = matrix(out), .terms = parts, .sequence_length = rows},
+                                         context.stream);
+    };
+    const int64_t rows = out.numel() / kColumns, rest = out.numel() % kColumns;
+    if (rows > 0) sum(0, rows, kColumns);
+    if (rest > 0) sum(rows * kColumns, 1, rest);
+}
 
 // One kind of state of a parameter: `values` numbers for each `elements` adjacent elements. So a piece of the parameter
 // has its own piece of the state, for any cut of parameters among ranks.

@@ -69,13 +69,18 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
             "step once in this number of steps of the run, on the sum of their gradients; the gradient norm "
             "omits the steps between",
             {1, 64});
+    extensions.fields(v);
 }
 
 void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) const {
     if (params.empty()) throw_usage("{}.params is empty", name);
     check_unused(name);
-    on_chosen(*this,
-              [&](const auto& config) { config.check({.name = name, .run_steps = steps, .every = every}); });
+    CheckedGroup group{.name = name, .run_steps = steps, .every = every, .weights_dtype = weights_dtype()};
+    on_chosen(*this, [&](const auto& config) { config.check(group); });
+    for (const auto& [key, extension] : extensions.all()) {
+        group.name = fmt::format("{}.{}", name, key);
+        extension->check(group);
+    }
 }
 
 void OptimizerGroupConfig::check_unused(const std::string& name) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/optim/adamw.h"
+#include "train/optim/group_extension.h"
 #include "train/optim/lion.h"
 #include "train/optim/muon.h"
 #include "train/optim/optimizer.h"
@@ -41,6 +42,7 @@ struct OptimizerGroupConfig : StepSettings {
 #define SPEEDRUN_MEMBER(name, Type) Type::Config name = {};
     SPEEDRUN_EACH_OPTIMIZER(SPEEDRUN_MEMBER)
 #undef SPEEDRUN_MEMBER
+    GroupExtensions extensions;
 
     DType weights_dtype() const;       // f32 for an optimizer without the option
     int64_t heads_per_matrix() const;  // 0: all heads, or an optimizer without the option
