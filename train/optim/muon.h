@@ -3,6 +3,10 @@
 // the lines of the factor are then scaled by their second moments (Li et al. 2025; equations in kernels/ops/optimizer.h),
 // and the factor keeps its norm. The step is lr · √max(1, rows/cols). Weights decay by lr · wd, or by
 // lr · lr · √max(1, rows/cols) · wd (weight_decay_by).
+//
+// `slow_momentum` β adds a second momentum S ← β·S + (1−β)·g (record 92 of modded-nanogpt). From step slow_start on, the first
+// momentum F decays by fast_momentum, and (1−slow_blend)·F + slow_blend·S replaces F in the update. A Nesterov update
+// (1−μ)·g + μ·blend still has the scheduled momentum μ.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +34,10 @@ struct MuonConfig {
     double beta2 = 0.95;    // normuon
     double epsilon = 1e-8;  // normuon
     int64_t heads_per_matrix = 0;
+    double slow_momentum = 0;  // 0: one momentum, and no state of a second one
+    int64_t slow_start = 0;    // steps of the group
+    double slow_blend = 0.5;
+    double fast_momentum = 0;
     void fields(FieldVisitor& v) {
         v.field("momentum", momentum, "muon: momentum between its warm-up and its cooldown, below 1",
                 kDecays);
@@ -59,6 +67,13 @@ struct MuonConfig {
             "muon: number of heads of q, and of k, that are orthogonalised as one matrix, a divisor of the "
             "number of heads; 0: all heads. Values and the output are always whole matrices",
             {0, 1024});
+        v.field("slow_momentum", slow_momentum,
+                "muon: decay of a second, slow momentum, below 1; 0: no second momentum", kDecays);
+        v.field("slow_start", slow_start, "muon: step of the group from which both momenta are blended",
+                {0, 1e12});
+        v.field("slow_blend", slow_blend, "muon: share of the slow momentum in the blend", {0, 1});
+        v.field("fast_momentum", fast_momentum,
+                "muon: decay of the other momentum from slow_start on; 0: as before slow_start", kDecays);
     }
     // Throws a usage error.
     void check(const CheckedGroup& group) const {
@@ -72,6 +87,22 @@ struct MuonConfig {
             throw_usage("{}.normuon_lines is {}, but normuon is false: leave it at auto, or set normuon=true",
                         group.name, word_of(normuon_lines));
         }
+        if (slow_momentum > 0 && slow_start >= group.steps()) {
+            throw_usage(
+                "{}.slow_start {} is not below the {} steps that the group takes in {} steps of the run (every {}): "
+                "lower it",
+                group.name, slow_start, group.steps(), group.run_steps, group.every);
+        }
+        if (slow_momentum > 0) return;
+        const auto expect_default = [&](const char* key, auto value, auto plain) {
+            if (value != plain)
+                throw_usage("{}.{} is {}, but slow_momentum is 0: set it to {}, or slow_momentum above 0",
+                            group.name, key, value, plain);
+        };
+        const MuonConfig plain;
+        expect_default("slow_start", slow_start, plain.slow_start);
+        expect_default("slow_blend", slow_blend, plain.slow_blend);
+        expect_default("fast_momentum", fast_momentum, plain.fast_momentum);
     }
 };
 
@@ -100,6 +131,7 @@ class Muon final : public MatrixOptimizer {
     Muon(const StepSettings& group, const Config& config) : group_(group), config_(config) {}
     std::vector<StateKind> state_kinds(int64_t rows, int64_t cols) const override {
         std::vector<StateKind> kinds = {{"muon_momentum"}};
+        if (config_.slow_momentum > 0) kinds.push_back({"muon_slow_momentum"});
         if (config_.normuon)
             kinds.push_back({"normuon_v", rows * cols, num_lines(config_.normuon_lines, rows, cols)});
         return kinds;
@@ -107,14 +139,32 @@ class Muon final : public MatrixOptimizer {
     int64_t heads_per_matrix() const override { return config_.heads_per_matrix; }
     void propose(const Tensor& update, const OptimizerShard& shard,
                  const StepContext& context) const override {
-        context.ops.muon_momentum(
-            {.update = update,
-             .momentum = shard.state[0],
-             .grad = shard.gradient,
-             .grad_scale = context.grad_scale,
-             .mu = static_cast<float>(muon_momentum_at(group_, config_, context.step, context.point)),
-             .nesterov = config_.nesterov},
-            context.stream);
+        const auto step = [&](const Tensor& momentum, double decay) {
+            context.ops.muon_momentum({.update = update,
+                                       .momentum = momentum,
+                                       .grad = shard.gradient,
+                                       .grad_scale = context.grad_scale,
+                                       .mu = static_cast<float>(decay),
+                                       .nesterov = config_.nesterov},
+                                      context.stream);
+        };
+        const double mu = muon_momentum_at(group_, config_, context.step, context.point);
+        const Tensor& fast = shard.state[0];
+        if (config_.slow_momentum == 0) return step(fast, mu);
+        const Tensor& slow = shard.state[1];
+        const bool blends = context.step >= config_.slow_start;
+        step(slow, config_.slow_momentum);  // the next one overwrites this update
+        step(fast, blends && config_.fast_momentum > 0 ? config_.fast_momentum : mu);
+        if (!blends) return;
+        const double kept = config_.nesterov ? mu : 1, share = config_.slow_blend;
+        sum_flat(shard.gradient,
+                 {{{.source = shard.gradient,
+                    .coefficient = context.grad_scale,
+                    .factor = static_cast<float>(1 - kept)},
+                   {.source = fast, .factor = static_cast<float>(kept * (1 - share))},
+                   {.source = slow, .factor = static_cast<float>(kept * share)}}},
+                 context);
+        context.ops.cast({.out = update, .in = shard.gradient}, context.stream);
     }
     void transform(const MatrixBatch& batch, const StepContext& context) const override {
         context.ops.polar_express({.x = batch.updates,
