@@ -28,6 +28,7 @@ struct ScheduleConfig {
     double final_lr_fraction = 0.1;
     std::vector<int64_t> stages;  // end of each stage; empty: one stage
     Scheduled<double> lr_factor = 1;
+    bool scale_final_lr = true;
     void fields(FieldVisitor& v) {
         v.field("steps", steps, "optimizer steps of the run without final_steps", {0, 1e12});
         v.field("final_steps", final_steps,
@@ -46,6 +47,10 @@ struct ScheduleConfig {
             {1, 1e12});
         v.field("lr_factor", lr_factor, "factor of every learning rate, in addition to warm-up and cooldown",
                 {0, 1e3});
+        v.field(
+            "scale_final_lr", scale_final_lr,
+            "multiply the learning rate at the end of the cooldown by lr_factor too; false: each cooldown "
+            "ends at final_lr_fraction");
     }
     // Throws a usage error for stages that do not increase to the last step, and for final steps without a cooldown.
     void validate() const {
@@ -119,18 +124,22 @@ inline double shape_of(Decay decay, double share) {
     throw_internal("a decay has no shape");
 }
 
-// Returns the factor of the learning rate at a step of the run, from 0: the product of the lr_factor of the stage, a linear warm-up
-// min(1, (step+1)/warmup_steps), and a cooldown. Over the last cooldown_fraction of schedule.steps the cooldown falls from
-// 1 to final_lr_fraction (linear or half a cosine; "constant" never falls), which every later step has.
+// Returns the factor of the learning rate at a step of the run, from 0: the product of the lr_factor f of the stage, a linear
+// warm-up min(1, (step+1)/warmup_steps), and a cooldown. Over the last cooldown_fraction of schedule.steps the cooldown falls
+// from 1 to final_lr_fraction (linear or half a cosine; "constant" never falls), which every later step has. Without
+// scale_final_lr it falls from 1 to final_lr_fraction / f.
 inline double learning_rate_factor(const ScheduleConfig& schedule, int64_t step) {
-    double warm_up = schedule.lr_factor.at(schedule.point_of(step));
+    double warm_up = 1;
     if (step < schedule.warmup_steps)
-        warm_up *= static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+        warm_up = static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+    const double factor = schedule.lr_factor.at(schedule.point_of(step)), top = factor * warm_up;
     const double cooldown = schedule.cooldown_fraction * static_cast<double>(schedule.steps);
     const double left = static_cast<double>(schedule.steps - step);
-    if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return warm_up;
-    const double shape = shape_of(schedule.decay, std::max(0.0, left / cooldown));
-    return warm_up * (schedule.final_lr_fraction + (1.0 - schedule.final_lr_fraction) * shape);
+    if (schedule.decay == Decay::constant || cooldown <= 0 || left >= cooldown) return top;
+    const double shape = shape_of(schedule.decay, std::max(0.0, left / cooldown)),
+                 end = schedule.final_lr_fraction;
+    if (!schedule.scale_final_lr) return warm_up * (factor * shape + end * (1.0 - shape));
+    return top * (end + (1.0 - end) * shape);
 }
 
 }  // namespace speedrun
