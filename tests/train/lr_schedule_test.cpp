@@ -82,6 +82,29 @@ TEST(LearningRateTest, CooldownFromTheStartAndNone) {
     EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
 }
 
+// Record 92 of modded-nanogpt: factor·(1−t) + 0.30·t with t = clip((step − 234)/940, 0, 1) for every factor of a stage.
+TEST(LearningRateTest, TheFinalRateMayBeThatOfEveryFactor) {
+    ScheduleConfig s{.steps = 1174,
+                     .final_steps = 20,
+                     .cooldown_fraction = 940.0 / 1174,
+                     .final_lr_fraction = 0.3,
+                     .stages = {320, 681, 1107, 1194},
+                     .scale_final_lr = false};
+    const double factors[] = {1, 1.52, 1.73, 1.58};
+    s.lr_factor = Scheduled<double>({{1, 1}, {1.52, 1.52}, {1.73, 1.73}, {1.58, 1.58}});
+    for (int64_t step = 0; step < s.total_steps(); ++step) {
+        const double t = std::clamp(static_cast<double>(step - 234) / 940, 0.0, 1.0),
+                     factor = factors[s.stage_of(step)];
+        EXPECT_NEAR(learning_rate_factor(s, step), factor * (1 - t) + 0.3 * t, 1e-12) << step;
+    }
+    ScheduleConfig scaled = s;
+    scaled.scale_final_lr = true;
+    EXPECT_NEAR(learning_rate_factor(scaled, 1193), 1.58 * 0.3, 1e-12);
+    s.lr_factor = scaled.lr_factor = 1;  // nothing to scale
+    for (int64_t step = 0; step < s.total_steps(); ++step)
+        EXPECT_NEAR(learning_rate_factor(s, step), learning_rate_factor(scaled, step), 1e-12) << step;
+}
+
 TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
     const ScheduleConfig s = schedule(Decay::linear, 80);
     for (int64_t step = 0; step < 100; ++step) EXPECT_LE(learning_rate_factor(s, step), 1.0) << step;

@@ -36,11 +36,12 @@ class OptimizerHarness {
         runtime_.synchronize();
     }
     void step(const std::string& name, const Values& gradient, int64_t step, double lr_factor,
-              double grad_scale = 1) {
+              double grad_scale = 1, bool last = false) {
         write(gradients_.flat(table_.find(name)), gradient);
         write(scale_.tensor(DType::f32, {1}), {grad_scale});
         const StepContext context{.step = step,
                                   .lr_factor = lr_factor,
+                                  .last = last,
                                   .grad_scale = scale_.tensor(DType::f32, {1}),
                                   .ops = runtime_.ops(),
                                   .stream = runtime_.optimizer()};

@@ -129,7 +129,7 @@ TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
                    "schedule.stages ends after step 8, expected schedule.steps + schedule.final_steps, 10");
     expect_refused(
         with({"schedule.stages=[]", "schedule.decay=constant"}),
-        "schedule.final_steps 2 are steps behind a cooldown, but there is none (schedule.steps 8, decay "
+        "schedule.final_steps 2 are steps after a cooldown, but there is none (schedule.steps 8, decay "
         "constant, cooldown_fraction 0.5): add them to schedule.steps, or set a cooldown");
     expect_refused(with({"schedule.stages=[]", "schedule.cooldown_fraction=0"}), "cooldown_fraction 0)");
     expect_refused({"schedule.steps=0", "schedule.final_steps=2", "schedule.stages=[]"}, "schedule.steps 0");

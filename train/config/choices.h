@@ -89,13 +89,6 @@ template <>
 inline constexpr Word<Checkpointing> kWords<Checkpointing>[] = {
     {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
 
-// ---- schedule
-
-enum class Decay : uint8_t { linear, cosine, constant };
-template <>
-inline constexpr Word<Decay> kWords<Decay>[] = {
-    {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"constant", Decay::constant}};
-
 // ---- parallel
 
 enum class Strategy : uint8_t { ddp, zero1, zero2, zero3 };

@@ -1,7 +1,6 @@
 #include "train/engine/train_state.h"
 
 #include "train/model/build_model.h"
-#include "train/optim/update_period.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/resolve_ranks.h"
 

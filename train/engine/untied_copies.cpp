@@ -5,7 +5,6 @@
 
 #include "kernels/device/error.h"
 #include "train/engine/train_state.h"
-#include "train/optim/update_period.h"
 
 namespace speedrun {
 

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "train/optim/update_period.h"
-
 namespace speedrun {
 
 namespace {
@@ -252,6 +250,7 @@ StepContext BucketSchedule::context_of(const Bucket& bucket, const Tensor& grad_
     return {.step = updates_before(group_of(bucket), microbatch_.step),
             .lr_factor = microbatch_.lr_factor,
             .point = microbatch_.point,
+            .last = updates_in_last(group_of(bucket), microbatch_.point.left) == 1,
             .grad_scale = grad_scale,
             .ops = runtime_.ops(),
             .stream = runtime_.optimizer()};

@@ -86,7 +86,7 @@ class Optimizers:
 
 
 def learning_rate_factor(schedule, step):
-    """As in train/config/lr_schedule.cpp. Steps after the last one repeat its factor."""
+    """train/config/lr_schedule.h; steps after the last one repeat it."""
     step = min(step, schedule["steps"] - 1)
     warm_up = min(1.0, (step + 1) / schedule["warmup_steps"]) if schedule["warmup_steps"] else 1.0
     cooldown, left = schedule["cooldown_fraction"] * schedule["steps"], schedule["steps"] - step
