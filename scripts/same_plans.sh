@@ -2,18 +2,23 @@
 # Compares the models that two programs build for all shipped configs, without running a step: parameters (name, shape, types,
 # initial values, group), layer tables, memory, and the graph of every unit. On one rank, and split over the tensor and context
 # axes.
-# Usage: same_plans.sh [--cases PATTERN] OLD [NEW]
+# Usage: same_plans.sh [--cases PATTERN] [--old-configs DIR] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*.tensor'; default: all
+#   --old-configs DIR  the configs in the form that OLD reads, by the same names; default: configs
 # Takes about a minute. Meanings of parameters are text and may differ. Writes below build/same.
 # Exit: 0 all same, 1 something differs, 2 bad usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
-if [ "${1:-}" = --cases ] && [ $# -gt 1 ]; then
-    pattern=$2
-    shift 2
-fi
+old_configs=configs
+while [ $# -gt 1 ]; do
+    case $1 in
+    --cases) pattern=$2; shift 2 ;;
+    --old-configs) old_configs=$2; shift 2 ;;
+    *) break ;;
+    esac
+done
 case ${1:-} in '' | -*) sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_plans.sh >&2; exit 2 ;; esac
 work=build/same
 mkdir -p "$work"
@@ -45,8 +50,10 @@ same() {
     # shellcheck disable=SC2254  # a pattern
     case $label in $pattern) ;; *) return 0 ;; esac
     total=$((total + 1))
-    plans old "$old" "$@"
-    plans new "$new" "$@"
+    config=$1
+    shift
+    plans old "$old" "$old_configs/$(basename "$config")" "$@"
+    plans new "$new" "$config" "$@"
     if difference=$(diff -r "$work/plans/old" "$work/plans/new"); then return; fi
     failed=$((failed + 1))
     echo "DIFFERENT  $label"

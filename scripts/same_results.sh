@@ -2,15 +2,17 @@
 # Shows that a code change affects no result. It trains a few steps of every shipped config, in every mode of precision,
 # activation checkpointing and strategy, with the programs of two commits. It compares losses, gradient norms, validation losses
 # and every file of weights and checkpoints, bitwise. Valid on one machine only: other machines sum in other orders.
-# Usage: same_results.sh [--cases PATTERN] OLD [NEW]
+# Usage: same_results.sh [--cases PATTERN] [--old-configs DIR] OLD [NEW]
 #   OLD, NEW   a program, or a commit, which is built in build/same/COMMIT (NEW: default build/release/speedrun)
 #   --cases    only cases whose name this shell pattern matches, such as 'kjv_modern*' or '*zero?'; default: all
+#   --old-configs DIR  the configs in the form that OLD reads, by the same names; default: configs
 # Needs data/kjv (data/kjv/prepare.sh). Writes below build/same only. Takes about ten minutes on two cores, without builds.
 # A case that the old program refuses is new and no difference. Exit: 0 all same, 1 something differs or did not run, 2 bad
 # usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pattern='*'
+old_configs=configs
 usage() {
     sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_results.sh >&2
     exit 2
@@ -18,6 +20,7 @@ usage() {
 while [ $# -gt 0 ]; do
     case $1 in
     --cases) [ $# -gt 1 ] || usage; pattern=$2; shift 2 ;;
+    --old-configs) [ $# -gt 1 ] || usage; old_configs=$2; shift 2 ;;
     -*) usage ;;
     *) break ;;
     esac
@@ -52,8 +55,10 @@ same() {
     for side in old new; do
         rm -rf "${work:?}/$side"
         eval "program=\$$side"
+        case_file=$case_config
+        [ $side = new ] || case_file=$old_configs/$(basename "$case_config")
         # shellcheck disable=SC2086,SC2154  # words, and eval's variable
-        $launch "$program" train "$case_config" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
+        $launch "$program" train "$case_file" $case_settings --out "$work/$side" >"$work/$side.log" 2>&1 || {
             if [ $? -eq 2 ] && [ $side = old ]; then
                 echo "new        $case_name: the old program refuses the config"
                 unknown=$((unknown + 1))

@@ -7,6 +7,7 @@
 
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
+#include "tests/train/small_model.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/xxh128.h"
@@ -183,8 +184,7 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
 
 // What a run with such a group saves, by the table.
 TEST_F(Bf16CheckpointTest, TensorsOfARun) {
-    ModelConfig model;
-    model.apply_preset();
+    const ModelConfig model = tiny_model();
     OptimizersConfig optimizers;
     optimizers.groups = {adamw(DType::bf16)};
     for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(model, 8), optimizers))

@@ -72,8 +72,6 @@ int run_command_line(int argc, char** argv) {
     plan_command->add_flag("--options", plan.options_help,
                            "list every config option with its default and meaning");
     plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
-    plan_command->add_flag("--spell-out", plan.spell_out,
-                           "instead: print the config with the preset's model in parts, to change them");
     plan_command->add_flag(
         "--metrics", plan.metrics,
         "print the fields of metrics.jsonl and summary.json as JSON: keys, units, meanings");
