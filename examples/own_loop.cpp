@@ -15,7 +15,8 @@ using namespace speedrun;
 namespace {
 
 constexpr const char* kConfig = R"({
-    "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 31},
+    "model": {"preset": "modern", "model_dim": 32, "vocab_size": 31,
+              "layers": {"count": 1, "each": {"attention": {"heads": 2}}}},
     "batch": {"sequence_length": 32, "microbatch_tokens": 512, "tokens_per_step": 512},
     "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
                               {"type": "adamw", "params": ["*"], "lr": 0.02}]},

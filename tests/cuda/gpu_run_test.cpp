@@ -47,7 +47,7 @@ TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
 
 // Head size 64 of the test model: by wgmma if the GPU has it.
 TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
-    const std::vector<std::string> heads = {"model.model_dim=128", "model.num_heads=2"};
+    const std::vector<std::string> heads = {"model.model_dim=128", "model.layers.each.attention.heads=2"};
     std::vector<std::string> gpu = {"precision=bf16", "cuda.attention=wgmma"},
                              cpu = {"precision=f32", "device=cpu"};
     gpu.insert(gpu.end(), heads.begin(), heads.end());

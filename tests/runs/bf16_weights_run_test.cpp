@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/runs/rank_run_fixture.h"
+#include "tests/train/small_model.h"
 #include "train/engine/batch_sources.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
@@ -46,16 +47,14 @@ class Bf16WeightsRunTest : public RankRunFixture {
                 dtype + R"(},{"type":"muon","params":["blocks.1.attn.*.weight"],"lr":0.02,"normuon":true)" +
                 dtype +
                 R"(},{"type":"muon","params":["blocks.*.weight"],"lr":0.02},{"params":["*"],"lr":0.01}])",
-            "model.mix_first_embedding=true",
-            "model.value_embeddings=1",
+            kMix,
             "precision=bf16",
             "schedule.steps=7",
             "checkpoint.every=4",
             "checkpoint.keep=9",
             "batch.microbatch_tokens=128",
             "threads=1"};
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
+        return config(together({all, with_tables({.values = 1}), more}));
     }
     Config bf16(const Settings& more = {}) const { return config_with("bf16", more); }
     Config f32(const Settings& more = {}) const { return config_with("f32", more); }

@@ -20,7 +20,7 @@ class ContextRunTest : public RankRunFixture {
                         "batch.sequence_length=30",
                         "batch.microbatch_tokens=240",
                         "batch.tokens_per_step=480",
-                        "model.window=11",
+                        "model.windows.window=11",
                         "eval.every=5",
                         "eval.sequence_length=50",
                         "eval.windows={\"window\": 0}",
@@ -28,9 +28,6 @@ class ContextRunTest : public RankRunFixture {
                         "checkpoint.keep=100",
                         "threads=1",
                         "parallel.context=" + std::to_string(context)};
-        // A whole model declares its windows itself.
-        const bool model = !more.empty() && more.front().starts_with("model=");
-        if (model) std::erase(all, "model.window=11");
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
     }

@@ -14,8 +14,10 @@ namespace speedrun::testing {
 namespace golden_test {
 
 constexpr const char* kConfig = R"({
-    "model": {"preset": "modern", "num_layers": 2, "model_dim": 128, "num_heads": 2, "vocab_size": 257,
-              "mix_first_embedding": true, "value_embeddings": 1},
+    "model": {"preset": "modern", "model_dim": 128, "vocab_size": 257,
+              "tables": {"values": {"init": {"type": "normal", "value": 1}}},
+              "layers": {"count": 2, "each": {"enter": [{"terms": [{"of": "stream", "scale": 1, "name": "mix"}, {"of": "first", "scale": 0, "name": "mix"}]}], "attention": {"heads": 2}},
+                         "at": {"1": {"attention": {"value_table": "values"}}}}},
     "data": {"train": ["DATA/train_*.bin"], "val": ["DATA/val_*.bin"], "val_tokens": 20480},
     "batch": {"sequence_length": 128, "microbatch_tokens": 1024, "tokens_per_step": 2048},
     "optimizers": {"groups": [

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/runs/resume_fixture.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace resume_test {
@@ -52,13 +53,12 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
 // the second epoch at step 6. Batches include n-grams.
 TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
     const std::vector<std::string> documents = {"data.rows=documents", "data.max_document_tokens=10",
-                                                "batch.tokens_per_step=1024", "model.max_ngram=3",
-                                                "checkpoint.every=3"};
+                                                "batch.tokens_per_step=1024", "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
         for (const int ranks : {1, 2}) {
             if (kSanitized && ranks == 1) continue;
             const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
-            std::vector<std::string> settings = documents;
+            std::vector<std::string> settings = together({documents, with_tables({.max_ngram = 3})});
             settings.push_back(fmt::format("data.shuffle={}", shuffle));
             const Config c = config_of({ranks, 1, "zero1"}, settings);
             EXPECT_EQ(train(c, ranks, name), "");
@@ -193,8 +193,8 @@ TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
     const Config c = config_of({}, {"schedule.steps=1"});
     train(c, 1, "run");
     const std::string from = checkpoint("run", 1);
-    expect_error(ExitCode::usage, "model.num_layers: 1 there, 2 here", from, "new",
-                 config_of({}, {"schedule.steps=1", "model.num_layers=2"}));
+    expect_error(ExitCode::usage, "model.layers.count: 1 there, 2 here", from, "new",
+                 config_of({}, {"schedule.steps=1", "model.layers.count=2"}));
     expect_error(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
                  config_of({}, {"optimizers.groups.1.lr=0.03"}));
     expect_error(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",

@@ -8,6 +8,7 @@
 #include "data/xxh128.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
+#include "tests/train/small_model.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/model/build_model.h"
@@ -182,8 +183,7 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
 
 // Tensors saved by a run with such a group, from its parameter table.
 TEST_F(Bf16CheckpointTest, TensorsOfARun) {
-    ModelConfig model;
-    model.apply_preset();
+    const ModelConfig model = tiny_model();
     OptimizersConfig optimizers;
     optimizers.groups = {adamw(DType::bf16)};
     for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(model, 8), optimizers))

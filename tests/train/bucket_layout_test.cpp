@@ -14,11 +14,11 @@ namespace speedrun::testing {
 namespace bucket_layout_test {
 
 ModelConfig odd_model() {
-    return model_of(Family::gpt2, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
 ModelConfig gpt2_124m() {
-    return model_of(Family::gpt2, {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
+    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
 }
 
 constexpr int64_t kTarget = 20000;

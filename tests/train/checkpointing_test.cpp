@@ -5,25 +5,21 @@
 #include <limits>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace checkpointing_test {
 
 constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
 
-ModelConfig family(const std::string& name) {
-    ModelConfig model;
-    model.preset = name == "gpt2" ? Family::gpt2 : Family::modern;
-    model.apply_preset();
-    model.num_layers = 4;
-    model.model_dim = 48;
-    model.num_heads = 3;
-    model.mlp_ratio = 3;
-    model.vocab_size = 100;
-    model.mix_first_embedding = name == "recipe";
-    model.value_embeddings = name == "recipe" ? 2 : 0;
-    model.max_ngram = name == "recipe" ? 3 : 0;
-    return model;
+constexpr int64_t kRatio = 3, kHeads = 3;
+
+ModelConfig family(const std::string& name, int64_t layers = 4, int64_t values = 2) {
+    ModelSettings more = {fmt::format("model.layers.each.mlp.ratio={}", kRatio)};
+    if (name == "recipe")
+        more = together({more, {kMix}, with_tables({.layers = layers, .values = values, .max_ngram = 3})});
+    return model_of(name == "recipe" ? "modern" : name,
+                    {.layers = layers, .width = 48, .heads = kHeads, .vocabulary = 100}, more);
 }
 const char* const kFamilies[] = {"gpt2", "modern", "recipe"};
 constexpr Checkpointing kCheckpointings[] = {Checkpointing::none, Checkpointing::selective,
@@ -115,12 +111,10 @@ int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, D
 TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
-            ModelConfig model = family(name);
-            model.num_layers = 12;
-            model.value_embeddings = name == std::string("recipe") ? 12 : 0;
+            const bool recipe = name == std::string("recipe");
+            const ModelConfig model = family(name, 12, 12);
             const int64_t r = precision == DType::f32 ? 4 : 2, T = kTokens, C = model.model_dim,
-                          F = model.mlp_ratio * C, H = model.num_heads, m = model.mix_first_embedding,
-                          y = model.value_embeddings > 0;
+                          F = kRatio * C, H = kHeads, m = recipe ? 1 : 0, y = m;
             const auto held = [&](Checkpointing mode) {
                 if (mode == Checkpointing::none)
                     return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (2 + 3 * H);
@@ -150,7 +144,7 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
         EXPECT_EQ(selective.flops, none.flops);
         // FLOPs of one recomputed block: matmuls of qkv, output projection and MLP up, and causal q·k and p·v. Every
         // checkpointed block but the last is recomputed, in both microbatches.
-        const int64_t C = model.model_dim, F = model.mlp_ratio * C,
+        const int64_t C = model.model_dim, F = kRatio * C,
                       products = 2 * kTokens * (3 * C * C + C * C + C * F),
                       attention = kRows * 4 * C * kSequence * (kSequence + 1) / 2;
         EXPECT_EQ(full.recomputed_flops, 2 * 3 * (products + attention)) << name;

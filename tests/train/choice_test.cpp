@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "train/config/choices.h"
+#include "train/config/config.h"
 
 namespace speedrun::testing {
 namespace choice_test {
@@ -13,11 +13,11 @@ namespace choice_test {
 template <class E>
 class WordsTest : public ::testing::Test {};
 using Choices =
-    ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, TableExchange, NgramHash,
-                     InitKind, StreamPart, SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm,
-                     Decay, Strategy, DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder,
-                     OptimizerStep, std::optional<Reshard>, std::optional<CommunicatorKind>,
-                     std::optional<DeviceKind>, DType, std::optional<DType>, Products, AttentionKind>;
+    ::testing::Types<NormKind, Activation, TableRows, TableExchange, NgramHash, InitKind, StreamPart,
+                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy,
+                     DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
+                     std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,
+                     DType, std::optional<DType>, Products, AttentionKind>;
 TYPED_TEST_SUITE(WordsTest, Choices);
 
 TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {

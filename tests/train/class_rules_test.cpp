@@ -44,10 +44,10 @@ TEST(ClassRulesTest, RulesOfModelAndBatchesNameBothValues) {
     ClassFacts facts{.parameters = {}, .hardware = {}};
     EXPECT_EQ(classes[0].problem(facts), "dense, and nobody looked at the model's tables");
     EXPECT_EQ(classes[2].problem(facts), "at most 100 tokens, and nobody counted them");
-    facts.not_dense = "model.max_ngram: 3";
+    facts.not_dense = "model.tables.more.rows: 'ngrams'";
     facts.tokens = 101;
     facts.longest_run_ms = 60001;
-    EXPECT_EQ(classes[0].problem(facts), "model.max_ngram: 3");
+    EXPECT_EQ(classes[0].problem(facts), "model.tables.more.rows: 'ngrams'");
     EXPECT_EQ(classes[1].problem(facts), "a run trained for 60.00 s, at most 60");
     EXPECT_EQ(classes[2].problem(facts), "schedule.steps x batch.tokens_per_step: 101 tokens, at most 100");
     facts.not_dense = "";

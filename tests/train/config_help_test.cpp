@@ -11,8 +11,8 @@ namespace config_help_test {
 // Keys of sections, lists and words.
 TEST(ConfigHelpTest, HelpNamesTheOptions) {
     const std::string help = describe_options();
-    for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
-                            "schedule.steps", "seed", "model.preset", "(modern|gpt2|none)"}) {
+    for (const char* key : {"model.layers.count", "batch.tokens_per_step", "optimizers.groups[i].lr",
+                            "schedule.steps", "seed", "model.preset", "(gpt2|modern|none)"}) {
         EXPECT_NE(help.find(key), std::string::npos) << key;
     }
 }

@@ -114,26 +114,28 @@ TEST(ConfigSchemaTest, AcceptsEveryConfig) {
     EXPECT_GE(count, 4);
 }
 
+// Compares the defaults of a schema with a resolved value.
+void expect_defaults(const Json& schema, const Json& rule, const Json& value, const std::string& path) {
+    if (!value.is_object()) {
+        if (rule.contains("default")) {
+            EXPECT_EQ(rule["default"], value) << path;
+        }
+        return;
+    }
+    const std::string shared = rule.contains("allOf") ? rule["allOf"][0]["$ref"] : "";
+    const Json& whole = shared.empty() ? rule : schema.at(Json::json_pointer(shared.substr(1)));
+    if (!whole.contains("properties")) return;  // keys that the config chooses
+    for (const auto& [key, inner] : value.items())
+        expect_defaults(schema, whole["properties"].at(key), inner, path + "/" + key);
+}
+
 // The schema and the reader have the same defaults.
 TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
     const char* const kLeast = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
-    const Json resolved = Json::parse(config_to_json(parse_config(kLeast, "test", {})));
+    Json resolved = Json::parse(config_to_json(parse_config(kLeast, "test", {})));
+    resolved["model"]["preset"] = "modern";
     const Json schema = Json::parse(config_schema());
-    for (const auto& [key, value] : resolved.items()) {
-        const Json& of_key = schema["properties"][key];
-        if (!value.is_object()) {
-            EXPECT_EQ(of_key["default"], value) << key;
-            continue;
-        }
-        for (const auto& [inner, inner_value] : value.items()) {
-            if (inner == "groups") continue;  // required
-            if (inner_value.is_object()) {    // keys chosen by the config
-                EXPECT_TRUE(inner_value.empty()) << key << "." << inner;
-                continue;
-            }
-            EXPECT_EQ(of_key["properties"][inner]["default"], inner_value) << key << "." << inner;
-        }
-    }
+    expect_defaults(schema, schema, resolved, "");
 }
 
 // Each case changes one value of a valid config. Schema and reader must agree on its validity.
@@ -143,20 +145,20 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
         const char *pointer, *value;
         bool valid;
     } cases[] = {
-        {"/model/num_layers", "3", true},
-        {"/model/num_layers", "3.0", true},
-        {"/model/num_layers", "3.5", false},
-        {"/model/num_layers", "\"3\"", false},
-        {"/model/num_layers", "0", false},
-        {"/model/num_layers", "1001", false},
-        {"/model/num_head", "2", false},
+        {"/model/layers/count", "3", true},
+        {"/model/layers/count", "3.0", true},
+        {"/model/layers/count", "3.5", false},
+        {"/model/layers/count", "\"3\"", false},
+        {"/model/layers/count", "0", false},
+        {"/model/layers/count", "1001", false},
+        {"/model/layers/cout", "2", false},
         {"/modle", "{}", false},
         {"/model", "[]", false},
         {"/model", "3", false},
-        {"/model/qk_norm", "1", false},
-        {"/model/qk_norm", "false", true},
-        {"/model/norm", "\"batchnorm\"", false},
-        {"/model/norm", "\"layernorm\"", true},
+        {"/model/layers/each/attention/qk_norm", "1", false},
+        {"/model/layers/each/attention/qk_norm", "false", true},
+        {"/model/norms/type", "\"batchnorm\"", false},
+        {"/model/norms/type", "\"layernorm\"", true},
         {"/model/init_scale", "\"1\"", false},
         {"/model/init_scale", "0.5", true},
         {"/data/train", "\"one.bin\"", true},
@@ -191,12 +193,12 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
         {"/schedule/lr_factor", "[[0.5]]", false},
         {"/schedule/lr_factor", "[[0.5, -1]]", false},
         {"/schedule/lr_factor", "[\"1\"]", false},
-        {"/model/window", "[128]", true},
-        {"/model/window", "[[128, 256]]", false},
+        {"/model/windows/window", "[128]", true},
+        {"/model/windows/window", "[[128, 256]]", false},
         {"/batch/sequence_length", "[256]", true},
         {"/batch/sequence_length", "[256.5]", false},
         {"/optimizers/groups/0/momentum", "[[0.85, 0.95]]", true},
-        {"/eval/windows", "{\"window\": 128}", true},
+        {"/eval/windows", "{\"keys\": 128}", true},
         {"/eval/windows", "{\"window\": [128]}", false},
         {"/eval/sequence_length", "-1", false},
         {"/seed", "9000000000000000", true},
@@ -207,7 +209,8 @@ TEST(ConfigSchemaTest, AgreesWithTheReader) {
         {"/model/$schema", "\"./schema.json\"", false},
     };
     for (const auto& c : cases) {
-        Json config = Json::parse(R"({"optimizers": {"groups": [{"params": ["*"]}]}})");
+        Json config = Json::parse(R"({"optimizers": {"groups": [{"params": ["*"]}]},
+                                       "model": {"windows": {"keys": 1}}})");
         config[Json::json_pointer(c.pointer)] = Json::parse(c.value);
         std::string refused;
         try {

@@ -61,10 +61,8 @@ TEST(DotTextTest, WholeTextOfTheEmbeddings) {
 }
 
 TEST(DotTextTest, BlockOfAModel) {
-    ModelConfig config = model_of(Family::modern, {.layers = 3, .width = 16, .heads = 2, .vocabulary = 40});
-    config.mix_first_embedding = true;
-    config.value_embeddings = 1;
-    const Model m(config);
+    const Model m(
+        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 1})})));
     const NodeGraph& graph = m.model.graph;
     const std::string text = m.text(3);
     for (const auto& node : graph.nodes())
@@ -86,11 +84,13 @@ TEST(DotTextTest, BlockOfAModel) {
 }
 
 TEST(DotTextTest, MostTellingUnit) {
-    ModelConfig config = model_of(Family::modern, {.layers = 6, .width = 16, .heads = 2, .vocabulary = 40});
-    // Blocks 1 to 5 are units 2 to 6. Block 0 has no add node.
-    EXPECT_EQ(most_telling_unit(Model(config).model.graph), 4);
-    config.value_embeddings = 2;
-    EXPECT_EQ(most_telling_unit(Model(config).model.graph), 5);  // units 5 and 6 tie
+    const auto unit = [](int64_t values) {
+        return most_telling_unit(
+            Model(model_of("modern", {.layers = 6}, with_tables({.layers = 6, .values = values})))
+                .model.graph);
+    };
+    EXPECT_EQ(unit(0), 4);  // blocks 1 to 5 are units 2 to 6; block 0 lacks the sum
+    EXPECT_EQ(unit(2), 5);  // of 5 and 6
 }
 
 }  // namespace dot_text_test

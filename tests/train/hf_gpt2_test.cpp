@@ -73,7 +73,8 @@ class HfGpt2Test : public ::testing::Test {
                                    R"(, "beta2": )" + number("beta2") + R"(, "epsilon": )" +
                                    number("epsilon");
         return parse_config(
-            R"({"model": {"preset": "gpt2", "num_layers": 2, "model_dim": 16, "num_heads": 2, "vocab_size": 67},
+            R"({"model": {"preset": "gpt2", "model_dim": 16, "vocab_size": 67,
+                          "layers": {"count": 2, "each": {"attention": {"heads": 2}}}},
                 "batch": {"sequence_length": 16, "microbatch_tokens": 32, "tokens_per_step": 32},
                 "data": {"document_mask": false}, "schedule": {"steps": 10, "decay": "constant"},
                 "optimizers": {"groups": [{"params": ["*.weight"], "weight_decay": )" +
@@ -247,7 +248,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
         tensors.push_back(head);
         json["tie_word_embeddings"] = false;
     });
-    const Config c = config({"model.tied_head=false"});
+    const Config c = config({"model.head.tied_to="});
     expect_hf_fits(untied, c.model, 16);
     const ParameterTable table = parameters_of(c.model, 16);
     EXPECT_EQ(
@@ -288,11 +289,14 @@ TEST_F(HfGpt2Test, ConfigsThatAreNoGpt2OfOurs) {
     expect_error(ExitCode::data, {"absent/config.json: cannot be read"},
                  [&] { read_hf_config(dir_.file("absent")); });
     expect_error(ExitCode::usage,
-                 {"model.num_layers is 3, expected 2; batch.sequence_length is 32, expected at most 16"},
-                 [&] { expect_hf_fits(kFolder, config({"model.num_layers=3"}).model, 32); });
-    expect_error(ExitCode::usage, {"model.qk_norm is true, expected false", "model.window is 4, expected 0"},
+                 {"model.layers.count is 3, expected 2; batch.sequence_length is 32, expected at most 16"},
+                 [&] { expect_hf_fits(kFolder, config({"model.layers.count=3"}).model, 32); });
+    expect_error(ExitCode::usage,
+                 {"model.layers.each.attention.qk_norm is true, expected false",
+                  R"(model.layers.each.attention.window is "4", expected "0")"},
                  [&] {
-                     const Config c = config({"model.qk_norm=true", "model.window=4"});
+                     const Config c = config({"model.layers.each.attention.qk_norm=true",
+                                              "model.layers.each.attention.window=4"});
                      write_hf_gpt2(dir_.file("x"), c.model, table(), {}, {});
                  });
 }

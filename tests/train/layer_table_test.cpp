@@ -23,7 +23,7 @@ std::vector<std::string> rows_of(const ModelConfig& config, bool documents = tru
 }
 
 TEST(LayerTableTest, Gpt2) {
-    ModelConfig config = model_of(Family::gpt2, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
+    ModelConfig config = model_of("gpt2", {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
     const std::string attention_and_mlp =
         " layernorm, gain, bias; linear 16 -> 48, bias; attention 2 x 8, within documents;"
         " linear 16 -> 16, bias; add; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
@@ -37,15 +37,11 @@ TEST(LayerTableTest, Gpt2) {
                                }));
 }
 
-TEST(LayerTableTest, ModernWithEverySwitch) {
-    ModelConfig config = model_of(Family::modern, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 64});
-    config.mix_first_embedding = true;
-    config.value_embeddings = 2;
-    config.window = 4;
-    config.attention_scale = 0.12;
-    config.max_ngram = 3;
-    config.ngram_rows = 50;
-    config.logit_softcap = 15;
+TEST(LayerTableTest, ModernWithMoreTables) {
+    const ModelConfig config = model_of(
+        "modern", {.layers = 4, .width = 16, .heads = 2, .vocabulary = 64},
+        together({with_tables({.layers = 4, .values = 2, .max_ngram = 3, .ngram_rows = 50}),
+                  {kMix, "model.layers.each.attention.window=4", "model.layers.each.attention.scale=0.12"}}));
     const std::string attention =
         " attention 2 x 8, window 4, scale 0.12; linear 16 -> 16; add; rmsnorm; linear 16 -> 64;"
         " relu_squared; linear 64 -> 16;";
@@ -102,12 +98,11 @@ TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
 }
 
 TEST(LayerTableTest, HalvesOfQkNormRotary) {
-    ModelConfig config = tiny_model();
-    config.qk_norm = false;
-    EXPECT_NE(rows_of(config)[1].find("; rotary 2 x 8;"), std::string::npos) << rows_of(config)[1];
-    config.qk_norm = true;
-    config.position = PositionKind::learned;
-    EXPECT_NE(rows_of(config)[1].find("; QK-norm 2 x 8;"), std::string::npos) << rows_of(config)[1];
+    const auto row = [](const char* setting) {
+        return rows_of(tiny_model("modern", {std::string("model.layers.each.attention.") + setting}))[1];
+    };
+    EXPECT_NE(row("qk_norm=false").find("; rotary 2 x 8;"), std::string::npos) << row("qk_norm=false");
+    EXPECT_NE(row("rotary=null").find("; QK-norm 2 x 8;"), std::string::npos) << row("rotary=null");
 }
 
 // Names without a number are not merged.

@@ -28,7 +28,8 @@ struct Layout {
 Config config_of(const Layout& layout) {
     const int64_t tokens = kRows * kSequence / (layout.ranks * layout.microbatches);
     return parse_config(R"({
-        "model": {"preset": "gpt2", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 61},
+        "model": {"preset": "gpt2", "model_dim": 32, "vocab_size": 61,
+                  "layers": {"count": 2, "each": {"attention": {"heads": 2}}}},
         "batch": {"sequence_length": 16, "tokens_per_step": 128},
         "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
         "schedule": {"steps": 3, "decay": "constant"}, "data": {"document_mask": false},

@@ -136,7 +136,7 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
         double total = 0;
         for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
         double loss = 0;
-        const std::vector<Scheduled<double>> weights = fixture_.model.loss().weights;
+        const std::vector<Scheduled<double>> weights = fixture_.model.parts.loss.weights;
         for (int64_t k = 0; k < static_cast<int64_t>(weights.size()); ++k) {
             if (fixture_.positions[row] + k >= fixture_.sequence_length) break;
             const int32_t target = fixture_.targets[row + k];

@@ -48,7 +48,7 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
       model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
       tracker(model.table(), gradients, model.description().inactive),
-      loss_(config.loss()),
+      loss_(config.parts.loss),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
     model.track(&tracker);
 }

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
@@ -16,22 +17,16 @@ namespace model_order_test {
 
 constexpr int64_t kSequence = 8;
 
-ModelConfig model_config(Family preset) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = 3;
-    model.model_dim = 32;
-    model.num_heads = 2;
-    model.vocab_size = 100;
-    if (preset == Family::modern) {
-        model.mix_first_embedding = true;
-        model.value_embeddings = 2;
-        model.max_ngram = 3;
-        model.ngram_rows = 60;
-        model.window = 5;
-    }
-    return model;
+ModelConfig model_config(const char* preset, int64_t layers = 3) {
+    const bool modern = std::string(preset) == "modern";
+    const ModelSettings more = {kMix, "model.layers.each.attention.window=5"};
+    const int64_t values = std::min<int64_t>(layers, 2);
+    return model_of(
+        preset, {.layers = layers, .width = 32, .heads = 2, .vocabulary = 100},
+        modern
+            ? together(
+                  {with_tables({.layers = layers, .values = values, .max_ngram = 3, .ngram_rows = 60}), more})
+            : ModelSettings());
 }
 
 // Gradients of a batch of `rows` rows, in microbatches of `rows_at_once` rows.
@@ -57,18 +52,18 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     for (const Parameter& p : table.all()) {
         // Both sum the same terms in another order: some tens of roundings of 6e-8, relative to the largest element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
-        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << word_of(model.preset) << " " << p.name;
+        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << p.name;
     }
 }
 
 TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
-    for (const Family preset : {Family::gpt2, Family::modern})
+    for (const char* preset : {"gpt2", "modern"})
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
 // A batch must contain the n-gram rows of all sizes that the model embeds.
 TEST(BatchTest, NgramsAreThoseOfTheModel) {
-    const ModelConfig model = model_config(Family::modern);
+    const ModelConfig model = model_config("modern");
     ModelHarness h(model, 2 * kSequence, kSequence);
     const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
     Batch batch{
@@ -85,10 +80,8 @@ TEST(BatchTest, NgramsAreThoseOfTheModel) {
 
 // The head runs in two chunks on the whole batch and in one on each half.
 TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
-    for (const Family preset : {Family::gpt2, Family::modern}) {
-        ModelConfig model = model_config(preset);
-        model.num_layers = 1;
-        model.value_embeddings = std::min<int64_t>(model.value_embeddings, 1);
+    for (const char* preset : {"gpt2", "modern"}) {
+        const ModelConfig model = model_config(preset, 1);
         const MemoryConfig memory{.logits_at_once = 64 * model.padded_vocab_size()};
         ModelHarness whole(model, 128, 16, DType::f32, {}, memory);
         ASSERT_EQ(whole.model.logit_rows(), 64) << "the head does not run in chunks";
@@ -141,8 +134,7 @@ class StagesEntered final : public PassTracker {
 
 class AnnouncementTest : public ::testing::TestWithParam<const char*> {
   protected:
-    AnnouncementTest()
-        : model_(model_config(choice_of<Family>(GetParam()))), harness_(model_, 4 * kSequence, kSequence) {
+    AnnouncementTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
         harness_.randomize(0.2, 7);
         harness_.tracker.begin_step();
     }
@@ -179,7 +171,7 @@ TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
         unit = a.parameter->unit();
     }
     EXPECT_EQ(heard.back().parameter->name, "embed.weight");  // a tied head contributes to it first
-    EXPECT_EQ(heard.front().parameter->name, model_.tied_head ? "final_norm.gain" : "head.weight");
+    EXPECT_EQ(heard.front().parameter->name, model_.parts.head.tied() ? "final_norm.gain" : "head.weight");
 }
 
 TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {

@@ -1,5 +1,5 @@
-// Models built from parts: refused configs, and the equality of a preset with its parts.
-// Covers: train/config/model_parts_check.cpp train/config/spell_out.cpp
+// Models built from parts: refused configs, and the equality of a config with its resolved form.
+// Covers: train/config/model_parts_check.cpp
 // Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
 
@@ -83,17 +83,13 @@ void expect_same_model(const ModelConfig& a, const ModelConfig& b) {
     for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].nodes, second[i].nodes);
 }
 
-TEST(ModelParts, EveryShippedConfigIsItsPartsToTheBit) {
+TEST(ModelParts, EveryShippedConfigIsItsResolvedFormToTheBit) {
     int seen = 0;
     for (const auto& entry : std::filesystem::directory_iterator(SPEEDRUN_SOURCE_ROOT "/configs")) {
         if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
         SCOPED_TRACE(entry.path());
         const Config config = read_config(entry.path(), {});
-        Config parts = config;
-        if (config.model.preset == Family::none) continue;
-        parts.model.parts = config.model.spelled_out();
-        parts.model.preset = Family::none;
-        const std::string text = config_to_json(parts);
+        const std::string text = config_to_json(config);
         const Config read = parse_config(text, "parts", {});
         EXPECT_EQ(config_to_json(read), text);
         for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -276,7 +272,7 @@ struct Refusal {
 TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     const std::vector<Refusal> refusals = {
         {"/num_heads", 4,
-         "model.num_heads: not with model.preset \"none\": model.layers.each.attention.heads"},
+         "model.num_heads: there is no such key any more; instead: model.layers.each.attention.heads"},
         {"/layer", 4, "model.layer: unknown key, did you mean layers?"},
         {"/layers/each/attention/head", 4,
          "model.layers.each.attention.head: unknown key, did you mean heads?"},
@@ -355,8 +351,6 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     Json two = changed("/tables/more", {{"rows", "ngrams"}});
     two["tables"]["again"] = {{"rows", "ngrams"}};
     EXPECT_NE(error_of(two).find("model.tables: 2 tables of ngrams, at most one is read"), std::string::npos);
-    const std::string error = error_of({{"preset", "gpt2"}, {"layers", {{"count", 3}}}});
-    EXPECT_NE(error.find("model.layers: not with model.preset \"gpt2\""), std::string::npos) << error;
 }
 
 }  // namespace model_parts_test

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/sharding/group_update.h"
 
@@ -94,11 +95,9 @@ class OptimizerHarness {
 
 // Parameters of a Muon fixture at their initial values.
 inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, DType precision) {
-    ModelConfig model;
-    model.apply_preset();
-    model.num_layers = 1;
-    model.model_dim = fixture.model_dim;
-    model.mlp_ratio = fixture.mlp_ratio;
+    const ModelConfig model =
+        model_of("modern", {.layers = 1, .width = fixture.model_dim, .heads = 4, .vocabulary = 257},
+                 {fmt::format("model.layers.each.mlp.ratio={}", fixture.mlp_ratio)});
     std::vector<std::string> names;
     for (const auto& [name, entry] : fixture.parameters) names.push_back(name);
     OptimizerHarness h(model, 8, fixture.group, names, precision);

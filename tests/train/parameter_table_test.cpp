@@ -9,21 +9,16 @@
 #include <set>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace parameter_table_test {
 
-ModelConfig model_config(Family preset, int64_t layers, int64_t width, int64_t vocab) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = layers;
-    model.model_dim = width;
-    model.num_heads = 4;
-    model.vocab_size = vocab;
-    return model;
+ModelConfig model_config(const char* preset, int64_t layers, int64_t width, int64_t vocab,
+                         const ModelSettings& more = {}) {
+    return model_of(preset, {.layers = layers, .width = width, .heads = 4, .vocabulary = vocab}, more);
 }
 
 std::vector<std::string> names_of(const ParameterTable& table) {
@@ -33,7 +28,7 @@ std::vector<std::string> names_of(const ParameterTable& table) {
 }
 
 TEST(ParameterTableTest, NamesOfGpt2) {
-    const ParameterTable table = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config("gpt2", 1, 64, 257), 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "position.weight",
                                                "blocks.0.attn_norm.gain",
@@ -63,11 +58,11 @@ std::string text_of(const DimensionSet& set) {
 
 // Dimensions over which gradients are summed: tokens for all parameters, also columns for factors of whole rows.
 TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = model.norm_parameters = model.biases = true;
-    model.value_embeddings = 1;
-    model.max_ngram = 3;
-    model.ngram_rows = 50;
+    const ModelConfig model = model_config(
+        "modern", 2, 64, 257,
+        together({with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 50}),
+                  {kMix, "model.norms.gain=true", "model.norms.bias=true",
+                   "model.layers.each.attention.bias=true", "model.layers.each.mlp.bias=true"}}));
     const ParameterTable modern = parameters_of(model, 32);
     for (const Parameter& p : modern.all()) {
         const bool weighs_heads = p.name.find("value_mix") != std::string::npos,
@@ -83,14 +78,13 @@ TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
     EXPECT_EQ(text_of(with_skip.find("blocks.3.skip").summed), "tokens, width");
     EXPECT_EQ(text_of(with_skip.find("backout.1").summed), "tokens, width");
     EXPECT_EQ(text_of(with_skip.find("blocks.0.attn.gate.weight").summed), "tokens");
-    const ParameterTable gpt2 = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
+    const ParameterTable gpt2 = parameters_of(model_config("gpt2", 1, 64, 257), 32);
     for (const Parameter& p : gpt2.all()) EXPECT_EQ(text_of(p.summed), "tokens") << p.name;
 }
 
-TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = true;
-    model.value_embeddings = 1;
+TEST(ParameterTableTest, NamesOfModernWithMixesAndValues) {
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257, together({{kMix}, with_tables({.values = 1})}));
     const ParameterTable table = parameters_of(model, 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "value_embed.0.weight",
@@ -110,7 +104,7 @@ TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
 }
 
 TEST(ParameterTableTest, ShapesAndUnits) {
-    const ParameterTable table = parameters_of(model_config(Family::gpt2, 3, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config("gpt2", 3, 64, 257), 32);
     EXPECT_EQ(table.num_units(), 5);
     int last_unit = 0;
     std::set<std::string> names;
@@ -138,8 +132,7 @@ TEST(ParameterTableTest, ShapesAndUnits) {
 // GPT-2 124M: embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768. The usual
 // count, 124,439,808, excludes the 47 padding rows.
 TEST(ParameterTableTest, CountsOfGpt2) {
-    ModelConfig model = model_config(Family::gpt2, 12, 768, 50257);
-    model.num_heads = 12;
+    const ModelConfig model = model_config("gpt2", 12, 768, 50257);
     EXPECT_EQ(model.padded_vocab_size(), 50304);
     const int64_t count = parameters_of(model, 1024).numel();
     EXPECT_EQ(count, 124475904);
@@ -148,7 +141,7 @@ TEST(ParameterTableTest, CountsOfGpt2) {
 
 // No vectors of norms and linear layers, no positions, a separate head.
 TEST(ParameterTableTest, CountsOfModern) {
-    const int64_t count = parameters_of(model_config(Family::modern, 12, 768, 50257), 1024).numel();
+    const int64_t count = parameters_of(model_config("modern", 12, 768, 50257), 1024).numel();
     EXPECT_EQ(count, 2 * 50304 * 768 + 12 * 12 * 768 * 768);
 }
 
@@ -181,7 +174,7 @@ void expect_uniform(ModelHarness& h, const std::string& name, double bound) {
 }
 
 TEST(InitialValuesTest, Gpt2) {
-    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32);
+    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32);
     for (const char* name :
          {"embed.weight", "position.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.up.weight"}) {
         expect_deviation(h, name, 0.02);
@@ -194,11 +187,9 @@ TEST(InitialValuesTest, Gpt2) {
 }
 
 TEST(InitialValuesTest, Modern) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = true;
-    model.value_embeddings = 1;
-    model.max_ngram = 3;
-    model.ngram_rows = 50;
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257,
+                     together({{kMix}, with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 50})}));
     ModelHarness h(model, 32, 32);
     EXPECT_EQ(h.table().find("ngram_embed.weight").shape, (std::vector<int64_t>{50, 64}));
     EXPECT_EQ(largest_of(initial_values(h, "ngram_embed.weight", 1)), 0);
@@ -214,9 +205,8 @@ TEST(InitialValuesTest, Modern) {
 }
 
 TEST(InitialValuesTest, ModernWithoutZerosScaled) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.zero_init_projections = false;
-    model.init_scale = 2;
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257, together({{"model.init_scale=2"}, nonzero_outputs()}));
     ModelHarness h(model, 32, 32);
     expect_deviation(h, "embed.weight", 2);
     expect_uniform(h, "blocks.1.mlp.down.weight", std::sqrt(3.0) / 16);  // fan-in 256
@@ -226,7 +216,7 @@ TEST(InitialValuesTest, ModernWithoutZerosScaled) {
 // The modern preset starts with a zero head: all logits are 0 and the loss is exactly ln(vocabulary). Padding rows in
 // the softmax would change it.
 TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
-    const ModelConfig model = model_config(Family::modern, 2, 64, 257);
+    const ModelConfig model = model_config("modern", 2, 64, 257);
     ModelHarness h(model, 32, 32);
     h.model.parameters().initialize(3);
     HostBatch batch = random_batch(model, 1, 32, true, 1);
@@ -235,7 +225,7 @@ TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
 }
 
 TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
-    const ModelConfig model = model_config(Family::gpt2, 2, 64, 257);
+    const ModelConfig model = model_config("gpt2", 2, 64, 257);
     ModelHarness h(model, 32, 32), other(model, 64, 32);
     const std::string first = "blocks.0.attn.qkv.weight", second = "blocks.1.attn.qkv.weight";
     const Values values = initial_values(h, first, 7);
@@ -254,7 +244,7 @@ TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
 }
 
 TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
-    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32, DType::bf16);
+    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32, DType::bf16);
     h.model.parameters().initialize(7);
     for (const Parameter& p : h.table().all()) {
         Values expected = h.read(h.model.parameters().master(p));

@@ -19,7 +19,7 @@ class PlainModel {
     // Layers of attention without mix, gate or MLP. Input: one token table. Output: a norm, and logits without
     // softcap. Parameters by name.
     PlainModel(const ModelConfig& model, const HostBatch& batch, int64_t sequence_length)
-        : model_(model), parts_(model.spelled_out()), batch_(batch), sequence_length_(sequence_length) {}
+        : model_(model), parts_(model.parts), batch_(batch), sequence_length_(sequence_length) {}
 
     std::map<std::string, Values> parameters;
 

@@ -114,15 +114,15 @@ TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
     const Config config =
         config_of({"schedule.steps=30", "schedule.stages=[10, 20, 30]",
                    "model.loss.prefix_weight=[0.25, [0.25, 0], 0]", "model.loss.weights=[1, [0.5, 0, 0]]"});
-    const LossConfig loss = config.model.loss();
+    const LossConfig loss = config.model.parts.loss;
     using Numbers = std::vector<float>;
     EXPECT_EQ(loss.in_stage(0).numbers_at({.stage = 0, .share = 0.5}), (Numbers{1, 0.5, 0.25}));
     EXPECT_EQ(loss.in_stage(1).numbers_at({.stage = 1, .share = 0.5}), (Numbers{1, 0.125}));
-    EXPECT_TRUE(config.in_stage(2).model.loss().is_plain());
-    EXPECT_TRUE(config.in_validation().model.loss().is_plain());
-    EXPECT_FALSE(config.in_stage(1).model.loss().is_plain());
-    EXPECT_EQ(config.in_stage(1).model.loss().num_targets(), 2);
-    EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.loss().counts_prefixes());
+    EXPECT_TRUE(config.in_stage(2).model.parts.loss.is_plain());
+    EXPECT_TRUE(config.in_validation().model.parts.loss.is_plain());
+    EXPECT_FALSE(config.in_stage(1).model.parts.loss.is_plain());
+    EXPECT_EQ(config.in_stage(1).model.parts.loss.num_targets(), 2);
+    EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.parts.loss.counts_prefixes());
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
     const auto refused = [](const std::vector<std::string>& settings, const std::string& text) {
         try {

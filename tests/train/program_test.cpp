@@ -13,6 +13,7 @@
 
 #include "tests/sanitized.h"
 #include "tests/train/random_graph.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/executor.h"
 #include "train/model/nodes/copy.h"
@@ -175,11 +176,8 @@ std::string kinds_of(const Step& step) {
 // Fused: a sum with the next norm (or mix and norm), in every block and before the head. In blocks with value
 // embeddings also QK-norm, rotary and the mix of values.
 TEST(ProgramTest, TheModelsNeighboursAreFused) {
-    ModelConfig model;
-    model.apply_preset();
-    model.num_layers = 3;
-    model.mix_first_embedding = true;
-    model.value_embeddings = 2;
+    const ModelConfig model =
+        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
     const ModelGraph m = build_model(model, {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8});
     const Fusions fusions = model_fusions();
     const Program program =

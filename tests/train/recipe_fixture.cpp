@@ -130,7 +130,7 @@ void RecipeTest::expect_gradients() {
         }
         h.tracker.begin_step();
         h.backward({batch.tokens, batch.targets, batch.positions, batch.first_key},
-                   stage.model.loss().gradient_scale(rows * length));
+                   stage.model.parts.loss.gradient_scale(rows * length));
         const Values losses = h.read(h.model.losses());
         ASSERT_EQ(losses.size(), expected.size());
         for (size_t t = 0; t < losses.size(); ++t)

@@ -77,7 +77,7 @@ TEST_P(Record89ItemTest, HasTheTwinsLossesAndGradients) {
         h.set(p, entry.start);
     }
     h.tracker.begin_step();
-    h.backward(batch, c.model.loss().gradient_scale(static_cast<int64_t>(tokens.size())));
+    h.backward(batch, c.model.parts.loss.gradient_scale(static_cast<int64_t>(tokens.size())));
     const Values losses = h.read(h.model.losses()), expected = item.at("losses");
     ASSERT_EQ(losses.size(), expected.size());
     for (size_t t = 0; t < losses.size(); ++t)

@@ -290,10 +290,10 @@ const std::vector<Case> cases = {
          hardware["ranks"][0]["device"] = "bf16 on 8 threads, amx_bf16";
          f.record.hardware = hardware.dump();
      }},
-    {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.window: ",
+    {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.init_scale: ",
      [](Forgery& f) {
          MetricsLine config = MetricsLine::parse(f.record.baseline->config);
-         config["model"].erase("window");
+         config["model"].erase("init_scale");
          f.record.baseline->config = config.dump();
      }},
     {"AKeyOfTheBaselineIsAdded", "baseline.config.cuda.dependent_launch: true, in",

@@ -44,7 +44,7 @@ class RecordTest : public ::testing::Test {
     // w = 16, 25,056 for w = 32.
     static std::string config(int width, double lr) {
         nlohmann::ordered_json json = nlohmann::ordered_json::parse(
-            R"({"model": {"preset": "gpt2", "num_layers": 1, "num_heads": 2, "vocab_size": 257},
+            R"({"model": {"preset": "gpt2", "layers": {"count": 1}, "vocab_size": 257},
             "data": {"train": ["t.bin"], "val": ["v.bin"], "val_tokens": 0}, "eval": {"every": 6},
             "schedule": {"steps": 12, "warmup_steps": 0, "decay": "constant"},
             "batch": {"sequence_length": 64, "microbatch_tokens": 64, "tokens_per_step": 64},

@@ -167,7 +167,7 @@ TEST_F(RowGradientsTest, RowsThatDoNotFitAreRefused) {
                   .find("token 1 of the row is 32, but model.vocab_size is 32"),
               std::string::npos);
     Config gpt2 = parse_config(
-        R"({"model": {"preset": "gpt2", "num_layers": 1, "model_dim": 16, "num_heads": 2, "vocab_size": 32},
+        R"({"model": {"preset": "gpt2", "layers": {"count": 1}, "model_dim": 16, "vocab_size": 32},
                                    "batch": {"sequence_length": 8, "microbatch_tokens": 8, "tokens_per_step": 8},
                                    "optimizers": {"groups": [{"params": ["*"]}]}})",
         "test", {"device=cpu"});

@@ -13,6 +13,7 @@
 #include "train/config/config_json.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
+#include "train/records/recorded_config.h"
 
 namespace speedrun {
 namespace {
@@ -229,7 +230,7 @@ TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
     int rows = 0;
     for (std::sregex_iterator i(page.begin(), page.end(), row), end; i != end; ++i, ++rows) {
         const Record record = read_record((root / (*i)[1].str()).string());
-        const std::string made_with = config_to_json(parse_config(record.config, (*i)[1], {})),
+        const std::string made_with = config_to_json(recorded_config(record.config, (*i)[1])),
                           named = config_to_json(read_config((root / (*i)[2].str()).string(), {}));
         for (const KeyDifference& d : key_differences(made_with, named)) {
             if (d.key == "memory.logits_at_once")
@@ -244,9 +245,8 @@ bool is_config_of(const Record& record, const std::string& config) {
     const auto other = [](const KeyDifference& d) {
         return d.key != "seed" && d.key != "memory.logits_at_once";  // now 0, which means the former value
     };
-    const std::vector<KeyDifference> differences =
-        key_differences(config_to_json(parse_config(record.config, record.name, {})),
-                        config_to_json(read_config(config, {})));
+    const std::vector<KeyDifference> differences = key_differences(
+        config_to_json(recorded_config(record.config, record.name)), config_to_json(read_config(config, {})));
     return std::none_of(differences.begin(), differences.end(), other);
 }
 

@@ -76,8 +76,6 @@ int run_command_line(int argc, char** argv) {
                      "write this list as Markdown to a folder: a page per section")
         ->type_name("FOLDER");
     plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
-    plan_command->add_flag("--spell-out", plan.spell_out,
-                           "instead: print the config with the preset's model in parts, to change them");
     plan_command->add_flag(
         "--metrics", plan.metrics,
         "print the fields of metrics.jsonl and summary.json as JSON: keys, units, meanings");

@@ -30,7 +30,7 @@ void Config::fields(FieldVisitor& v) {
 // Six per weight and token, and attention to half of the sequence.
 double Config::rough_work() const {
     const auto number = [](int64_t value) { return static_cast<double>(value); };
-    const ModelParts parts = model.spelled_out();
+    const ModelParts parts = model.parts;
     const double width = number(model.model_dim);
     double weights = width * number(model.padded_vocab_size()) * (1 + number(std::ssize(parts.tables)));
     double attention = 0;
@@ -84,7 +84,7 @@ void Config::validate_stage() const {
         throw_usage(
             "a step would be about {:.1e} floating-point operations ({} layers x {}, {} "
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
-            work, model.spelled_out().num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
+            work, model.parts.num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
     optimizers.validate(schedule.total_steps());
     if (precision) optimizers.check_precision(*precision);

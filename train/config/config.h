@@ -16,49 +16,18 @@
 namespace speedrun {
 
 struct ModelConfig {
-    Family preset = Family::modern;
-    int64_t num_layers = 4;
     int64_t model_dim = 256;
-    int64_t num_heads = 4;
-    int64_t mlp_ratio = 4;
     int64_t vocab_size = 257;
-    NormKind norm = NormKind::rmsnorm;
-    bool norm_parameters = false;
-    Activation activation = Activation::relu_squared;
-    PositionKind position = PositionKind::rotary;
-    double rotary_base = 10000;
-    bool qk_norm = true;
-    bool tied_head = false;
-    bool biases = false;
-    double logit_softcap = 15;
-    double attention_scale = 0;
-    Scheduled<int64_t> window = 0;
-    bool zero_init_projections = true;
-    bool norm_embedding = true;
-    bool mix_first_embedding = false;
-    int64_t value_embeddings = 0;
-    int64_t max_ngram = 0;
-    int64_t ngram_rows = 8192;
     double init_scale = 1;
     std::string init_from;
-    ModelParts parts;  // preset none: the whole model but its width and vocabulary
+    ModelParts parts;
 
-    int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
-    // The model in parts, whichever way it was said.
-    ModelParts spelled_out() const;
-    NgramTable ngram_table() const { return spelled_out().ngram_table(); }
-    // Returns the plain loss for a preset.
-    LossConfig loss() const { return preset == Family::none ? parts.loss : LossConfig{}; }
-    // This model with the windows and loss weights of one stage of the schedule.
+    // Returns this model with the windows and loss weights of one stage of the schedule.
     ModelConfig in_stage(int64_t stage) const;
-    void apply_preset();  // sets every switch of the family that `preset` names
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for a model that cannot be built.
     void validate() const;
-
-  private:
-    void switch_fields(FieldVisitor& v);
 };
 
 struct DataConfig {

@@ -6,6 +6,7 @@
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/config_reader.h"
+#include "train/config/presets.h"
 
 namespace speedrun {
 
@@ -153,18 +154,18 @@ Config parse_config(const std::string& text, const std::string& origin,
     drop_schema_name(root);
 
     Config config;
-    // The preset comes first, whatever its place in the file, so that keys beside it win.
-    if (root.is_object() && root.contains("model") && root["model"].is_object() &&
-        root["model"].contains("preset")) {
-        const Json& preset = root["model"]["preset"];
-        const Word<Family>* const family =
-            preset.is_string() ? find_word<Family>(preset.get<std::string>()) : nullptr;
-        if (family) config.model.preset = family->value;  // else the reader complains
-    }
-    config.model.apply_preset();
+    if (root.is_object()) merge_over_preset(root.emplace("model", Json::object()).first.value());
     read_fields(root, config);
     config.validate();
     return config;
+}
+
+ModelConfig preset_model(const std::string& preset) {
+    Json root = {{"model", {{"preset", preset}}}};
+    merge_over_preset(root["model"]);
+    Config config;
+    read_fields(root, config);
+    return config.model;
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& settings) {

@@ -15,6 +15,8 @@ Config read_config(const std::string& path, const std::vector<std::string>& sett
 // Reads it from text; `origin` names it in messages.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings);
+// Returns the model of a preset.
+ModelConfig preset_model(const std::string& preset);
 // Every option with its resolved value, as indented JSON; reading it again gives the same config.
 std::string config_to_json(Config config);
 }  // namespace speedrun

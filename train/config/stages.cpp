@@ -56,7 +56,6 @@ void require_stages(const std::string& key, const Scheduled<T>& value, const Sch
 
 ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
-    set_stage(model.window, stage);
     // That of one stage already has its past.
     if (const auto followed = followed_windows(parts.layers); model.parts.window_past.empty())
         for (const auto& [name, keys] : parts.windows)
@@ -93,7 +92,6 @@ Config Config::in_validation() const {
     config.model.parts.loss.weights = LossConfig{}.weights;
     config.model.parts.loss.prefix_weight = LossConfig{}.prefix_weight;
     for (const auto& [name, keys] : eval.windows) {
-        if (model.preset != Family::none) config.model.window = keys;
         for (auto& [known, window] : config.model.parts.windows)
             if (known == name) window = keys;
     }
@@ -126,7 +124,6 @@ void Config::validate_scheduled() const {
     const auto check = [this](const std::string& key, const auto& value) {
         require_stages(key, value, schedule);
     };
-    check("model.window", model.window);
     for (const auto& [name, keys] : model.parts.windows) check("model.windows." + name, keys);
     for (size_t i = 0; i < model.parts.loss.weights.size(); ++i)
         check(fmt::format("model.loss.weights[{}]", i), model.parts.loss.weights[i]);
@@ -153,7 +150,6 @@ void Config::validate_scheduled() const {
             "batch.tokens_per_step",
             schedule.total_steps(), tokens, kMostTokens);
     std::vector<std::string> known;
-    if (model.preset != Family::none) known = {"window"};
     for (const auto& [name, keys] : model.parts.windows) known.push_back(name);
     for (const auto& [name, keys] : eval.windows) {
         if (std::find(known.begin(), known.end(), name) != known.end()) continue;

@@ -142,16 +142,16 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
                                  ? fmt::format(" ({:.1f} of it for the program, batches and checkpoints)",
                                                static_cast<double>(plan.host_bytes) / kMiB)
                                  : "";
-    throw_usage("out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
-                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
-                word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,
-                sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
-                tokens > 0
-                    ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
-                                  config.batch.microbatch_tokens)
-                    : std::string("No batch.microbatch_tokens fits: lower model.num_layers, model.model_dim "
-                                  "or batch.sequence_length."),
-                keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
+    throw_usage(
+        "out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
+        sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
+        word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,
+        sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
+        tokens > 0 ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
+                                 config.batch.microbatch_tokens)
+                   : std::string("No batch.microbatch_tokens fits: lower model.layers.count, model.model_dim "
+                                 "or batch.sequence_length."),
+        keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
 }
 
 }  // namespace speedrun

@@ -5,7 +5,7 @@
 namespace speedrun {
 
 void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
-    model.put_batch(batch, state_.config.model.loss().in_stage(point.stage).numbers_at(point));
+    model.put_batch(batch, state_.config.model.parts.loss.in_stage(point.stage).numbers_at(point));
     for (const RowIds& rows : model.description().row_ids)
         state_.reducer.see_rows(state_.table()[rows.table], rows.column.of(batch));
 }
@@ -60,7 +60,7 @@ void MicrobatchRunner::run(size_t model, const Microbatch& microbatch, int64_t s
 }
 
 void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets) {
-    const float gradient_scale = state_.config.model.loss().gradient_scale(step_targets);
+    const float gradient_scale = state_.config.model.parts.loss.gradient_scale(step_targets);
     state_.schedule.begin_microbatch(microbatch);
     mark(Phase::forward);
     state_.models[model]->forward(true);

@@ -53,7 +53,7 @@ Batch batch_of(const Config& config, const TokenRow& row, const std::vector<Colu
 void check_row(const Config& config, const TokenRow& row, int64_t longest_sequence) {
     const auto count = static_cast<int64_t>(row.tokens.size()) - 1;
     if (count < 1) throw_usage("a row of {} tokens: 2 are the least, an input and its target", count + 1);
-    if (config.model.spelled_out().has_positions() && count > longest_sequence)
+    if (config.model.parts.has_positions() && count > longest_sequence)
         throw_usage(
             "a row of {} tokens and their targets, but the model has positions for {}: say --length {}",
             count, longest_sequence, longest_sequence);
@@ -81,10 +81,10 @@ class RowPass {
 
     RowGradients run(const TokenRow& row) {
         const Batch batch = batch_of(config_, row, model_.description().columns());
-        model_.put_batch(batch, config_.model.loss().numbers_at({}));
+        model_.put_batch(batch, config_.model.parts.loss.numbers_at({}));
         RowGradients result;
         result.targets = batch.valid_targets;
-        result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
+        result.gradient_scale = config_.model.parts.loss.gradient_scale(result.targets);
         tracker_.begin_step();
         model_.forward(true);
         model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale);

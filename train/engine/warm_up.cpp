@@ -48,7 +48,7 @@ StepWork WarmUp::run_step(const RunStage& stage) {
 // Needed only if no stage has run these shapes: rows or windows differ, or training uses FP8 matmuls and validation
 // does not.
 void WarmUp::run_validation() {
-    const bool trains_alike = !state_.config.model.spelled_out().uses_fp8();
+    const bool trains_alike = !state_.config.model.parts.uses_fp8();
     for (const RunStage& stage : state_.stages.stages)
         if (trains_alike && stage.model == state_.stages.validation.model) return;
     ZeroBatches source(state_.validation_model(), state_.stages.validation.tokens_per_step);

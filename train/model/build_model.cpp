@@ -26,7 +26,7 @@ class Builder {
     Builder(const ModelConfig& config, const BatchShape& batch, const ModelOptions& options)
         : config_(config),
           options_(options),
-          parts_(config.spelled_out()),
+          parts_(config.parts),
           whole_(whole_attention(parts_)),
           w_(config, parts_, batch) {}
 

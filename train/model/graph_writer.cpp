@@ -53,8 +53,11 @@ ValueId GraphWriter::one() {
 InitRule GraphWriter::rule(const InitConfig& init, int64_t fan_in) const {
     if (init.type == InitKind::constant) return filled(init.value);
     const bool uniform = init.type == InitKind::uniform;
+    double deviation = init.value;
+    // Radford et al. 2019, section 2.3.
+    if (init.by_depth) deviation /= std::sqrt(2.0 * static_cast<double>(parts_.layers.count));
     // A uniform distribution over ±b has the standard deviation b/√3.
-    double scale = config_.init_scale * (uniform ? std::sqrt(3.0) : 1.0) * init.value;
+    double scale = config_.init_scale * (uniform ? std::sqrt(3.0) : 1.0) * deviation;
     if (init.by_fan_in) scale /= std::sqrt(static_cast<double>(fan_in));
     return {uniform ? InitRule::Kind::uniform : InitRule::Kind::normal, static_cast<float>(scale)};
 }

@@ -18,7 +18,7 @@ constexpr int64_t kFp8Unit = 16;  // required by op::ScaledMatmul
 int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_at_once) {
     int64_t rows = std::max<int64_t>(64, logits_at_once / model.padded_vocab_size());
     rows = std::min(rows, tokens);
-    const bool fp8 = model.preset == Family::none && model.parts.head.fp8;
+    const bool fp8 = model.parts.head.fp8.has_value();
     const int64_t unit = fp8 && tokens % kFp8Unit == 0 ? kFp8Unit : 1;
     rows = rows / unit * unit;
     while (tokens % rows != 0) rows -= unit;  // equal chunks: one matmul shape
@@ -67,7 +67,7 @@ std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<Mo
     std::vector<Derived> all;
     Sizes sizes;
     for (const ModelShape& shape : shapes) {
-        if (shape.config.spelled_out().uses_fp8() && !runtime.has_fp8())
+        if (shape.config.parts.uses_fp8() && !runtime.has_fp8())
             throw_usage(
                 "model: products of 8-bit numbers (fp8) need a GPU of compute capability 8.9 or higher, which this one "
                 "({}) is not; set them to null",

@@ -23,9 +23,8 @@ struct ModelShape {
     // Compares shapes of configs that differ only by stage. Ignores `trains`, because a model that trains can validate,
     // and the values of loss weights, but not their number.
     bool operator==(const ModelShape& other) const {
-        const LossConfig loss = config.loss(), others = other.config.loss();
-        return batch == other.batch && config.window == other.config.window &&
-               config.parts.windows == other.config.parts.windows &&
+        const LossConfig loss = config.parts.loss, others = other.config.parts.loss;
+        return batch == other.batch && config.parts.windows == other.config.parts.windows &&
                config.parts.window_past == other.config.parts.window_past &&
                config.parts.head.tied() == other.config.parts.head.tied() &&
                loss.num_tokens() == others.num_tokens() &&

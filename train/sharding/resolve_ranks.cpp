@@ -38,7 +38,7 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
 // Throws a usage error if rows are too short to share.
 void validate_context(const Config& config, int ranks) {
     if (ranks == 1) return;
-    const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
+    const auto layers = config.in_stage(0).model.parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i] || !layers[i]->attention) continue;
         for (const auto& [key, part] : layers[i]->attention->parts.all())
@@ -79,7 +79,7 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
     const int ranks = mesh.size(Axis::tensor);
     if (ranks == 1) return;
     const ModelConfig model = config.in_stage(0).model;
-    const ModelParts parts = model.spelled_out();
+    const ModelParts parts = model.parts;
     const WholeAttention whole = whole_attention(parts);
     const auto layers = parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
