@@ -11,7 +11,7 @@ namespace speedrun {
 
 namespace {
 
-// Makes room for the tokens and targets of whole rows.
+// Resizes the batch for the tokens and targets of whole rows.
 void start(Batch& batch, int64_t rows, int64_t sequence_length) {
     // Indices into the batch are int32.
     if (rows < 0 || rows > std::numeric_limits<int32_t>::max() / sequence_length) {
@@ -46,7 +46,7 @@ BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& 
     of_documents ? add_documents(dataset) : add_windows(dataset);
 }
 
-// All stages cut the windows of the longest rows.
+// All stages share the windows of the longest rows.
 void BatchLoader::add_windows(const TokenDataset& dataset) {
     WindowRange range;
     for (const Stage& s : stages_)
@@ -108,8 +108,7 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
     }
     const int64_t S = s.stage.sequence_length;
     start(batch, rows.count, S);
-    std::vector<uint16_t> tokens(static_cast<size_t>(S) +
-                                 1);  // all but the last are inputs, all but the first targets
+    std::vector<uint16_t> tokens(static_cast<size_t>(S) + 1);  // inputs 0 … S-1, targets 1 … S
     for (int64_t row = 0; row < rows.count; ++row) {
         s.rows->read((step - s.first_step) * rows_per_step + rows.first + row, tokens);
         std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + row * S);
@@ -120,7 +119,7 @@ void BatchLoader::fill(int64_t step, RowRange rows, Batch& batch) const {
               .separator = separator_,
               .part = options_.part,
               .prefixes = options_.prefixes});
-    batch.step_targets = rows_per_step * S;  // a row holds the target of its last input too
+    batch.step_targets = rows_per_step * S;  // each row includes the target of its last input
 }
 
 ValidationLoader::ValidationLoader(const TokenDataset& dataset, const ValidationLoaderOptions& options)
@@ -128,7 +127,7 @@ ValidationLoader::ValidationLoader(const TokenDataset& dataset, const Validation
     const int64_t S = options.sequence_length;
     if (S < 1) throw_usage("sequence_length is {}, expected 1 or more", S);
     if (options.val_tokens < 0) throw_usage("val_tokens is {}, expected 0 or more", options.val_tokens);
-    const int64_t available = dataset.num_tokens() - 1;  // the first token is predicted from nothing
+    const int64_t available = dataset.num_tokens() - 1;  // the first token is never a target
     if (available < 1) {
         throw_data("validation data is empty: {} has {} tokens, at least 2 are needed",
                    dataset.shard(0).path(), dataset.num_tokens());

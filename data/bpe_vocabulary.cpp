@@ -24,12 +24,12 @@ using SortedJson = nlohmann::json;  // sorted: an object has a key per token
 constexpr const char* kSeparatorText = "<|endoftext|>";
 constexpr int64_t kMaxId = UINT16_MAX;
 
-// Tokens as they are found, then the vocabulary with everything that both formats share.
+// Collects tokens, then builds the parts of a vocabulary common to both formats.
 class Builder {
   public:
     explicit Builder(const std::string& path) : path_(path) {}
 
-    // where: what of the file a message names.
+    // Stores a token. `where` is its location in the file, for messages.
     void add(const std::string& where, std::string bytes, int64_t id) {
         if (bytes.empty())
             throw_data("{}: {}: a token of 0 bytes, expected 1 to {}", path_, where, kMaxTokenBytes);
@@ -41,10 +41,10 @@ class Builder {
         result_.tokens[static_cast<size_t>(id)] = std::move(bytes);
         const std::string& stored = result_.tokens[static_cast<size_t>(id)];
         if (!ids_.emplace(stored, static_cast<uint16_t>(id)).second) {
-            throw_data("{}: {}: the same bytes as token {}", path_, where, ids_.at(stored));
+            throw_data("{}: {}: has the same bytes as token {}", path_, where, ids_.at(stored));
         }
     }
-    // An id that stands for no text.
+    // Marks an id that has no text.
     void reserve(const std::string& where, int64_t id) { check_free(where, id); }
 
     std::optional<uint16_t> id_of(const std::string& bytes) const {
@@ -101,7 +101,7 @@ std::optional<std::string> base64_bytes(std::string_view text) {
                         reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
     if (size < 0) return std::nullopt;
     const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-    bytes.resize(static_cast<size_t>(size) - padding);  // OpenSSL counts it as zeros
+    bytes.resize(static_cast<size_t>(size) - padding);  // OpenSSL counts padding as zeros
     return bytes;
 }
 
@@ -121,7 +121,7 @@ void read_tiktoken_line(Builder& builder, const std::string& path, std::string_v
     builder.add(where, *bytes, id);
 }
 
-// Every way to cut a token into two tokens: tiktoken merges whatever gives a token.
+// Adds every split of a token into two tokens, because tiktoken merges any pair that yields a token.
 void add_all_merges(Builder& builder) {
     for (size_t id = 0; id < builder.tokens().size(); ++id) {
         const std::string& token = builder.tokens()[id];
@@ -151,8 +151,8 @@ BpeVocabulary read_tiktoken(const std::string& path, std::string_view text) {
 
 // ---- tokenizer.json
 
-// GPT-2 writes bytes as characters (encoder.py, bytes_to_unicode): printable ones of Latin-1 as themselves,
-// the others, in their order, from U+0100 on. Gives the byte of a character, or nothing.
+// GPT-2 encodes bytes as characters (encoder.py, bytes_to_unicode): printable Latin-1 as itself, other bytes in order
+// from U+0100. Returns the byte of a character, or nullopt.
 std::optional<char> byte_of(int32_t code) {
     static const std::unordered_map<int32_t, char> bytes = [] {
         std::unordered_map<int32_t, char> result;
@@ -218,7 +218,7 @@ class TokenizerJson {
         return object[key];
     }
 
-    // Everything that would make other tokens than GPT-2's tokenizer.
+    // Throws for settings that would yield other tokens than GPT-2's tokenizer.
     void check_kind() const {
         if (!root_.is_object())
             throw_data("{}: expected an object at the top, found {}", path_, shown(root_));
@@ -243,7 +243,7 @@ class TokenizerJson {
             wrong("pre_tokenizer.use_regex", "true", value);
     }
 
-    // Special tokens take an id and have no text: encode() never gives them.
+    // Special tokens have an id but no text: encode() never returns them.
     std::optional<int64_t> read_added_tokens() {
         std::optional<int64_t> separator;
         const SortedJson added = member(root_, "added_tokens");
@@ -289,7 +289,8 @@ class TokenizerJson {
                                 : left + right);
             }
             const auto [first, is_new] = seen.emplace(uint32_t{*a} << 16 | *b, i);
-            if (!is_new) throw_data("{}: {}: the same pair as model.merges[{}]", path_, where, first->second);
+            if (!is_new)
+                throw_data("{}: {}: has the same pair as model.merges[{}]", path_, where, first->second);
             builder_.merge(*a, *b, *result, static_cast<uint32_t>(i));
         }
     }

@@ -1,4 +1,4 @@
-// Lines of a file that a reader left out because they are no JSON, as a full disk or a killed process leaves them.
+// Lines that a reader skipped because they are not JSON, as after a full disk or a killed process.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace speedrun {
 
 struct DamagedLines {
-    int64_t count = 0, first = 0;  // first: its number in the file, from 1
+    int64_t count = 0, first = 0;  // first: line number in the file, from 1
 
     void add(int64_t number) {
         if (count++ == 0) first = number;

@@ -16,7 +16,7 @@ namespace speedrun {
 
 namespace {
 
-// A shard of one of the lists of a config.
+// A shard, and the config list that contains it.
 struct Placed {
     const char* key;
     const ShardIdentity* shard;
@@ -52,7 +52,7 @@ std::vector<std::string> names_of(const SplitIdentity& split) {
     return names;
 }
 
-// Names that are in one list more often than in the other.
+// Returns the names that occur more often in `in` than in `from`.
 std::vector<std::string> missing(std::vector<std::string> from, std::vector<std::string> in) {
     std::sort(from.begin(), from.end());
     std::sort(in.begin(), in.end());
@@ -94,7 +94,7 @@ std::string sampled_sha256(const Shard& shard) {
         const auto count = static_cast<size_t>(std::min(kBlockBytes, bytes - first));
         shard.read_bytes(first, std::span(block).first(count));
         hash.update(block.data(), count);
-        if (last == 0) break;  // the first block is all of it
+        if (last == 0) break;  // the first block is the whole file
     }
     return hash.hex();
 }

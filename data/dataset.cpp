@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
 #include <system_error>
 
+#include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
@@ -22,13 +22,13 @@ namespace speedrun {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;  // keeps the keys in the order written, for people and diffs
+using Json = nlohmann::ordered_json;  // keeps the order of keys, for readers and diffs
 
 template <class T>
 T read_key(const Json& object, const char* key, const std::string& where) {
     const auto found = object.find(key);
     if (found == object.end()) throw_data("{}: key '{}' is missing", where, key);
-    // Reading it as an integer would cut a fraction off, and more than 64 bits.
+    // Conversion to an integer would drop a fraction, and bits beyond 64.
     const bool fraction = std::is_same_v<T, int64_t> && found->is_number() && !found->is_number_integer();
     const bool too_large = found->is_number_unsigned() && found->get<uint64_t>() > INT64_MAX;
     if (fraction || too_large) throw_data("{}: key '{}' has a wrong type: {}", where, key, shown(*found));
@@ -139,14 +139,7 @@ void write_dataset_info(const std::string& path, const DatasetInfo& info) {
                                   {"tokens", shard.tokens},
                                   {"sha256", shard.sha256}});
     }
-    const std::string temporary = path + ".tmp";
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << root.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-    file.close();
-    if (!file) throw_data("{}: cannot write: {}", temporary, errno_text());
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-        throw_data("{}: rename to {} failed: {}", temporary, path, errno_text());
-    }
+    write_file(path, root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", OutputFile::Path::own);
 }
 
 std::optional<DatasetInfo> find_dataset_info(const std::vector<std::string>& shard_files) {

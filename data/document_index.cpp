@@ -13,7 +13,7 @@ namespace {
 void find_separators(const Shard& shard, int32_t separator, std::vector<uint32_t>& starts) {
     if (separator > std::numeric_limits<uint16_t>::max()) return;
     const auto wanted = static_cast<uint16_t>(separator);
-    // A block's comparisons vectorise, a search that can stop does not, and few blocks have a separator.
+    // Comparisons of a whole block vectorise; an early-exit search does not. Few blocks contain a separator.
     constexpr int64_t kBlock = 128, kTokensRead = kBlock << 12;
     std::vector<uint16_t> tokens;
     for (int64_t first = 0; first < shard.size(); first += kTokensRead) {
@@ -33,7 +33,7 @@ void find_separators(const Shard& shard, int32_t separator, std::vector<uint32_t
     }
 }
 
-// True if the stream has tokens and begins with another one than the separator.
+// True if the stream is not empty and does not begin with the separator.
 bool begins_with_text(const TokenDataset& dataset) {
     if (dataset.num_tokens() == 0) return false;
     uint16_t first = 0;
@@ -68,7 +68,7 @@ DocumentIndex::DocumentIndex(const TokenDataset& dataset) : dataset_(dataset), e
 }
 
 DocumentIndex::Start DocumentIndex::start_of(int64_t separator) const {
-    // upper_bound skips shards without documents: they start where the next one does.
+    // upper_bound skips shards without documents: they start where the next shard does.
     const auto after = std::upper_bound(first_document_.begin(), first_document_.end(), separator);
     const int64_t shard = (after - first_document_.begin()) - 1;
     return {.shard = shard, .token = dataset_.first_token(shard) + starts_[static_cast<size_t>(separator)]};

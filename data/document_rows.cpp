@@ -47,7 +47,7 @@ DocumentRows::Packing DocumentRows::pack(int64_t epoch) const {
 }
 
 std::shared_ptr<const DocumentRows::Packing> DocumentRows::packing(int64_t epoch) const {
-    // Whole epochs without shuffle are alike: the second one from where the rows begin stands for all behind it.
+    // Without shuffle, whole epochs are equal: the second epoch after the beginning represents all later ones.
     if (!options_.shuffle) epoch = std::min(epoch, options_.begin.epoch + (options_.begin.place > 0 ? 1 : 0));
     if (!packings_[0] || packings_[0]->epoch != epoch) std::swap(packings_[0], packings_[1]);
     if (!packings_[0] || packings_[0]->epoch != epoch)

@@ -1,4 +1,4 @@
-// Rows packed from whole documents, so that none begins in the middle of a text.
+// Rows packed from whole documents, so that no row begins inside a document.
 #pragma once
 
 #include <array>
@@ -10,33 +10,31 @@
 
 namespace speedrun {
 
-// A place in the order of documents, through all epochs.
+// Position in the order of documents, over all epochs.
 struct DocumentPlace {
     int64_t epoch = 0, place = 0;
 };
 
 struct DocumentRowsOptions {
     int64_t sequence_length = 0;      // S
-    int64_t max_document_tokens = 0;  // a document's tokens behind these are dropped; at least 1
-    uint64_t seed = 0;                // of the order
+    int64_t max_document_tokens = 0;  // longer documents are truncated to this length; at least 1
+    uint64_t seed = 0;                // seed of the order
     bool shuffle = true;              // false: documents in file order
-    DocumentPlace begin = {};         // of the first row's first document
+    DocumentPlace begin = {};         // first document of the first row
 };
 
-// An epoch takes each document once, in file order or in the
-// permutation that belongs to (seed, epoch), and packs them into rows of S+1 tokens (S inputs and the last
-// target): a row takes documents, each cut at max_document_tokens, until it is full, and the last one is cut
-// there. The rest of a cut document is dropped, and so are documents at the epoch's end that fill no row; so
-// rows share no token, and epochs of different permutations may differ in their number of rows.
+// An epoch takes each document once, in file order or in the permutation of (seed, epoch). Rows have S+1 tokens (S
+// inputs and the last target). A row takes documents, each cut at max_document_tokens, until it is full; the last one
+// is cut at the row's end. The rest of a cut document is dropped, as are documents at the end of an epoch that fill no
+// row. Rows thus share no tokens, and epochs with different permutations may differ in their number of rows.
 //
-// Which document a row begins with is a table of the epoch, made in one pass over the documents' lengths when a
-// row of the epoch is asked for; the tables of two epochs are kept. Epochs before it are packed too, for their
-// number of rows: a run that resumes in epoch e begins with e + 1 passes. Memory: at most 8 bytes for each row of
-// an epoch.
+// The first document of each row is stored in a table per epoch. The table is built in one pass over the documents'
+// lengths, at the first access to the epoch; two tables are kept. Earlier epochs are packed too, to count their rows: a
+// run that resumes in epoch e begins with e + 1 passes. Memory: at most 8 bytes per row of an epoch.
 class DocumentRows final : public RowSource {
   public:
-    // The dataset must outlive the rows; index: of it. Throws a usage error for max_document_tokens below 1; a
-    // data error where all documents of an epoch together do not fill one row.
+    // The dataset must outlive the rows; index: that of the dataset. Throws a usage error for max_document_tokens below
+    // 1; a data error if all documents of an epoch do not fill one row.
     DocumentRows(const TokenDataset& dataset, std::shared_ptr<const DocumentIndex> index,
                  const DocumentRowsOptions& options);
 
@@ -45,33 +43,32 @@ class DocumentRows final : public RowSource {
     EpochCounts counts(int64_t epoch) const override;
     void read(int64_t row, std::span<uint16_t> tokens) const override;
     std::string describe() const override;
-    // Where a row begins, and with it what follows the row before: rows that others pack from there on share no
-    // document with those before.
+    // Returns the position at which a row begins. Rows that another source packs from there share no document with
+    // earlier rows.
     DocumentPlace begin_of(int64_t row) const;
 
   private:
     struct Packing {
-        int64_t epoch = -1;                  // whose order it is, or of which it is a copy
-        std::vector<uint32_t> first_places;  // (rows) place in the permutation of each row's first document
+        int64_t epoch = -1;                  // epoch of the order, or an equal one
+        std::vector<uint32_t> first_places;  // (rows) index in the permutation of each row's first document
     };
     struct Place {
-        int64_t epoch = 0, row = 0;  // row: within the epoch
+        int64_t epoch = 0, row = 0;  // row: index within the epoch
         std::shared_ptr<const Packing> packing;
     };
 
     int64_t cut_length(int64_t index) const;
     Packing pack(int64_t epoch) const;
-    std::shared_ptr<const Packing> packing(int64_t epoch) const;  // mutex_ is held
+    std::shared_ptr<const Packing> packing(int64_t epoch) const;  // requires mutex_
     Place find(int64_t row) const;
 
     const TokenDataset& dataset_;
     const std::shared_ptr<const DocumentIndex> documents_;
     const DocumentRowsOptions options_;
 
-    mutable std::mutex mutex_;                                        // guards what follows
-    mutable std::array<std::shared_ptr<const Packing>, 2> packings_;  // the one used last comes first
-    // The number of the first row of each epoch that has been packed, and of the one after; index 0 is the epoch
-    // options_.begin.epoch.
+    mutable std::mutex mutex_;                                        // guards the members below
+    mutable std::array<std::shared_ptr<const Packing>, 2> packings_;  // most recently used first
+    // Index of the first row of each packed epoch, and of the next epoch. Index 0 is the epoch options_.begin.epoch.
     mutable std::vector<int64_t> first_row_ = {0};
 };
 

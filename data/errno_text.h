@@ -1,4 +1,4 @@
-// What the operating system says of the call that failed last.
+// Returns the system's text for errno.
 #pragma once
 
 #include <cerrno>

@@ -35,7 +35,7 @@ using std::chrono::steady_clock;
 
 }  // namespace
 
-// Outside of the unnamed namespace: a member of FolderLock::State.
+// Not in the unnamed namespace, because it is a member of FolderLock::State.
 class LockDescriptor {
   public:
     explicit LockDescriptor(int file) : file_(file) {}
@@ -61,7 +61,7 @@ struct FolderLock::State {
     bool ended = false;
     bool contested = false;  // another host may replace the same stale lock
     std::atomic<bool> lost = false;
-    std::atomic<steady_clock::time_point> checked;  // when the file was last seen to be ours
+    std::atomic<steady_clock::time_point> checked;  // time of the last check that the file is ours
     std::thread renewal;
 
     State(const std::string& where, const LockTimes& lock_times)
@@ -79,11 +79,11 @@ struct FolderLock::State {
         }
         ends.notify_all();
         renewal.join();
-        // The descriptor is closed after this, so that nobody is granted a file without a name.
+        // The descriptor is closed after the unlink, so that no process is granted a file without a name.
         if (is_ours()) unlink(path.c_str());
     }
 
-    // False if the file has been removed meanwhile, by the writer before or here.
+    // Returns false if another process or this one has removed the file meanwhile.
     bool acquire() {
         file.reset(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
         const bool is_new = file.get() >= 0;
@@ -103,7 +103,7 @@ struct FolderLock::State {
         return true;
     }
 
-    // A file server may keep the lock of a host that it has lost. Returns false: the file has gone.
+    // A file server may keep the lock of a dead host. Returns false: the file was removed.
     bool remove_of_lost_host() {
         const LockWriter writer = writer_in_lock(path);
         if (writer.boot.empty() || writer.is_of_this_boot()) refuse(folder, path);
@@ -114,7 +114,7 @@ struct FolderLock::State {
         return false;
     }
 
-    // For a granted file that another process has left.
+    // Replaces the content of a granted file left by another process.
     void replace(KernelLock kernel) {
         std::optional<SeenLock> seen = look_at_lock(path);
         if (seen && seen->text.empty() && lock_changes(path, *seen, times.settle)) seen = look_at_lock(path);
@@ -179,7 +179,7 @@ const std::string& FolderLock::note() const {
 }
 
 void FolderLock::expect_held() const {
-    // A process that was stopped for long looks itself, before it writes.
+    // A process that was stopped for a long time checks before it writes.
     if (steady_clock::now() - state_->checked.load() > 2 * state_->times.renewal) state_->check();
     if (!state_->lost) return;
     const std::optional<SeenLock> seen = look_at_lock(state_->path);

@@ -17,7 +17,8 @@ struct Character {
 };
 
 Kind kind_of(utf8proc_int32_t code) {
-    if ((code >= 0x09 && code <= 0x0d) || code == 0x85) return Kind::space;  // controls that are White_Space
+    // control characters that are White_Space
+    if ((code >= 0x09 && code <= 0x0d) || code == 0x85) return Kind::space;
     switch (utf8proc_category(code)) {
         case UTF8PROC_CATEGORY_LU:
         case UTF8PROC_CATEGORY_LL:
@@ -44,7 +45,7 @@ const std::array<Kind, 128> kAscii = [] {
     return kinds;
 }();
 
-// Class and length of the character at `at`, which is below text.size().
+// Returns class and length of the character at `at`, which must be below text.size().
 Character character(std::string_view text, size_t at) {
     const auto first = static_cast<unsigned char>(text[at]);
     if (first < kAscii.size()) return {kAscii[first], 1};
@@ -56,7 +57,7 @@ Character character(std::string_view text, size_t at) {
     return {kind_of(code), static_cast<size_t>(bytes)};
 }
 
-// Where the run of one kind that starts at `at` ends.
+// Returns the end of the run of one kind that starts at `at`.
 size_t end_of_run(std::string_view text, size_t at, Kind kind) {
     while (at < text.size()) {
         const Character next = character(text, at);
@@ -66,7 +67,7 @@ size_t end_of_run(std::string_view text, size_t at, Kind kind) {
     return at;
 }
 
-// 2 or 3 if the text begins with one of GPT-2's English contractions, else 0.
+// Returns 2 or 3 if the text begins with one of GPT-2's English contractions, else 0.
 size_t contraction(std::string_view text) {
     if (text.size() < 2 || text[0] != '\'') return 0;
     if (text[1] == 's' || text[1] == 't' || text[1] == 'm' || text[1] == 'd') return 2;
@@ -74,8 +75,8 @@ size_t contraction(std::string_view text) {
     return two == "re" || two == "ve" || two == "ll" ? 3 : 0;
 }
 
-// Length of the spaces that begin the text: all of them if the text ends with them; else all but the last
-// one, which goes with what follows if it is ' ', and else stands alone.
+// Returns the length of the leading spaces: all if the text ends with them, otherwise all but the last. The last one
+// joins the next piece if it is ' ', and otherwise forms its own piece.
 size_t spaces(std::string_view text) {
     size_t end = 0, before_last = 0;
     while (end < text.size()) {

@@ -11,9 +11,9 @@ namespace speedrun {
 
 namespace {
 
-constexpr uint32_t kNever = UINT32_MAX;  // the rank of a pair that does not merge
+constexpr uint32_t kNever = UINT32_MAX;  // rank of a pair that does not merge
 
-// Pairs of tokens to their merge: an open hash table, because it is asked several times per byte of text.
+// Maps pairs of tokens to their merge. An open-addressing hash table, because it is queried several times per byte.
 class MergeTable {
   public:
     explicit MergeTable(const std::vector<BpeMerge>& merges)
@@ -48,12 +48,12 @@ class MergeTable {
     size_t mask_;
 };
 
-// Merges the tokens of one piece. Keeps its memory from piece to piece.
+// Merges the tokens of one piece. Reuses its memory for all pieces.
 class Merger {
   public:
     explicit Merger(const MergeTable& merges) : merges_(merges) {}
 
-    // Appends the tokens that those of single bytes in `bytes` merge into.
+    // Appends the tokens into which the single-byte tokens `bytes` merge.
     void merge(const std::vector<uint16_t>& bytes, std::vector<uint16_t>& out) {
         parts_.clear();
         heap_.clear();
@@ -70,7 +70,7 @@ class Merger {
     }
 
   private:
-    struct Part {  // of a linked list
+    struct Part {  // node of a linked list
         uint16_t token;
         bool alive;
         int32_t previous, next;
@@ -98,7 +98,7 @@ class Merger {
         Part& left = parts_[candidate.left];
         if (!left.alive || left.token != candidate.left_token || left.next >= size) return;
         Part& right = parts_[left.next];
-        if (right.token != candidate.right_token) return;  // merged since, and offered anew
+        if (right.token != candidate.right_token) return;  // merged since, and offered again
         left.token = candidate.result;
         left.next = right.next;
         right.alive = false;

@@ -1,4 +1,4 @@
-// GPT-2's tokenizer: byte-level BPE (Sennrich et al. 2016 on bytes, as Radford et al. 2019).
+// GPT-2's tokenizer: byte-level BPE (Sennrich et al. 2016, applied to bytes as in Radford et al. 2019).
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace speedrun {
 
-// Named "gpt2". encode() takes any bytes and decode(encode(text)) == text; the text "<|endoftext|>" is text
-// like any other. Time: linear in the text but for a factor log of the longest piece.
+// Creates the tokenizer "gpt2". encode() accepts any bytes, and decode(encode(text)) == text; "<|endoftext|>" in the
+// text is ordinary text. Time: linear in the text, times the log of the longest piece.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(BpeVocabulary vocabulary);
 
 }  // namespace speedrun

@@ -10,8 +10,8 @@ namespace speedrun {
 
 namespace {
 
-// Builds the value from the parser's events. For each key the library's builder searches the whole ordered object, which takes
-// quadratic time. It also replaces the value of a duplicate key silently.
+// Builds the value from the parser's events. The library's builder searches the whole ordered object for each key,
+// which takes quadratic time, and silently replaces the value of a duplicate key.
 template <class Json>
 class JsonBuilder {
   public:
@@ -49,7 +49,7 @@ class JsonBuilder {
     }
 
   private:
-    static constexpr size_t kSearched = 16;  // keys, up to which a new one is compared with each
+    static constexpr size_t kSearched = 16;  // up to this number of keys, a new one is compared with each
 
     struct Level {
         Json value;
@@ -111,7 +111,7 @@ Json parse_json(std::string_view text, const JsonLimits& limits) {
     if (text.size() > limits.bytes)
         throw JsonError(std::to_string(text.size()) + " bytes, at most " + std::to_string(limits.bytes) +
                         " are read");
-    // The library takes a NUL for the end of the text.
+    // The library treats a NUL as the end of the text.
     if (const size_t at = text.find('\0'); at != std::string_view::npos)
         throw JsonError("NUL byte at offset " + std::to_string(at));
     JsonBuilder<Json> builder(limits);

@@ -1,5 +1,5 @@
-// Reading JSON of untrusted files: any bytes give a value or a JsonError, and values are shown in messages without flooding
-// them. All JSON that the program reads is parsed here (`scripts/check_layers.py`).
+// JSON parser for untrusted files: any bytes yield a value or a JsonError, and values are shortened in messages. The
+// program parses all JSON here (`scripts/check_layers.py`).
 #pragma once
 
 #include <cmath>
@@ -17,22 +17,22 @@ class JsonError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Values are destroyed, copied and printed by recursion: without a limit a megabyte of '[' would overflow the stack.
+// Values are destroyed, copied and printed recursively: without a limit a megabyte of '[' would overflow the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
 struct JsonLimits {
     size_t bytes = size_t{64} << 20;
-    size_t keys = 100'000;  // in one object
+    size_t keys = 100'000;  // per object
 };
 
-// Parses a whole text in linear time. Json: nlohmann's json or ordered_json. Throws JsonError with line and
-// column for text that is no JSON. Duplicate keys, NUL bytes and texts beyond kMaxJsonDepth or the limits throw it too.
+// Parses a whole text in linear time. Json: nlohmann's json or ordered_json. Throws JsonError, with line and column,
+// for text that is not JSON; also for duplicate keys, NUL bytes, and texts beyond kMaxJsonDepth or the limits.
 template <class Json>
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 extern template nlohmann::json parse_json(std::string_view, const JsonLimits&);
 extern template nlohmann::ordered_json parse_json(std::string_view, const JsonLimits&);
 
-// A value as a message shows it: JSON, cut after some characters.
+// Returns a value for a message: JSON, shortened.
 template <class Json>
 std::string shown(const Json& value) {
     constexpr size_t kLongest = 100;
@@ -40,15 +40,15 @@ std::string shown(const Json& value) {
     if (text.size() <= kLongest) return text;
     size_t end = kLongest;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-        --end;  // not inside a character
+        --end;  // not inside a UTF-8 character
     return text.substr(0, end) + "...";
 }
 
-// A whole number that one can be added to, also where it is written as 2.0; JsonError for everything else.
-// The library's own conversion of 1e30 has no defined result.
+// Returns a whole number below INT64_MAX, also if written as 2.0. Throws JsonError for other values. The library's own
+// conversion of 1e30 is undefined.
 template <class Json>
 int64_t whole_number(const Json& value) {
-    constexpr double kMost = 9007199254740992.0;  // 2^53: below it doubles hold every whole number
+    constexpr double kMost = 9007199254740992.0;  // 2^53: doubles represent every whole number up to it
     if (value.is_number_unsigned()) {
         const auto number = value.template get<uint64_t>();
         if (number < static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
@@ -62,7 +62,7 @@ int64_t whole_number(const Json& value) {
     throw JsonError("expected a whole number, got " + shown(value));
 }
 
-// A key as a message shows it: escaped like JSON, so that a NUL does not end the message, without the quotes.
+// Returns a key for a message: escaped like JSON, so that a NUL does not end the message, without quotes.
 template <class Json>
 std::string shown_key(const std::string& key) {
     const std::string text = shown(Json(key));

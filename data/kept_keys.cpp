@@ -19,7 +19,7 @@ std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_leng
 
 namespace {
 
-// first_keys: of each chunk of the row; none: 0.
+// first_keys: first key of each chunk of the row; empty: 0.
 std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& row,
                                   std::span<const int32_t> first_keys) {
     std::vector<PlaceRange> ranges;

@@ -1,4 +1,4 @@
-// Which keys of a row attention of a part of it can see.
+// Keys of a row that the queries of one context part can see.
 #pragma once
 
 #include <cstdint>
@@ -10,35 +10,35 @@
 namespace speedrun {
 
 struct PlaceRange {
-    int64_t begin = 0, end = 0;  // places in a row
+    int64_t begin = 0, end = 0;  // positions in a row
     int64_t count() const { return end - begin; }
 };
 
-// The places of a part's chunks: two, ascending, without padding; of one rank alone the row.
+// Returns the positions of a part's chunks: two, ascending, without padding; for a single rank the whole row.
 std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_length);
 
 struct AttendedRow {
     int64_t sequence_length = 0;
-    int64_t window = 0;  // keys that a query sees at most, itself included; 0: all before it
+    int64_t window = 0;  // most keys that a query sees, including its own; 0: all before it
 };
 
-// The keys that queries of a part see at most, whatever the documents: of a chunk its own, and those before it that
-// the window reaches (all of them where window is 0). They are kept one behind the other, as a shorter row.
+// Upper bound of the keys that queries of a part see, for any documents: each chunk's own keys, and the keys before it
+// within the window (all if window is 0). Kept keys are stored consecutively, as a shorter row.
 class KeptKeys {
   public:
     KeptKeys(const ContextPart& part, const AttendedRow& row);
 
     int64_t count() const { return count_; }
-    const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, apart from each other
-    // How many of them are before this place: which one is the key there, or the first behind it.
+    const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, disjoint and not adjacent
+    // Lower bound: index of the first kept key at or after `place`.
     int64_t below(int64_t place) const;
-    // What a query at a place sees of them: those from `first` to `last`; none where last < first.
+    // Kept keys that a query sees: indices first … last; none if last < first.
     struct Seen {
         int64_t first, last;
     };
-    // first_key: the place of the first key of the query's document.
+    // first_key: position of the first key of the query's document.
     Seen seen(int64_t place, int64_t first_key) const;
-    // Pairs of them and a query of the part that may see them, documents aside.
+    // Returns the number of pairs of a query of the part and a kept key that it may see, ignoring documents.
     int64_t visible_pairs() const;
 
   private:
@@ -48,13 +48,14 @@ class KeptKeys {
     int64_t count_ = 0;
 };
 
-// Those of KeptKeys that queries of the part see in a row of these documents (Batch::chunk_first_keys, of one row).
+// Returns the kept keys that queries of the part see in a row with these documents (Batch::chunk_first_keys of one
+// row).
 std::vector<PlaceRange> needed_keys(const ContextPart& part, const AttendedRow& row,
                                     std::span<const int32_t> chunk_first_keys);
 
-// The places of a that are not in b.
+// Positions in a that are not in b.
 std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
-// The places that are in both.
+// Positions in both.
 std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
 
 }  // namespace speedrun

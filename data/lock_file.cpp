@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::streamsize kMostBytes = 4096;  // read of a lock file
+constexpr std::streamsize kMostBytes = 4096;  // limit for a lock file
 
 std::string first_line(const char* path) {
     std::string line;
@@ -40,7 +40,7 @@ std::string host_name() {
     return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
-// Identifies the running kernel: the same in all containers of a host, another after a reboot.
+// Identifies the running kernel: equal in all containers of a host, different after a reboot.
 std::string boot_id() {
     return first_line("/proc/sys/kernel/random/boot_id");
 }
@@ -76,7 +76,7 @@ LockWriter::LockWriter(const std::string& text) {
         take("boot_id", boot);
         take("started", started);
         take("command", command);
-    } catch (const JsonError&) {  // damaged, or another program's: the writer stays unknown
+    } catch (const JsonError&) {  // damaged, or from another program: the writer stays unknown
     }
 }
 
@@ -116,7 +116,7 @@ bool lock_changes(const std::string& path, const SeenLock& before, milliseconds 
     return false;
 }
 
-// Tries a few times: a process that only asks for the writer holds the file for microseconds.
+// Tries a few times, because a process that only reads the writer holds the file for microseconds.
 KernelLock try_flock(int file, int operation) {
     for (int tries = 0; flock(file, operation | LOCK_NB) != 0;) {
         if (errno == EINTR) continue;

@@ -1,4 +1,4 @@
-// The file behind a FolderLock: its content, its age and the kernel's lock of it.
+// Lock file of a FolderLock: its content, its age and the kernel's lock.
 #pragma once
 
 #include <chrono>
@@ -9,34 +9,34 @@
 
 namespace speedrun {
 
-// JSON of this process: pid, host, boot of the host, start time, command.
+// Returns the JSON of this process: pid, host, boot of the host, start time, command.
 std::string own_lock_text();
 
-// The process that a lock file names; "?" for a pid and host that it does not.
+// Process named in a lock file; "?" for an unknown pid or host.
 struct LockWriter {
     std::string pid = "?", host = "?", boot, started, command;
 
     explicit LockWriter(const std::string& text);
     bool is_of_this_boot() const;
-    bool has_ended() const;  // certain only for a process of this host
+    bool has_ended() const;  // reliable only for a process of this host
     std::string text() const;
 };
 
-// Content and time of a lock file. Opened anew each time, which makes NFS ask its server.
+// Content and time of a lock file. Each look reopens the file, so that NFS queries its server.
 struct SeenLock {
     std::string text;
     std::pair<time_t, long> renewed{0, 0};  // seconds, nanoseconds
     bool operator==(const SeenLock&) const = default;
 };
 std::optional<SeenLock> look_at_lock(const std::string& path);
-// True once the lock is renewed, replaced or removed; false if it stays as it is.
+// True if the lock is renewed, replaced or removed within the limit.
 bool lock_changes(const std::string& path, const SeenLock& before, std::chrono::milliseconds limit);
 
 enum class KernelLock { granted, held, unsupported };
-// flock without waiting; `operation` is LOCK_EX or LOCK_SH.
+// Calls flock without waiting; `operation` is LOCK_EX or LOCK_SH.
 KernelLock try_flock(int file, int operation);
 
-// The writer in a lock that is held. Waits a moment where the content is missing or of a process that has ended: a lock
+// Returns the writer of a held lock. Waits briefly if the content is missing or from a process that has ended: a lock
 // is granted before its content is written.
 LockWriter writer_in_lock(const std::string& path);
 

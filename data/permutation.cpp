@@ -10,11 +10,11 @@ namespace speedrun {
 
 namespace {
 
-// The last counter word names the use, so that two uses of one seed never see the same numbers.
+// The last counter word identifies the use, so that two uses of one seed never share random values.
 constexpr uint32_t kPermutationStream = 0x7065726d;  // "perm"
 constexpr uint32_t kOffsetStream = 0x6f666673;       // "offs"
 
-// Four rounds already make a good permutation of a large range; tiny halves (1 or 2 bits) mix less per round.
+// Four rounds permute a large range well; tiny halves (1 or 2 bits) mix less per round.
 constexpr uint32_t kRounds = 8;
 
 }  // namespace
@@ -57,7 +57,7 @@ int64_t window_offset(int64_t range, SeedAndEpoch from, int64_t shard) {
     const auto random = philox4x32({static_cast<uint32_t>(shard), static_cast<uint32_t>(epoch_bits),
                                     static_cast<uint32_t>(epoch_bits >> 32), kOffsetStream},
                                    philox_key(from.seed));
-    // Multiply and shift instead of a remainder; a range is far below 2^32, so the bias is negligible.
+    // Multiply and shift instead of a remainder. A range is far below 2^32, so the bias is negligible.
     return static_cast<int64_t>((static_cast<uint64_t>(random[0]) * static_cast<uint64_t>(range)) >> 32);
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Collects the tokens of one split and writes a shard whenever shard_tokens have come together.
+// Collects the tokens of one split and writes a shard whenever it has shard_tokens.
 class ShardWriter {
   public:
     ShardWriter(fs::path folder, std::string split, int64_t shard_tokens)
@@ -39,7 +39,7 @@ class ShardWriter {
         ++documents_;
     }
 
-    // Writes what is left and moves the list of shards to the end of `info`.
+    // Writes the remaining tokens and moves the list of shards to the end of `info`.
     SplitSummary finish(DatasetInfo& info) {
         if (!pending_.empty()) flush();
         SplitSummary summary{documents_, 0};
@@ -67,7 +67,7 @@ class ShardWriter {
 
 using DocumentHandler = std::function<void(std::string_view)>;
 
-// Calls `handle` with the text of every document in the file that is not empty.
+// Calls `handle` with the text of every non-empty document in the file.
 void for_each_document(const std::string& path, const std::string& marker, const DocumentHandler& handle) {
     if (fs::is_directory(path)) throw_data("{}: is a folder, expected a text file", path);
     std::ifstream file(path, std::ios::binary);
@@ -84,14 +84,14 @@ void for_each_document(const std::string& path, const std::string& marker, const
                 continue;
             }
             document += line;
-            if (!file.eof()) document += '\n';  // at the end of the file only if it was there
+            if (!file.eof()) document += '\n';  // keeps a missing newline at the end of the file
         }
     }
     if (file.bad()) throw_data("{}: read failed", path);
     if (!document.empty()) handle(document);
 }
 
-// True for the names that this program gives to shards, such as train_000000.bin.
+// True for shard names of this program, such as train_000000.bin.
 bool is_prepared_shard(const std::string& file) {
     for (const std::string_view split : {"train_", "val_"}) {
         const std::string_view name = file;
@@ -103,7 +103,7 @@ bool is_prepared_shard(const std::string& file) {
     return false;
 }
 
-// The files of a dataset that is already in the folder; dataset.json first.
+// Returns the files of a dataset in the folder; dataset.json first.
 std::vector<fs::path> existing_dataset(const fs::path& folder) {
     std::vector<fs::path> files;
     if (!fs::exists(folder)) return files;
@@ -166,7 +166,7 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
     return summary;
 }
 
-// dataset.json goes first and comes back last: a folder that has one is complete.
+// dataset.json is removed first and created last: a folder with one is complete.
 void replace_dataset(const fs::path& staging, const fs::path& out_dir, const DatasetInfo& info) {
     for (const fs::path& old : existing_dataset(out_dir)) fs::remove(old);
     for (const ShardInfo& shard : info.shards) fs::rename(staging / shard.file, out_dir / shard.file);
@@ -199,9 +199,9 @@ PrepareSummary prepare_dataset(const PrepareOptions& options) try {
     expect_free();
     fs::create_directories(out_dir);
     const FolderLock lock(options.out_dir);
-    expect_free();  // another process may have written it meanwhile
+    expect_free();  // another process may have written a dataset meanwhile
     const fs::path staging = out_dir / ".staging";
-    fs::remove_all(staging);  // of a run that was killed
+    fs::remove_all(staging);  // left by a killed run
     fs::create_directories(staging);
     PrepareSummary summary;
     try {

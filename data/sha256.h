@@ -1,4 +1,4 @@
-// SHA-256 of data that comes in pieces, by OpenSSL's libcrypto.
+// SHA-256 of data that arrives in pieces, by OpenSSL's libcrypto.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace speedrun {
 
 class Sha256 {
   public:
-    Sha256();  // throws an internal error if libcrypto offers no SHA-256
+    Sha256();  // throws an internal error if libcrypto lacks SHA-256
     void update(const void* data, size_t bytes);
-    // 64 hexadecimal digits of all that came; nothing may come afterwards.
+    // Returns the digest as 64 hexadecimal digits. No update() may follow.
     std::string hex();
 
   private:

@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "kernels/device/error.h"
 
@@ -26,7 +27,7 @@ static_assert(std::endian::native == std::endian::little, "shards are read, not 
 
 namespace {
 
-// Closes on every path out; close() is called explicitly where its result matters.
+// Closes in the destructor; close() is called explicitly if its result matters.
 class FileDescriptor {
   public:
     FileDescriptor(const std::string& path, int flags, mode_t mode = 0)
@@ -45,51 +46,15 @@ class FileDescriptor {
     int value_;
 };
 
-constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // no wait for the writer of a FIFO
+constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // does not wait for the writer of a FIFO
 
-std::atomic<int64_t> kept_open{0};  // descriptors that shards hold
+std::atomic<int64_t> kept_open{0};  // descriptors held by shards
 
-// Half of the limit: connections, logs and libraries need descriptors too.
+// Half of the limit, because connections, logs and libraries need descriptors too.
 int64_t most_kept_open() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, rlim_t{1} << 20) / 2);
-}
-
-void write_all(int file, const std::string& path, const void* data, size_t bytes) {
-    const char* cursor = static_cast<const char*>(data);
-    while (bytes > 0) {
-        const ssize_t written = ::write(file, cursor, bytes);
-        if (written < 0) {
-            if (errno == EINTR) continue;
-            throw_data("{}: write of {} bytes failed: {}", path, bytes, errno_text());
-        }
-        cursor += written;
-        bytes -= static_cast<size_t>(written);
-    }
-}
-
-// A rename is durable only once the directory that holds the name is synced.
-void sync_directory(const std::string& path) {
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-    const std::string directory = parent.empty() ? "." : parent.string();
-    FileDescriptor file(directory, O_RDONLY | O_DIRECTORY);
-    if (file.get() < 0) throw_data("{}: cannot open the folder to sync it: {}", directory, errno_text());
-    if (::fsync(file.get()) != 0) throw_data("{}: fsync of the folder failed: {}", directory, errno_text());
-}
-
-void write_and_rename(const std::string& temporary, const std::string& path,
-                      std::span<const uint16_t> tokens) {
-    FileDescriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (file.get() < 0) throw_data("{}: cannot create: {}", temporary, errno_text());
-    const std::array<int32_t, 256> header = {kShardMagic, kShardVersion, static_cast<int32_t>(tokens.size())};
-    write_all(file.get(), temporary, header.data(), sizeof(header));
-    write_all(file.get(), temporary, tokens.data(), tokens.size_bytes());
-    if (::fsync(file.get()) != 0) throw_data("{}: fsync failed: {}", temporary, errno_text());
-    if (file.close() != 0) throw_data("{}: close failed: {}", temporary, errno_text());
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-        throw_data("{}: rename to {} failed: {}", temporary, path, errno_text());
-    }
 }
 
 }  // namespace
@@ -195,11 +160,11 @@ void Shard::read_bytes(int64_t first, std::span<unsigned char> out) const {
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
             throw_data("{}: reading {} bytes at offset {} failed: {}", path_, bytes, first, errno_text());
-        if (got == 0) break;  // the file is shorter now
+        if (got == 0) break;  // the file has become shorter
         done += got;
     }
-    expect_unchanged(file);  // after the read, so that it covers the bytes read
-    if (done < bytes) throw_data("{}: reading {} bytes at offset {} gave {}", path_, bytes, first, done);
+    expect_unchanged(file);  // checks after the read, so that the bytes read are covered
+    if (done < bytes) throw_data("{}: reading {} bytes at offset {} returned {}", path_, bytes, first, done);
 }
 
 void Shard::read(int64_t first, std::span<uint16_t> out) const {
@@ -225,14 +190,11 @@ void write_shard(const std::string& path, std::span<const uint16_t> tokens) {
         throw_data("{}: {} tokens do not fit in one shard, at most {}", path, tokens.size(),
                    std::numeric_limits<int32_t>::max());
     }
-    const std::string temporary = path + ".tmp";
-    try {
-        write_and_rename(temporary, path, tokens);
-    } catch (...) {
-        ::unlink(temporary.c_str());
-        throw;
-    }
-    sync_directory(path);
+    const std::array<int32_t, 256> header = {kShardMagic, kShardVersion, static_cast<int32_t>(tokens.size())};
+    OutputFile file(path, OutputFile::Path::own);
+    file.write({reinterpret_cast<const char*>(header.data()), sizeof(header)});
+    file.write({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
+    file.finish();
 }
 
 }  // namespace speedrun

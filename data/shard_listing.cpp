@@ -30,7 +30,7 @@ const ShardInfo* Listing::find(const std::string& name) const {
 
 std::unique_ptr<const Listing> read_listing(const std::string& folder) {
     const fs::path json = fs::path(folder) / "dataset.json", lock = fs::path(folder) / kShardLock;
-    std::error_code ignored;  // a folder that cannot be searched fails where its shard is opened
+    std::error_code ignored;  // an unreadable folder fails when its shard is opened
     auto listing = std::make_unique<Listing>();
     if (fs::exists(json, ignored)) {
         listing->file = "dataset.json";

@@ -1,4 +1,4 @@
-// Descriptions of shards in their folders: dataset.json, or shards.lock where there is none.
+// Descriptions of shards in their folders: dataset.json, or shards.lock without one.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace speedrun {
 
-// The folder of a file, "." for a bare name.
+// Returns the folder of a file, "." for a bare name.
 std::string folder_of(const std::string& file);
 
 struct Listing {
@@ -19,14 +19,14 @@ struct Listing {
     DatasetInfo info;
     std::unordered_map<std::string_view, const ShardInfo*> by_name = {};
 
-    // Null: not listed.
+    // Returns null if the name is not listed.
     const ShardInfo* find(const std::string& name) const;
 };
 
-// The listing in a folder; null where it has neither file. Throws a data error for one that is damaged.
+// Reads the listing in a folder; null without either file. Throws a data error if it is damaged.
 std::unique_ptr<const Listing> read_listing(const std::string& folder);
 
-// Listings of many shards; each file is read once.
+// Listings of many shards; reads each file once.
 class Listings {
   public:
     struct Entry {
@@ -34,8 +34,9 @@ class Listings {
         const ShardInfo* shard = nullptr;
     };
 
-    // Looks a file up by its name in its folder; a link that is not listed there, by the name and folder of its target. Throws
-    // a data error if a folder has a listing without the file. The result lives as long as this object.
+    // Looks up a file by name in its folder. If a link is not listed there, it is looked up by name and folder of its
+    // target. Throws a data error if a folder has a listing without the file. The result is valid as long as this
+    // object.
     Entry find(const std::string& file);
 
   private:

@@ -11,7 +11,7 @@ namespace speedrun {
 
 namespace {
 
-// What is wrong with the line, or nothing.
+// Returns the problem with the line; empty: none.
 std::string problem_of(const std::string& line, ShardInfo& shard) {
     std::istringstream words(line);
     int64_t bytes = 0;

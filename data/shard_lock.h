@@ -1,5 +1,5 @@
-// A lock of shards: what their first download found, by which all later ones are known. For data that came without a
-// dataset.json; data/fineweb10B/download.sh writes it. A line for each shard: SHA-256, bytes, name.
+// shards.lock: hashes from the first download of each shard, against which later ones are checked. For data without a
+// dataset.json; written by data/fineweb10B/download.sh. One line per shard: SHA-256, bytes, name.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace speedrun {
 
 inline constexpr const char* kShardLock = "shards.lock";  // in the folder of the shards
 
-// Shards with "val" in their names are of that split, the others are for training. Throws a data error that names file,
-// line, and what is wrong with it.
+// Reads a shards.lock. Shards with "val" in their names are validation data, others are training data. Throws a data
+// error that names file, line and problem.
 std::vector<ShardInfo> read_shard_lock(const std::string& path);
 
 }  // namespace speedrun

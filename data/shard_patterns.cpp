@@ -18,14 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// glibc expands braces itself (GLOB_BRACE), by recursion and without a limit.
+// glibc's own expansion of braces (GLOB_BRACE) is recursive and has no limit.
 constexpr size_t kMostAlternatives = 10'000, kMostNesting = 32, kShownCharacters = 80;
 
 std::string shown_pattern(const std::string& pattern) {
     return pattern.size() <= kShownCharacters ? pattern : pattern.substr(0, kShownCharacters) + "...";
 }
 
-// Length of the leading parts of the path that exist as they are written, with the '/' after them.
+// Returns the length of the leading components that exist literally, including the '/' after them.
 size_t literal_length(const std::string& pattern) {
     size_t length = 0;
     while (length < pattern.size()) {
@@ -44,7 +44,7 @@ struct Braces {
     std::vector<size_t> separators;  // indices of '{', the commas of this group, and '}'
 };
 
-// The first group in braces from `from` on; none where braces do not match, as in glob(7). "{}" is no group.
+// Returns the first group in braces from `from`; nullopt if braces do not match, as in glob(7). "{}" is no group.
 std::optional<Braces> find_braces(const std::string& pattern, size_t from) {
     for (size_t begin = pattern.find('{', from); begin != std::string::npos;
          begin = pattern.find('{', begin + 1)) {
@@ -69,11 +69,11 @@ std::optional<Braces> find_braces(const std::string& pattern, size_t from) {
     return std::nullopt;
 }
 
-// The pattern without braces: one for each choice of alternatives.
+// Returns the pattern without braces: one string per combination of alternatives.
 std::vector<std::string> expand_braces(const std::string& pattern) {
     struct Pending {
         std::string text;
-        size_t done;  // before it there are no braces
+        size_t done;  // text before this index has no braces
     };
     std::vector<Pending> pending = {{pattern, literal_length(pattern)}};
     std::vector<std::string> expanded;
@@ -85,21 +85,20 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
             expanded.push_back(text);
         } else {
             const std::vector<size_t>& at = braces->separators;
-            for (size_t i = at.size() - 1; i > 0; --i) {  // the last one is expanded first
+            for (size_t i = at.size() - 1; i > 0; --i) {  // the last alternative is pushed first
                 const std::string choice = text.substr(at[i - 1] + 1, at[i] - at[i - 1] - 1);
                 pending.push_back(
                     {text.substr(0, braces->begin) + choice + text.substr(braces->end), braces->begin});
             }
         }
         if (expanded.size() + pending.size() > kMostAlternatives)
-            throw_usage(
-                "pattern '{}': its braces stand for more than {} names; write the list out, or use * or ?",
-                shown_pattern(pattern), kMostAlternatives);
+            throw_usage("pattern '{}': its braces expand to more than {} names; list them, or use * or ?",
+                        shown_pattern(pattern), kMostAlternatives);
     }
     return expanded;
 }
 
-// The pattern with its literal part quoted.
+// Returns the pattern with its literal part quoted.
 std::string quote_literal(const std::string& pattern) {
     const size_t length = literal_length(pattern);
     std::string quoted;
@@ -110,7 +109,7 @@ std::string quote_literal(const std::string& pattern) {
     return quoted + pattern.substr(length);
 }
 
-// Appends the matches of one pattern without braces.
+// Appends the matches of a pattern without braces.
 void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     if (pattern.size() >= PATH_MAX)
         throw_usage("pattern '{}': {} characters, a path has at most {}", shown_pattern(pattern),
@@ -133,7 +132,7 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
         if (files.size() > before) continue;
         throw_data(
             "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
-            "(installed, they lie in share/speedrun)",
+            "(if installed, in share/speedrun)",
             shown_pattern(pattern));
     }
     std::sort(files.begin(), files.end());

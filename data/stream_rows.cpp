@@ -11,10 +11,10 @@ namespace speedrun {
 
 namespace {
 
-// The windows of a shard: as many as fit at every offset below S, but at least one where there is room at
-// all.
+// Returns the number of windows of a shard: the number that fits at every offset below S, but at least one if the shard
+// has room.
 int64_t windows_of(const Shard& shard, int64_t sequence_length, bool shuffle) {
-    const int64_t room = shard.size() - 1;  // inputs that have a target
+    const int64_t room = shard.size() - 1;  // inputs with a target
     if (room < sequence_length) return 0;
     if (!shuffle) return room / sequence_length;
     return std::max<int64_t>(1, (room - (sequence_length - 1)) / sequence_length);
@@ -51,8 +51,8 @@ StreamRows::Place StreamRows::place_of(int64_t row) const {
             .piece = in_round / range.count};
 }
 
-// Windows of a shard are neighbours, each beginning with the last target of the one before: they hold one
-// token more than they have inputs; as do the rows of a window.
+// Adjacent windows of a shard overlap by one token, the last target and next first input. They hold one token more than
+// inputs. The same holds for the rows of a window.
 EpochCounts StreamRows::counts(int64_t) const {
     const int64_t S = options_.sequence_length, used = pieces() * S;
     const bool neighbours = used == options_.range.window_tokens;
@@ -71,7 +71,7 @@ void StreamRows::read(int64_t row, std::span<uint16_t> tokens) const {
     int64_t window = place.window % num_windows();
     if (options_.shuffle) window = Permutation(num_windows(), {options_.seed, epoch})(window);
 
-    // upper_bound skips shards without windows: they start where the next one does.
+    // upper_bound skips shards without windows: they start where the next shard does.
     const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
     const int64_t shard = (after - first_window_.begin()) - 1;
     const int64_t shard_first = first_window_[static_cast<size_t>(shard)];

@@ -1,4 +1,4 @@
-// Rows as windows of the shards, wherever documents begin and end.
+// Rows as windows of the shards, independent of documents.
 #pragma once
 
 #include <vector>
@@ -8,32 +8,31 @@
 
 namespace speedrun {
 
-// A piece of the order of windows that is cut into rows shorter than windows: what a stage of a run reads whose rows
-// are shorter than another's. By default all of the order, a window being a row.
+// Range of the order of windows. Windows may be cut into shorter rows, if a stage has shorter rows than another.
+// Default: the whole order, one row per window.
 struct WindowRange {
-    int64_t window_tokens = 0;  // W, of an uncut window; 0: S. At least S
-    int64_t first = 0;          // counted through all epochs
-    int64_t count = 0;          // n windows, and n more behind the last row of those; 0: all behind the first
+    int64_t window_tokens = 0;  // W, tokens per uncut window; 0: S. At least S
+    int64_t first = 0;          // index over all epochs
+    int64_t count = 0;          // n windows, followed by the next n; 0: unlimited
 };
 
 struct StreamRowsOptions {
     int64_t sequence_length = 0;  // S
-    uint64_t seed = 0;            // of the order
-    bool shuffle = true;          // false: windows in file order, from the start of every shard
+    uint64_t seed = 0;            // seed of the order
+    bool shuffle = true;          // false: windows in file order, from the start of each shard
     WindowRange range = {};
 };
 
-// Window w is perm(w mod N) of epoch w / N, where the N windows are W+1 tokens on a grid of W tokens in each shard;
-// perm belongs to (seed, epoch). With shuffle each shard's grid starts at a random offset below W in each epoch, so
-// that epochs cut the text differently; the offset leaves N the same in all epochs. A window never crosses a shard.
+// Window w is perm(w mod N) of epoch w / N. The N windows have W+1 tokens, on a grid of W tokens in each shard; perm is
+// that of (seed, epoch). With shuffle, each shard's grid starts at a random offset below W in each epoch, so that
+// epochs cut the text differently; N does not depend on the offset. A window never crosses a shard.
 //
-// A window is W / S rows of S+1 tokens (S inputs and the last target); what is left of it is in none. Shuffled, row
-// r of a range of n windows is piece r / n of its window r mod n, so that rows behind each other come from different
-// windows; else piece r mod (W / S) of window r / (W / S). Ranges that follow each other share no row, whatever
-// their S.
+// A window has W / S rows of S+1 tokens (S inputs and the last target); the remainder is in no row. Shuffled in a range
+// of n windows, row r is piece r / n of window r mod n: consecutive rows are from different windows. Otherwise row r is
+// piece r mod (W / S) of window r / (W / S). Consecutive ranges share no row, for any S.
 class StreamRows final : public RowSource {
   public:
-    // The dataset must outlive the rows. Throws a data error if no shard holds S+1 tokens.
+    // The dataset must outlive the rows. Throws a data error if no shard has S+1 tokens.
     StreamRows(const TokenDataset& dataset, const StreamRowsOptions& options);
 
     int64_t epoch(int64_t row) const override { return place_of(row).window / num_windows(); }

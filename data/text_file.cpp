@@ -23,7 +23,7 @@ const char* kind_of(mode_t mode) {
 
 class OpenFile {
   public:
-    // Without O_NONBLOCK, open() of a named pipe waits for a writer.
+    // Without O_NONBLOCK, open() of a named pipe would wait for a writer.
     explicit OpenFile(const std::string& path)
         : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)) {
         if (file_ < 0) throw_data("{}: cannot be read: {}", path_, errno_text());

@@ -1,4 +1,4 @@
-// Whole files that a user names.
+// Reads whole files named by the user.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,18 @@ namespace speedrun {
 
 inline constexpr size_t kMostFileBytes = size_t{1} << 30;
 
-// Returns the bytes of a regular file or of an anonymous pipe (`<(command)` of a shell). Throws a data error with path and
-// reason for any other kind and for more than `most` bytes: /dev/zero would fill the memory, a named pipe without a writer
-// would block.
+// Returns the bytes of a regular file or an anonymous pipe (`<(command)` of a shell). Throws a data error with path and
+// reason for other kinds of files and for more than `most` bytes: /dev/zero would fill the memory, and a named pipe
+// without a writer would block.
 std::string read_text_file(const std::string& path, size_t most = kMostFileBytes);
 
-// Throws a data error for a path that exists and is no regular file, before a reader that would wait for its end.
+// Throws a data error for a path that exists and is not a regular file. Call before a reader that would wait for its
+// end.
 void expect_regular_file(const std::string& path);
 
 bool is_utf8(std::string_view text);
 
-// Returns the text for a message: cut after some characters, control characters and bytes that are not UTF-8 escaped.
+// Returns the text for a message: shortened, with control characters and bytes outside UTF-8 escaped.
 std::string shown_text(std::string_view text);
 
 }  // namespace speedrun

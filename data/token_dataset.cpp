@@ -8,8 +8,8 @@ namespace speedrun {
 
 namespace {
 
-// How much is read ahead at start. All of a large dataset would be tens of gigabytes of disk traffic that
-// competes with the first steps; small ones fit whole.
+// Bytes read ahead at the start. A whole large dataset would be tens of gigabytes of disk traffic during the first
+// steps; small datasets fit entirely.
 constexpr int64_t kReadAheadBytes = int64_t{256} << 20;
 
 }  // namespace
@@ -32,7 +32,7 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, int32_t vocab_
 
 void TokenDataset::read_of(const Shard& shard, int64_t first, std::span<uint16_t> out) const {
     shard.read(first, out);
-    // A maximum vectorises, a search that can stop early does not; the position only serves the message.
+    // A maximum vectorises; an early-exit search does not. The position is only for the message.
     uint16_t largest = 0;
     for (const uint16_t token : out) largest = std::max(largest, token);
     if (largest < vocab_size_) return;

@@ -1,4 +1,4 @@
-// The tokens of a list of shard files, checked against the vocabulary when they are read.
+// Tokens of a list of shard files, checked against the vocabulary when read.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,28 @@
 
 namespace speedrun {
 
-// Owns the open shards of one split. Const, and therefore safe to read from many threads.
+// Owns the open shards of one split. Immutable, and therefore safe for concurrent reads.
 class TokenDataset {
   public:
-    // Opens the files, in this order. vocab_size: every token must be below it (it may exceed the tokenizer's, for a padded
-    // vocabulary). separator: the token between documents; place: its side of them in the files. Throws a usage error if the
-    // separator does not fit the vocabulary, a data error if there is no file or a shard is damaged. Token values are
-    // checked later, read by read, because checking all of them would read every byte before step one.
+    // Opens the files, in this order. vocab_size: exclusive bound of all tokens (may exceed the tokenizer's, for a
+    // padded vocabulary). separator: token between documents; place: its side of them. Throws a usage error if the
+    // separator exceeds the vocabulary, a data error without files or for a damaged shard. Token values are checked by
+    // each read: a check of all would read every byte before the first step.
     TokenDataset(const std::vector<std::string>& files, int32_t vocab_size, int32_t separator,
                  SeparatorPlace place = SeparatorPlace::before);
 
     int64_t num_shards() const { return static_cast<int64_t>(shards_.size()); }
     const Shard& shard(int64_t index) const { return shards_[static_cast<size_t>(index)]; }
-    // Index of a shard's first token in the stream of all shards; of num_shards(): the number of all tokens.
+    // Index of a shard's first token in the stream of all shards; for num_shards(): number of all tokens.
     int64_t first_token(int64_t shard) const { return first_token_[static_cast<size_t>(shard)]; }
     int64_t num_tokens() const { return first_token_.back(); }
     int32_t vocab_size() const { return vocab_size_; }
     int32_t separator() const { return separator_; }
     SeparatorPlace separator_place() const { return place_; }
 
-    // Reads tokens first … first+out.size()-1 of all shards taken as one stream. Throws a data error naming file, token
-    // index, value and limit at the first token ≥ vocab_size, or the error of Shard::read(); an internal error if the range
-    // leaves the stream.
+    // Reads tokens first … first+out.size()-1 of the stream of all shards. Throws a data error with file, token index,
+    // value and limit for the first token ≥ vocab_size, or the error of Shard::read(); an internal error if the range
+    // exceeds the stream.
     void read(int64_t first, std::span<uint16_t> out) const;
 
   private:

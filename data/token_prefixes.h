@@ -1,4 +1,4 @@
-// Which tokens begin as others do.
+// Longest-prefix table of a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace speedrun {
 
-// By token: the token whose bytes are its longest proper prefix, −1 where none is. Tokens without bytes (separators) have no
-// prefix, and are none. Time: linear in the square of the tokens' lengths.
+// Index: token. The token that is its longest proper prefix in bytes, −1 without one. Tokens without bytes (separators)
+// have no prefix and are no prefix. Time: linear in the sum of the squared token lengths.
 std::vector<int32_t> longest_prefixes(const std::vector<std::string>& tokens);
 
 }  // namespace speedrun

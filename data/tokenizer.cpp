@@ -17,7 +17,7 @@ class ByteTokenizer final : public Tokenizer {
     std::vector<uint16_t> encode(std::string_view text) const override {
         std::vector<uint16_t> tokens;
         tokens.reserve(text.size());
-        // By way of unsigned char: a plain char above 127 is negative on x86.
+        // Converts through unsigned char: a plain char above 127 is negative on x86.
         for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
         return tokens;
     }

@@ -1,4 +1,4 @@
-// Text to tokens and back.
+// Tokenizer: text to tokens and back.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ class Tokenizer {
 
     virtual std::string_view name() const = 0;
     virtual int32_t vocab_size() const = 0;  // tokens are 0 … vocab_size-1
-    virtual int32_t separator() const = 0;   // stands between documents; encode() never produces it
+    virtual int32_t separator() const = 0;   // token between documents; encode() never produces it
 
-    // The tokens of one document's text, without a separator.
+    // Returns the tokens of one document's text, without a separator.
     virtual std::vector<uint16_t> encode(std::string_view text) const = 0;
 
-    // The text of the tokens. Tokens without text (the separator, and ids that a padded vocabulary adds) give
-    // nothing, so that anything a model samples can be printed.
+    // Returns the text of the tokens. Tokens without text (the separator, and ids added by a padded vocabulary) are
+    // skipped, so that all sampled tokens can be printed.
     virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 };
 
-// The tokenizer of this name. "bytes": 256 byte values and the separator 256; "gpt2": byte-level BPE over a
-// vocabulary file (see bpe_vocabulary.h). Throws a usage error that lists the known names, or where a
-// vocabulary is missing or of no use; a data error for a bad vocabulary.
+// Creates the tokenizer of this name. "bytes": 256 byte values and the separator 256; "gpt2": byte-level BPE over a
+// vocabulary file (see bpe_vocabulary.h). Throws a usage error that lists the known names, or if a vocabulary is
+// missing or not applicable; a data error for a bad vocabulary.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name, const std::string& vocabulary = "");
 
 }  // namespace speedrun

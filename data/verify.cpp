@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is wrong with a shard, or nothing.
+// Returns the problem with a shard; empty: none.
 std::string problem_of(const Listing& listing, const ShardInfo& expected, const std::string& path) {
     try {
         const TokenDataset data({path}, listing.info.vocab_size, listing.info.separator);
@@ -28,7 +28,7 @@ std::string problem_of(const Listing& listing, const ShardInfo& expected, const 
         std::vector<uint16_t> tokens;
         for (int64_t first = 0; first < data.num_tokens(); first += kTokensRead) {
             tokens.resize(static_cast<size_t>(std::min(kTokensRead, data.num_tokens() - first)));
-            data.read(first, tokens);  // checks the values
+            data.read(first, tokens);  // checks token values
         }
         const std::string actual = sha256_file(path);
         if (actual != expected.sha256)
@@ -45,7 +45,7 @@ std::string problem_of(const Listing& listing, const ShardInfo& expected, const 
 std::string verify_dataset(const std::string& folder) {
     const std::unique_ptr<const Listing> listing = read_listing(folder);
     if (!listing)
-        throw_data("{}: missing, and so is a {} beside it", (fs::path(folder) / "dataset.json").string(),
+        throw_data("{}: missing, as is {} in the same folder", (fs::path(folder) / "dataset.json").string(),
                    kShardLock);
     const DatasetInfo& info = listing->info;
     std::string problems;

@@ -1,4 +1,4 @@
-// Made-up tokens for timing: their frequencies matter to the embedding's gradient, their order to nothing.
+// Synthetic tokens for timing: their frequencies affect the embedding's gradient, their order nothing.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Token ids with the frequencies of text: id i about in proportion to 1/(i + 3). Equal at every call.
+// Token ids with frequencies as in text: id i has a probability of about 1/(i + 3). Deterministic.
 struct ZipfTokens {
     int64_t count = 0, vocab_size = 0;
 };

@@ -15,7 +15,8 @@ using namespace speedrun;
 namespace {
 
 constexpr const char* kConfig = R"({
-    "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 31},
+    "model": {"preset": "modern", "model_dim": 32, "vocab_size": 31,
+              "layers": {"count": 1, "each": {"attention": {"heads": 2}}}},
     "batch": {"sequence_length": 32, "microbatch_tokens": 512, "tokens_per_step": 512},
     "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
                               {"type": "adamw", "params": ["*"], "lr": 0.02}]},
@@ -24,7 +25,7 @@ constexpr const char* kConfig = R"({
 class CountingBatches final : public BatchSource {
   public:
     CountingBatches(const BatchConfig& shape, const Transformer& model)
-        : shape_(shape), columns_(model.columns()) {}
+        : shape_(shape), columns_(model.description().columns()) {}
     const Batch& next() override {
         batch_ = {};
         for (int64_t row = 0; row < shape_.microbatch_tokens; row += shape_.sequence_length) {

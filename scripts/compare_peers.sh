@@ -118,6 +118,8 @@ avx512) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI ;;
 avx512_bf16) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 ;;
 esac
 
+# Matrices that start at zero would hide the gradients behind them.
+random='{"type": "uniform", "value": 0.5, "by_fan_in": true}'
 # train NAME STEPS PRECISION [SETTING]...: a run folder in $work.
 train() {
     name=$1 run_steps=$2 precision=$3 keep=false
@@ -126,7 +128,8 @@ train() {
     # shellcheck disable=SC2086  # settings are words
     "$speedrun" train "$config" --out "$work" --name "$name" --quiet $settings "$@" --set "schedule.steps=$run_steps" \
         --set "schedule.warmup_steps=$run_steps" --set schedule.decay=constant --set "precision=$precision" --set "device=$device" \
-        --set "checkpoint.last=$keep" --set data.shuffle=false --set data.val_tokens=64 --set eval.every=0 --set model.zero_init_projections=false \
+        --set "checkpoint.last=$keep" --set data.shuffle=false --set data.val_tokens=64 --set eval.every=0 --set "model.head.init=$random" \
+        --set "model.layers.each.attention.out_init=$random" --set "model.layers.each.mlp.down_init=$random" \
         >"$work/$name.log" 2>&1 || die "speedrun failed: $(tail -n 3 "$work/$name.log")"
 }
 # Starts a twin with the config of one run and the weights of another; stores its first line in $reply.

@@ -66,6 +66,11 @@ trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$out")" || die "--out $out: its folder cannot be made"
 : >"$work/rows"
 
+# value_layers: model.layers.at with the config's two tables of values in the last two of $layers layers.
+value_layers() {
+    grep -q '"value_embed.1"' "$config" || { echo '{}'; return; }
+    for i in 0 1; do echo "\"$((layers - 2 + i))\": {\"attention\": {\"value_table\": \"value_embed.$i\"}}"; done | paste -sd , | sed 's/.*/{&}/'
+}
 # point SWEEP VALUE: times the point of the current variables and appends "SWEEP VALUE: figures" to $work/rows. A point is timed
 # only once.
 point() {
@@ -76,8 +81,8 @@ point() {
         [ "$steps" -ge "$timed" ] || timed=$steps
         # shellcheck disable=SC2086 # settings are words
         "$speedrun" bench "$config" --json --warmup 1 --steps "$timed" --threads "$threads" $settings --set 'data.train=[]' \
-            --set "model.num_layers=$layers" --set "model.model_dim=$width" --set "model.num_heads=$((width / head))" \
-            --set "model.window=$window" --set "batch.sequence_length=$context" --set "batch.microbatch_tokens=$tokens" \
+            --set "model.layers.count=$layers" --set "model.model_dim=$width" --set "model.layers.each.attention.heads=$((width / head))" \
+            --set "model.layers.each.attention.window=$window" --set "model.layers.at=$(value_layers)" --set "batch.sequence_length=$context" --set "batch.microbatch_tokens=$tokens" \
             --set "batch.tokens_per_step=$tokens" >"$work/json" 2>"$work/error" || {
             cat "$work/error" >&2
             die "$1 $2: the bench failed"

@@ -26,8 +26,8 @@
 # if the remaining time is too short for it. The next call runs it from its start.
 # Results of other programs or another GPU model are refused.
 # SANITIZE_FILTER: gtest filter of the stage sanitize; default: the tests of operations and one short run.
-# OUT_DIR: results.jsonl (appended), gpu_check.json and report.txt (rewritten after every step), check.log (at most 8 MB),
-# kept/ (inputs of later steps), and during a call a reserve of 1 MiB for the report on a full disk.
+# OUT_DIR: results.jsonl (appended); gpu_check.json and report.txt (rewritten after every step); check.log (at most 8 MB);
+# kept/ (inputs of later steps); and during a call a reserve of 1 MiB for the report on a full disk.
 # Never changes clocks or settings of the GPU. Exit: 0 all requested steps passed, 1 otherwise, 2 bad usage or other results.
 # shellcheck disable=SC2317  # stages are called by name
 set -u

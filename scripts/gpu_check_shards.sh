@@ -2,7 +2,7 @@
 # Runs a test program as several parallel processes, each with a share of the tests, as GPU time may be limited. Tests of
 # operations mostly wait for reference results from the host.
 # Usage: gpu_check_shards.sh COUNT JSON PROGRAM [OPTION...]
-#   JSON     the concatenated results of the shards, written if all completed
+#   JSON     the concatenated results of the shards, written if all completed.
 # Prints their output in order, also when it is stopped. Exit: 77 if all skipped, else the highest exit code of a shard.
 set -u
 count=$1 json=$2 program=$3

@@ -53,7 +53,7 @@ due() {
     [ -z "$due_state" ] || [ "$due_state" = 'not run' ]
 }
 
-# A stage starts no step once it has used 60% of the time that was left, so that a hanging stage leaves time for the others. Its
+# A stage starts no step after using 60% of the remaining time, so that a hanging stage leaves time for the others. Its
 # postponed steps run after them.
 begin_stage() {
     now=$(date +%s)

@@ -43,6 +43,8 @@ find_data() {
     if due "$1" "$2"; then record "$1" "$2" "$3" "$root/data/kjv: no dataset; run data/kjv/prepare.sh"; fi
     return 1
 }
+# Both tables of values of 124m_modern.json in a model of two layers.
+two_value_layers='model.layers.at={"0":{"attention":{"value_table":"value_embed.0"}},"1":{"attention":{"value_table":"value_embed.1"}}}'
 # choose_family: the config of a family, and settings for its size and data; small ones for a rehearsal.
 choose_family() {
     config=124m_modern.json sizes='' tokens=$work/tokens
@@ -50,7 +52,8 @@ choose_family() {
     vocab=50257
     if [ "$device" = cpu ]; then
         vocab=500
-        sizes="$sizes model.num_layers=2 model.model_dim=64 model.num_heads=2 model.vocab_size=512 batch.sequence_length=128"
+        sizes="$sizes model.layers.count=2 model.model_dim=64 model.layers.each.attention.heads=2 model.vocab_size=512 batch.sequence_length=128"
+        [ "$1" != modern ] || sizes="$sizes $two_value_layers"
     fi
     sizes="$sizes device=$device data.train=$tokens/train_*.bin data.val=$tokens/val_*.bin data.val_tokens=16384 eval.every=0"
 }
@@ -175,11 +178,13 @@ stage_peer() {
 first_steps=6
 kjv_settings() {
     sizes='batch.microbatch_tokens=4096 batch.tokens_per_step=4096 data.val_tokens=4096 record.target_loss=0'
-    sizes="$sizes model.zero_init_projections=false"
+    for matrix in head.init layers.each.attention.out_init layers.each.mlp.down_init; do
+        sizes="$sizes model.$matrix={\"type\":\"uniform\",\"value\":0.5,\"by_fan_in\":true}"
+    done
     sizes="$sizes data.train=$root/data/kjv/train_*.bin data.val=$root/data/kjv/val_*.bin eval.every=0 schedule.cooldown_fraction=0"
     sizes="$sizes optimizers.groups.0.lr=0.003 optimizers.groups.1.lr=0.003 optimizers.groups.2.lr=0.001"
     [ "$device" = cuda ] || [ -n "$first_losses" ] ||
-        sizes="$sizes model.num_layers=2 model.model_dim=64 model.num_heads=2 model.vocab_size=257"
+        sizes="$sizes model.layers.count=2 model.model_dim=64 model.layers.each.attention.heads=2 model.vocab_size=257 $two_value_layers"
 }
 # write_first_losses FILE: runs the first steps on the CPU.
 write_first_losses() {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes every generated file. Committed: the tables of metrics in docs/metrics.md and the tables of kernels. Written by each
-# build too: the schema of configs and the list of metrics. Run it after a change of a metric or a kernel.
+# build too: the schema of configs, the pages of their options and the list of metrics. Run it after a change of a metric or a kernel.
 # Usage: regenerate.sh [--check] [BUILD]
 #   --check   write nothing; name each file that differs
 #   BUILD     build folder (default: build/release). Tables of kernels are skipped without its CUDA and simt tests.
@@ -47,6 +47,11 @@ from_program() {
 
 from_program configs/schema.json "$speedrun" plan --schema
 from_program scripts/speedrun_report/metric_fields.json "$speedrun" plan --metrics
+pages=$(mktemp -d)
+trap 'rm -rf "$made" "$pages"' EXIT
+"$speedrun" plan --option-pages "$pages" || code=1
+mkdir -p docs/config
+for page in "$pages"/*.md; do from_program "docs/config/${page##*/}" cat "$page"; done
 # Tables of docs/metrics.md: rows after the heads that are marked with the name of a list of metrics.
 if command -v python3 >/dev/null; then
     from_program docs/metrics.md python3 - docs/metrics.md scripts/speedrun_report/metric_fields.json <<'P'

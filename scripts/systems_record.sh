@@ -1,11 +1,12 @@
 #!/bin/sh
-# Races two commits of the engine. It builds both (in build/systems/COMMIT), trains one config with both, alternating, with
-# equal seeds, and writes a systems-only record with the newer one that names both commits. It is a record if every loss equals
-# the older build's within the track's margin and the time is lower. Needs an otherwise idle machine; one rank.
+# Compares the speed of two commits of the engine. It builds both (in build/systems/COMMIT) and trains one config with both,
+# alternating, with equal seeds. It writes a systems-only record with the newer one that names both commits. It is a record
+# if every loss equals the older build's within the track's margin and the time is lower. Needs an otherwise idle machine;
+# one rank.
 # Usage: systems_record.sh [--new NEW] OLD CONFIG [OPTION...]
-#   OLD, NEW   a commit, or a program (NEW: default HEAD)
-#   CONFIG     a config, or a record's folder for its config: to lead its board, the leading record's
-#   OPTION     of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class open
+#   OLD, NEW   a commit, or a program (NEW: default HEAD).
+#   CONFIG     a config, or a record's folder for its config; to lead its board, the leading record's.
+#   OPTION     options of `speedrun records attempt`, such as --runs 5 --name faster --what "what changed" --class open
 # The same command continues an interrupted race. Exit: the attempt's exit code; 1 if a build fails, 2 bad usage.
 set -eu
 # Paths are relative to the caller's folder; programs and worktrees are below the repository.

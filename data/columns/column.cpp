@@ -21,7 +21,7 @@ void index_rows(Batch& batch, const BatchLayout& layout) {
     }
 }
 
-// First key of every chunk of every row, as a place in the row.
+// Returns the first key of every chunk of every row, as a position in the row.
 std::vector<int32_t> first_keys_of_chunks(const Batch& batch, const BatchLayout& layout) {
     const int64_t S = layout.sequence_length, rows = static_cast<int64_t>(batch.tokens.size()) / S;
     std::vector<int32_t> first_keys;
@@ -63,7 +63,7 @@ void complete(Batch& batch, std::span<const Column> columns, const BatchLayout& 
     if (part.size < 1 || part.index < 0 || part.index >= part.size)
         throw_internal("part {} of {} of a row", part.index, part.size);
     const auto S = layout.sequence_length, tokens = static_cast<int64_t>(batch.tokens.size());
-    if (S < 1 || tokens % S != 0) throw_internal("{} tokens are no rows of {}", tokens, S);
+    if (S < 1 || tokens % S != 0) throw_internal("{} tokens are not whole rows of {}", tokens, S);
     if (batch.first_key.empty()) index_rows(batch, layout);
     std::erase_if(batch.columns, [&](const auto& stored) {
         return std::none_of(columns.begin(), columns.end(),

@@ -1,4 +1,4 @@
-// Columns of a batch: values that a model reads for each token. Every other file of this folder declares some of them.
+// Columns of a batch: values per token that a model reads. The other files of this folder declare columns.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace speedrun {
 
 // Meaning of a column's values.
 enum class ColumnKind : uint8_t {
-    token,     // ids of tokens that the model sees
-    position,  // places of tokens or of keys
-    target,    // ids of tokens to predict
-    hash,      // rows of a table, hashes of several tokens
+    token,     // token ids, inputs of the model
+    position,  // positions of tokens or keys
+    target,    // token ids to predict
+    hash,      // rows of a table, from hashes of several tokens
 };
 
-// Longest proper prefix of each token, from longest_prefixes(). Null: no column reads it.
+// Longest proper prefix of each token, from longest_prefixes(). Null if no column reads it.
 using PrefixTable = std::shared_ptr<const std::vector<int32_t>>;
 
 // Layout of the rows of a batch.
@@ -30,7 +30,7 @@ struct BatchLayout {
 
     int64_t sequence_length = 0;       // S, tokens of a whole row
     int32_t separator = kNoSeparator;  // first token of each document; kNoSeparator: a row is one document
-    ContextPart part = {};             // tokens of each row that this rank computes
+    ContextPart part = {};             // part of each row that this rank computes
     PrefixTable prefixes = {};
 };
 
@@ -45,10 +45,10 @@ struct Column {
     bool after_cut = false;  // computed from the context part; false: from whole rows, then cut to the part
     // Storage of a column that every batch has; null: Batch::columns[name].
     Values Batch::*member = nullptr;
-    // Overwrites the values. Null for columns with a member.
+    // Overwrites the values. Null for a column with a member.
     std::function<void(Values&, const Batch&, const BatchLayout&)> compute = {};
 
-    // Values in a completed batch. Throws an internal error if the batch lacks the column.
+    // Returns the values in a completed batch. Throws an internal error if the batch lacks the column.
     const Values& of(const Batch& batch) const;
 };
 
@@ -66,9 +66,9 @@ inline Column first_key_column() {
     return {.name = "first_key", .kind = ColumnKind::position, .member = &Batch::first_key};
 }
 
-// Completes a batch that has the tokens and targets of whole rows: computes positions and first keys (unless the batch has
-// some), then the columns; cuts all to the context part; counts valid targets. Reuses memory. Columns that are not listed
-// are removed. Throws an internal error if the tokens are not rows of sequence_length.
+// Completes a batch with tokens and targets of whole rows: computes positions and first keys (unless present), then the
+// columns; cuts all to the context part; counts valid targets. Reuses memory. Removes columns that are not listed.
+// Throws an internal error if the tokens are not rows of sequence_length.
 void complete(Batch& batch, std::span<const Column> columns, const BatchLayout& layout);
 
 }  // namespace speedrun

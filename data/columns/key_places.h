@@ -1,4 +1,4 @@
-// Places of the keys that a token of a context part sees, among keys that were gathered from other ranks.
+// Positions of a context part's visible keys among the keys gathered from other ranks.
 #pragma once
 
 #include "data/columns/column.h"
@@ -7,7 +7,7 @@
 namespace speedrun {
 
 struct KeyPlaces {
-    int64_t window;  // keys that a query sees; 0: all
+    int64_t window;  // most keys that a query sees; 0: all
     KeptKeys kept;
 };
 

@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// The finaliser of MurmurHash3's 64-bit variant: every input bit reaches every output bit.
+// Finalizer of 64-bit MurmurHash3: every input bit affects every output bit.
 uint64_t mix_bits(uint64_t x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdULL;

@@ -1,4 +1,4 @@
-// Rows of a table of tokens of which this rank holds a range.
+// Rows of a token table that is split by rows over the tensor axis.
 #pragma once
 
 #include "data/columns/column.h"
@@ -6,10 +6,10 @@
 namespace speedrun {
 
 struct OwnRows {
-    int64_t first = 0, count = 0;  // rows of this rank
+    int64_t first = 0, count = 0;  // this rank's rows
 };
 
-// Column "own tokens": index of a token among this rank's rows; `count` for tokens of other ranks.
+// Column "own tokens": index among this rank's rows; `count` for tokens of other ranks.
 inline Column own_tokens_column(const OwnRows& rows) {
     return {.name = "own tokens",
             .kind = ColumnKind::token,

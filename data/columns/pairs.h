@@ -1,4 +1,4 @@
-// Columns of attention in pairs of heads, for which a token is two rows.
+// Columns for attention in pairs of heads, where each token has two rows.
 #pragma once
 
 #include "data/columns/column.h"
@@ -8,7 +8,7 @@ namespace speedrun {
 struct PairedIds {
     const char* name;
     std::vector<int32_t> Batch::*of;
-    int32_t step;  // from the first row of a token to the second
+    int32_t step;  // id of the second row minus id of the first
 };
 
 // Ids 2i and 2i + step of each id i: (T, 2).
@@ -26,11 +26,11 @@ inline Column paired_column(const PairedIds& ids) {
             }};
 }
 
-// Positions of the rows of the heads of even and of odd number.
+// Positions of the rows of even and odd heads.
 inline Column paired_positions_column() {
     return paired_column({.name = "positions of pairs", .of = &Batch::positions, .step = 1});
 }
-// First visible row, the same for both.
+// First visible row, equal for both rows.
 inline Column paired_first_key_column() {
     return paired_column({.name = "first_key of pairs", .of = &Batch::first_key, .step = 0});
 }

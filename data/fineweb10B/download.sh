@@ -1,21 +1,21 @@
 #!/bin/sh
-# Fetches FineWeb-10B as GPT-2 tokens: the validation shard and the first N training shards (0 to 103, about
-# 100 million tokens and 200 MB each) of the Hugging Face dataset kjj0/fineweb10B-gpt2.
+# Downloads FineWeb-10B as GPT-2 tokens from the Hugging Face dataset kjj0/fineweb10B-gpt2: the validation shard and the
+# first N training shards (0 to 103; about 100 million tokens and 200 MB each).
 #
 #   data/fineweb10B/download.sh N [DIR]
 #
-# DIR defaults to the folder of this script. A download goes to FILE.part, is resumed where it stopped, and gets
-# its name only when header, size and hash agree. Good files are kept, so the call can be repeated.
+# DIR defaults to the folder of this script. A download is written to FILE.part, is resumed where it stopped, and is renamed
+# to FILE once header, size and hash are correct. Good files are kept, so the call can be repeated.
 #
-# These files come without a list of hashes. So DIR/shards.lock keeps what the first download of each one found, a line
-# "SHA-256 bytes name", and every call, every run and every attempt at a record checks against it. A DIR without a lock
-# begins with the one beside this script. Who wants another file under a name all the same deletes its line.
+# No list of hashes is published. DIR/shards.lock stores a line "SHA-256 bytes name" from the first download of each file.
+# Later calls, runs and attempts at a record check against it. The lock of a new DIR starts as a copy of the one in this
+# script's folder. To accept another file under a name, delete its line.
 #
-# Exit codes: 0 all files are there, 2 usage, 3 a file could not be fetched, is damaged, or is not that of the lock.
+# Exit codes: 0 all files exist; 2 bad usage; 3 a file could not be downloaded, is damaged, or differs from the lock.
 #
-#   FINEWEB_BASE_URL     where the files are (a mirror, or a test server)
+#   FINEWEB_BASE_URL     address of the files (a mirror, or a test server)
 #   FINEWEB_ATTEMPTS     tries per file, default 5
-#   FINEWEB_RETRY_DELAY  seconds before the second try, growing with each one, default 2
+#   FINEWEB_RETRY_DELAY  seconds before the second try, default 2; before try n + 1: n times as long
 set -eu
 
 base_url=${FINEWEB_BASE_URL:-https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main}
@@ -33,8 +33,8 @@ fail() {
     exit "$code"
 }
 
-# Sets verdict to good, partial (a beginning that can be resumed) or bad, and reason to why. The header is 256
-# little-endian int32: magic, version, token count; tokens are uint16.
+# Sets verdict to good, partial (can be resumed) or bad, and reason to the cause. The header is 256 little-endian int32,
+# which start with magic, version and token count; tokens are uint16.
 inspect() {
     verdict=partial
     reason='no data'
@@ -59,7 +59,7 @@ inspect() {
     reason="is complete: $3 tokens"
 }
 
-# Compares a good file, the name of which is the second argument, with the lock, or writes its line.
+# check_lock FILE NAME: compares the hash of a good file with the lock's line of that name, or adds the line.
 check_lock() {
     hash=$(sha256sum <"$1" | cut -d ' ' -f 1)
     bytes=$(wc -c <"$1" | tr -d ' ')
@@ -93,11 +93,11 @@ fetch() {
         inspect "$part"
         [ "$verdict" != bad ] || rm -f "$part"
         status=0
-        # A complete .part is not asked for again: a server answers a range at the end of a file with an error.
+        # A complete .part is not requested again: servers answer a range at the end of a file with an error.
         if [ "$verdict" != good ]; then
             curl --fail --location $meter --show-error --connect-timeout 20 --speed-limit 1024 --speed-time 60 \
                 --continue-at - --output "$part" "$base_url/$1" || status=$?
-            # 33: the server cannot resume, so begin again.
+            # 33: the server cannot resume, so download from the start.
             if [ $status -eq 33 ]; then rm -f "$part"; fi
             inspect "$part"
         fi

@@ -12,7 +12,7 @@
 #   2 And the earth was without form, and void; ...
 #
 # that is the chapter's name, an empty line, and one verse per line after its number. Chapters 20, 40, ... are the
-# validation split. The text stays in OUT_DIR/kjv.txt. A second call finds the dataset by its hashes and does
+# validation split. The text is kept in OUT_DIR/kjv.txt. A second call recognizes the dataset by its hashes and does
 # nothing. Exit codes: 0 done, 2 usage, 3 the text is missing or not the expected one.
 set -eu
 
@@ -23,7 +23,7 @@ fail() {
     exit "$code"
 }
 
-# One "hash  file" line for each shard that OUT_DIR/dataset.json lists (its keys stand on lines of their own).
+# Prints a "hash  file" line for each shard in OUT_DIR/dataset.json (its keys are on separate lines).
 listed_hashes() {
     awk -F '"' '$2 == "file" { file = $4 } $2 == "sha256" { print $4 "  " file }' "$1"
 }
@@ -42,7 +42,7 @@ if [ -f "$out/dataset.json" ]; then
         echo "$out: already prepared"
         exit 0
     fi
-    # Only a dataset of this script may be replaced without asking.
+    # Only a dataset of this script may be replaced without confirmation.
     grep -q '"name": "kjv"' "$out/dataset.json" ||
         fail 3 "$out/dataset.json describes another dataset; give an empty OUT_DIR"
     echo "$out: shards do not match dataset.json, preparing again"
@@ -58,8 +58,8 @@ text=$out/kjv.txt
 trap 'rm -f "$text.tmp"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# With -l the program prints a heading per chapter, each between empty lines, and verses indented by their number;
-# the width keeps every verse on one line. Both empty lines around a heading are dropped and made anew.
+# With -l the program prints a heading per chapter between empty lines, and verses indented by their number. The width
+# keeps every verse on one line. The empty lines around a heading are dropped and recreated.
 bible -l100000 Gen1:1-Rev22:21 </dev/null |
     awk -v marker="$marker" '
         /^$/ { next }

@@ -24,7 +24,7 @@ template <class Real>
 void forward_row(const op::MixNormForward& f, int64_t t) {
     const int64_t cols = f.x.cols();
     const Real* in = row_of<Real>(f.x, t);
-    // The rounded sums are what backward will see, so go on from them.
+    // Continues with the rounded sums, which backward reads.
     if (f.delta.present()) {
         const Real* added = row_of<Real>(f.delta, t);
         Real* entered = row_of<Real>(f.entered, t);

@@ -44,7 +44,7 @@ void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptio
     if (same_memory(to, from)) throw_internal("offset_keys: {} is its own operand", to.describe());
 }
 
-// Operands with the rows of q, and operands with the rows of k; all have the columns and type of q.
+// Operands with the rows of q, and operands with the rows of k; all have the columns and dtype of q.
 struct AttentionOperands {
     std::initializer_list<Tensor> of_queries, of_keys;
 };
@@ -58,7 +58,7 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
     }
     if (const int64_t sequences = keys / o.sequence_length;
         sequences > 0 ? rows == 0 || rows % sequences != 0 : rows > 0)
-        throw_internal("attention: {} queries are not as many for each of {} sequences", rows, sequences);
+        throw_internal("attention: {} queries are not a multiple of {} sequences", rows, sequences);
     expect_shape(a.q, {rows, o.num_heads * o.head_dim}, "attention q");
     expect(a.lse, DType::f32, {o.num_heads, rows}, "attention lse");
     expect(a.first_key, DType::i32, {rows}, "attention first_key");
@@ -69,7 +69,7 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
         expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
 }
 
-// Forward and backward of exclude_own_value; y: the output or its gradient.
+// Checks forward and backward of exclude_own_value; y: the output or its gradient.
 template <class Arguments>
 void check_own_value(const Arguments& a, const Tensor& y) {
     const int64_t heads = a.alpha.numel() == 0 ? 0 : a.alpha.rank == 2 ? a.alpha.cols() : a.alpha.numel();

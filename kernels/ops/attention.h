@@ -1,4 +1,4 @@
-// Attention, and what is done to queries, keys and values before it.
+// Attention, and operations on its queries, keys, values and output.
 #pragma once
 
 #include "kernels/ops/norm.h"
@@ -10,43 +10,42 @@ namespace speedrun {
 struct RotaryOptions {
     int64_t num_heads = 0;
     int64_t head_dim = 0;          // even
-    bool normalize = false;        // RMS-normalise each head's vector first (QK-norm)
-    bool rotate = false;           // then rotate it by its position
-    float epsilon = kNormEpsilon;  // of that norm
+    bool normalize = false;        // RMS-normalise each head's vector (QK-norm)
+    bool rotate = false;           // rotate by position, after normalize
+    float epsilon = kNormEpsilon;  // epsilon of the norm
 };
 
-// The values of attention mixed with a value embedding z: mixed = c₀·v + c₁·z.
+// Mix of attention's values with a value embedding z: mixed = c₀·v + c₁·z.
 struct ValueMix {
     Tensor mixed;  // real [T,H·D], receives the sum; may be v
     Tensor v;      // real [T,H·D], rows may be strided
     MixWith mix;
 };
 
-// Which dimensions of keys come from the token before: those of the pairs (i, i + D/2) with i ≥ turning_pairs.
+// Dimensions of keys taken from the previous token: those of the pairs (i, i + D/2) with i ≥ turning_pairs.
 struct KeyOffsetOptions {
     int64_t num_heads = 0;
     int64_t head_dim = 0;         // even
     int64_t turning_pairs = 0;    // 0 … head_dim/2
-    int64_t sequence_length = 0;  // whose first token keeps its own
+    int64_t sequence_length = 0;  // the first token of a sequence keeps its own
 };
 
 struct AttentionOptions {
-    int64_t sequence_length = 0;  // S, keys of a sequence; no query sees a key of another sequence
+    int64_t sequence_length = 0;  // S, keys per sequence; queries see only keys of their sequence
     int64_t num_heads = 0;
     int64_t head_dim = 0;
-    int64_t window = 0;  // keys that a query sees at most, itself included; 0: no limit
-    float scale = 1.0f;  // of the products q·k
-    // False promises that first_key is the start of every token's sequence: a library that cannot mask
-    // documents may then serve.
+    int64_t window = 0;  // most keys that a query sees, including its own; 0: no limit
+    float scale = 1.0f;  // factor of q·k
+    // False promises that first_key is the start of each token's sequence, so that a library without document masks can
+    // be used.
     bool documents = true;
-    // Pairs of a query and a key that it may see, of all queries, from which work is counted; 0: as many as causal
-    // queries see that stand at equal distances.
+    // Visible (query, key) pairs over all queries, to count FLOPs. 0: as in visible_pairs().
     int64_t visible_pairs = 0;
 };
 
-// Rows of attention whose arguments were checked.
+// Row counts of checked attention arguments.
 struct AttentionRows {
-    int64_t sequences, queries, keys;  // the last two of each sequence
+    int64_t sequences, queries, keys;  // queries, keys: per sequence
 };
 template <class Arguments>
 AttentionRows attention_rows(const Arguments& a) {
@@ -54,9 +53,9 @@ AttentionRows attention_rows(const Arguments& a) {
     return {sequences, sequences > 0 ? a.q.rows() / sequences : 0, keys};
 }
 
-// Query-key pairs that causality and the window leave to `queries` of all sequences, for one head and one
-// document a sequence: the work that flops() counts. Each query counts as the mean of its sequence's queries,
-// which chunks c and 2C − 1 − c of 2C average to.
+// Returns the (query, key) pairs that causality and the window leave to `queries` of all sequences, per head, with one
+// document per sequence. flops() counts this work. Each query counts as the mean of its sequence's queries. The
+// mean over chunks c and 2C − 1 − c of 2C, those of a context rank, is equal.
 int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
 
 }  // namespace speedrun
@@ -65,16 +64,16 @@ namespace speedrun::op {
 
 // For each head's vector u of q and of k, in place:
 //   normalize   u ← u·(mean(u²) + epsilon)^-½
-//   rotate      the pair (u_i, u_{i+D/2}) is turned by the angle position·frequency_i
-//               (Su et al. 2021, eq. 34, halves as pairs); where a token has N positions, head h of q and of k is
-//               turned by the position h mod N
-// and in the same pass, where value.mixed is given, the mix of v; with neither of the two that is all.
+//   rotate      rotates the pair (u_i, u_{i+D/2}) by the angle position·frequency_i
+//               (Su et al. 2021, eq. 34, with halves as pairs); with N positions per token, head h of q and k
+//               uses position h mod N
+// If value.mixed is present, the same pass computes the mix of v. With both options off it computes only the mix.
 struct QkNormRotaryForward {
     ByName by_name = ByName();
     Tensor q;              // real [T,H·D], rows may be strided
-    Tensor k;              // real [T,H·D], likewise
+    Tensor k;              // real [T,H·D], rows may be strided
     Tensor rstd = {};      // f32 [T,2H], of q, then of k; with normalize
-    Tensor cos = {};       // f32 [P,D/2]; with rotate, as the two that follow
+    Tensor cos = {};       // f32 [P,D/2]; with rotate, as are sin and position
     Tensor sin = {};       // f32 [P,D/2]
     Tensor position = {};  // i32 [T] or [T,N], contiguous
     ValueMix value = {};
@@ -91,17 +90,16 @@ struct QkNormRotaryForward {
     }
 };
 
-// Gradients of the outputs become gradients of the inputs, in place. (The value mix goes back through
-// MixBackward: it shares no memory with q and k, and its sums over all rows would put barriers into a kernel
-// that has none.)
+// Turns gradients of the outputs into gradients of the inputs, in place. WeightedSumBackward computes the gradient of the
+// value mix: it shares no memory with q and k, and its sums over all rows would add barriers to this kernel.
 struct QkNormRotaryBackward {
     ByName by_name = ByName();
     Tensor dq;             // real [T,H·D], rows may be strided
-    Tensor dk;             // real [T,H·D], likewise
+    Tensor dk;             // real [T,H·D], rows may be strided
     Tensor q;              // real [T,H·D], the output of the forward
-    Tensor k;              // real [T,H·D], likewise
+    Tensor k;              // real [T,H·D], the output of the forward
     Tensor rstd = {};      // f32 [T,2H], of the forward; with normalize
-    Tensor cos = {};       // f32 [P,D/2]; with rotate, as the two that follow
+    Tensor cos = {};       // f32 [P,D/2]; with rotate, as are sin and position
     Tensor sin = {};       // f32 [P,D/2]
     Tensor position = {};  // i32 [T] or [T,N], contiguous
     RotaryOptions options;
@@ -114,8 +112,8 @@ struct QkNormRotaryBackward {
     }
 };
 
-// y[t] = x[t], but in the dimensions that rotary leaves as they are x[t − 1]; all of x[t] in the first row of a
-// sequence. Borders of documents are no matter.
+// y[t] = x[t], but x[t − 1] in the dimensions that rotary does not rotate. The first row of a sequence is all x[t].
+// Document borders are ignored.
 struct OffsetKeysForward {
     ByName by_name = ByName();
     Tensor y;  // real [T,H·D], not x; rows of both may be strided
@@ -129,7 +127,8 @@ struct OffsetKeysForward {
     }
 };
 
-// dx[t] = dy[t], but in those dimensions dy[t + 1], 0 in the last row of a sequence; dy[t] is added in the first.
+// dx[t] = dy[t], but dy[t + 1] in the shifted dimensions, or 0 in the last row of a sequence. In the first row dy[t] is
+// added.
 struct OffsetKeysBackward {
     ByName by_name = ByName();
     Tensor dx;  // real [T,H·D], not dy; rows of both may be strided
@@ -143,26 +142,26 @@ struct OffsetKeysBackward {
     }
 };
 
-// The T keys are those of n = T/S sequences; query i stands at place p_i of its sequence. Per head, over the
-// keys j of that sequence, counted from its start, with first_key[i] ≤ start + j, j ≤ p_i and
-// p_i − j < window:
+// The T keys belong to n = T/S sequences; query i is at position p_i of its sequence. Per head, over the keys j of that
+// sequence, counted from its start, with first_key[i] ≤ start + j, j ≤ p_i and p_i − j < window:
 //   o_i   = Σ_j softmax_j(scale·q_i·k_j) v_j
 //   lse_i = log Σ_j exp(scale·q_i·k_j)
-// and, where it sees no key, o_i = 0 and lse_i = −∞.
+// A query without visible keys has o_i = 0 and lse_i = −∞.
 // Flash attention: O(T) memory (Dao et al. 2022, algorithm 1).
 //
-// Without `place` there is a query for each key, Tq = T, and it stands where its key does. With it the queries
-// are any n·Sq, those of sequence s in rows s·Sq … (s+1)·Sq, as a rank has them that holds some chunks of each
-// sequence and the keys of all. Sq may be below or above S, which rows of padding make it.
+// Without `place` there is one query per key, Tq = T, at the key's position. With `place` there are n·Sq queries, with
+// sequence s in rows s·Sq … (s+1)·Sq: a context rank holds some chunks of each sequence and all keys. Sq may be below
+// S, or above it because of padding rows.
 struct AttentionForward {
     ByName by_name = ByName();
-    Tensor o;           // real [Tq,H·D]; rows of it and of q, k, v may be strided
-    Tensor lse;         // f32 [H,Tq]
-    Tensor q;           // real [Tq,H·D]
-    Tensor k;           // real [T,H·D]
-    Tensor v;           // real [T,H·D]
-    Tensor first_key;   // i32 [Tq], first visible of the T keys (start of the document), in the sequence of i
-    Tensor place = {};  // i32 [Tq], −1 ≤ p_i < S; must not fall from one query of a sequence to the next
+    Tensor o;    // real [Tq,H·D]; rows of o, q, k and v may be strided
+    Tensor lse;  // f32 [H,Tq]
+    Tensor q;    // real [Tq,H·D]
+    Tensor k;    // real [T,H·D]
+    Tensor v;    // real [T,H·D]
+    // i32 [Tq], first visible of the T keys (start of the document), in the sequence of query i
+    Tensor first_key;
+    Tensor place = {};  // i32 [Tq], −1 ≤ p_i < S; must not descend within a sequence
     AttentionOptions options;
 
     void check() const;
@@ -172,8 +171,8 @@ struct AttentionForward {
     }
 };
 
-// Gradients from dout, recomputing the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv are
-// sums over the queries of this call: zero for a key that none of them sees.
+// Gradients from dout; recomputes the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv sum over this
+// call's queries: zero for a key that none of them sees.
 struct AttentionBackward {
     ByName by_name = ByName();
     Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
@@ -181,7 +180,7 @@ struct AttentionBackward {
     Tensor dv;          // real [T,H·D]
     Tensor dout;        // real [Tq,H·D]
     Tensor o;           // real [Tq,H·D], of the forward
-    Tensor lse;         // f32 [H,Tq], likewise
+    Tensor lse;         // f32 [H,Tq], of the forward
     Tensor q;           // real [Tq,H·D]
     Tensor k;           // real [T,H·D]
     Tensor v;           // real [T,H·D]
@@ -196,14 +195,14 @@ struct AttentionBackward {
     }
 };
 
-// Takes from each head's output o, per token, what lies along the token's own value v:
+// Removes from each head's output o, per token, its component along the token's own value v:
 //   y = o − tanh(alpha)·(o·v)/max(|v|², kLeastSquare)·v, in f32 and rounded once.
-// alpha is one number for each head, or one for each head of each token.
+// alpha has one value per head, or one per token and head.
 struct ExcludeOwnValueForward {
     static constexpr float kLeastSquare = 1e-8f;
 
     ByName by_name = ByName();
-    Tensor y;      // real [T,H·D], may alias o; rows of it, o and v may be strided
+    Tensor y;      // real [T,H·D], may alias o; rows of y, o and v may be strided
     Tensor o;      // real [T,H·D]
     Tensor v;      // real [T,H·D]
     Tensor alpha;  // f32 [H], or [T,H] with rows that may be strided

@@ -70,7 +70,7 @@ double LargeProduct::rate(const Product& product, int rounds, double seconds) {
     return 2 * n * n * n / (ms * 1e-3);
 }
 
-// Reads Linux's own files: sysconf reports the host's cache on some virtual machines.
+// Reads Linux's own files, because sysconf reports the host's cache on some virtual machines.
 int64_t last_cache_bytes() {
     int64_t largest = 8 << 20;
     for (int index = 0; index < 5; ++index) {
@@ -92,7 +92,7 @@ void measure_copy(Device& device, Ops& ops, Stream& stream, int64_t bytes, Ceili
     const Tensor to = to_memory.tensor(DType::f32, {bytes / 4}),
                  from = from_memory.tensor(DType::f32, {bytes / 4});
     ops.random_normal({.x = from, .seed = 1, .sequence = 2, .offset = 0, .deviation = 1.0f},
-                      stream);  // also so that every page is there
+                      stream);  // also touches every page
     const auto copied = [&](const char* name, const std::function<void()>& call) {
         const double ms = shortest_ms(device, stream, call, kRounds, kSeconds / 2);
         const double rate = 2.0 * static_cast<double>(bytes) / (ms * 1e-3);

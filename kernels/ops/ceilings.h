@@ -1,5 +1,4 @@
-// What a device can do at best, measured: a large matrix product and a large copy. Utilisation and floors are
-// shares of these.
+// Measured peaks of a device: a large matmul and a large copy. Utilisation and roofline bounds refer to them.
 #pragma once
 
 #include <functional>
@@ -11,25 +10,25 @@ namespace speedrun {
 
 struct Ceilings {
     double flops_per_s = 0, bytes_per_s = 0;
-    std::string product_by, copy_by;  // the fastest of those tried, with sizes
+    std::string product_by, copy_by;  // fastest measured implementation, with sizes
 };
 
-// The shortest time, in ms, that the calls of `call` take on the stream, from events around each; `rounds` of
-// them, and as many more as fit into `seconds`, but no more than 100.
+// Returns the shortest time of a call on the stream in ms, from events around each call. Runs `rounds` calls and
+// further ones that fit into `seconds`, at most 100.
 double shortest_ms(Device& device, Stream& stream, const std::function<void()>& call, int rounds,
                    double seconds = 0);
 
-// c = a bᵀ of random numbers, all real [n,n]: products of zeros run faster than real ones.
+// c = a bᵀ of random values, all real [n,n]. Zeros would be faster than real data.
 class LargeProduct {
   public:
     using Product = std::function<void(Tensor c, Tensor a, Tensor b, Stream& stream)>;
 
     LargeProduct(Device& device, Ops& ops, Stream& stream, DType real, int64_t n);
 
-    // FLOP/s of the operation matmul, or of a product from elsewhere.
+    // Returns the FLOP/s of the operation matmul, or of another implementation.
     double rate(int rounds, double seconds = 0);
     double rate(const Product& product, int rounds, double seconds = 0);
-    Tensor result() const { return matrix(0); }  // of the product that ran last
+    Tensor result() const { return matrix(0); }  // result of the last matmul
 
   private:
     Tensor matrix(int64_t index) const;
@@ -44,18 +43,19 @@ class LargeProduct {
 
 struct CeilingSizes {
     int64_t product = 0;     // n
-    int64_t copy_bytes = 0;  // of each of the two buffers of a copy
+    int64_t copy_bytes = 0;  // per buffer of a copy
 };
-// On a CPU the two buffers are four times the last cache together.
+// On a CPU both buffers together are four times the last-level cache.
 CeilingSizes ceiling_sizes(const Device& device);
 
-// Bytes of the CPU's last level of cache, as Linux tells them.
+// Returns the size of the CPU's last-level cache, as reported by Linux.
 int64_t last_cache_bytes();
 
-// Bytes read and written per second by the device's copy or the operation cast, whichever is faster.
+// Measures the bytes read and written per second by the device's copy or the operation cast, whichever is faster.
 void measure_copy(Device& device, Ops& ops, Stream& stream, int64_t bytes, Ceilings& ceilings);
 
-// Both, each for a few tenths of a second; raises what `ceilings` holds: the device's speed may drift.
+// Measures both peaks, a few tenths of a second each. Only raises values in `ceilings`, because the device's speed may
+// drift.
 void measure_ceilings(Device& device, Ops& ops, Stream& stream, DType real, const CeilingSizes& sizes,
                       Ceilings& ceilings);
 
@@ -63,7 +63,7 @@ struct Floor {
     double ms = 0;
     bool compute_bound = false;
 };
-// The shortest time that so much work takes: the larger of FLOPs and bytes over their ceilings.
+// Returns the roofline bound: the larger of FLOPs and bytes over their peaks.
 Floor floor_of(double flops, double bytes, const Ceilings& ceilings);
 
 }  // namespace speedrun

@@ -4,7 +4,7 @@ namespace speedrun {
 
 namespace {
 
-// out: y or dy. The sources have its shape and type.
+// out: y or dy. The sources have its shape and dtype.
 void check_terms(const WeightedTerms& terms, Tensor out, int64_t sequence_length) {
     const int64_t rows = out.rows(), cols = out.cols(), heads = coefficient_heads(terms);
     const int count = count_terms(terms);
@@ -59,7 +59,7 @@ void check_term_gradients(const op::WeightedSumBackward& a) {
     }
 }
 
-// Arguments of both narrow_linear_forward and narrow_linear_backward.
+// Checks arguments of narrow_linear_forward and narrow_linear_backward.
 template <class Arguments>
 void check_narrow(const Arguments& a) {
     const int64_t rows = a.x.rows(), outputs = a.weight.rank == 2 ? a.weight.shape[0] : 0;

@@ -1,5 +1,5 @@
-// Weighted sums of tensors, and the narrow products that give their weights: residual and skip connections,
-// mixes with embeddings, smear, gates.
+// Weighted sums of tensors, and the narrow linear layers that compute their coefficients: residual and skip
+// connections, mixes with embeddings, smear, gates.
 #pragma once
 
 #include "kernels/ops/op.h"
@@ -11,14 +11,14 @@ constexpr int kMaxTerms = 8;
 // One term of a weighted sum: factor·c·s.
 struct WeightedTerm {
     Tensor source;            // s: real [T,C]
-    Tensor coefficient = {};  // c: f32 [1], [T,1] or [T,H], one for each C/H columns; absent: 1
+    Tensor coefficient = {};  // c: f32 [1], [T,1] or [T,H], one per C/H columns; absent: 1
     float factor = 1.0f;
-    bool shifted = false;  // s of the row before: 0 in the first row of a sequence
+    bool shifted = false;  // s of the previous row, or 0 in the first row of a sequence
 };
-using WeightedTerms = std::array<WeightedTerm, kMaxTerms>;  // those with a source come first
+using WeightedTerms = std::array<WeightedTerm, kMaxTerms>;  // terms with a source first
 
-// Which gradients of a term are wanted. Neighbours may have the same dsource (a row and the row before it, of
-// one tensor): their sum is formed in f32 and rounded once; all but the first accumulate.
+// Requested gradients of a term. Consecutive terms may have the same dsource (a row and the previous row of one
+// tensor): their sum is computed in f32 and rounded once; all but the first accumulate.
 struct TermGradient {
     Tensor dsource = {};          // real [T,C]
     Tensor dcoefficient = {};     // f32, in the coefficient's shape
@@ -33,7 +33,7 @@ inline int count_terms(const WeightedTerms& terms) {
     return count;
 }
 
-// H: the columns of the coefficients that have more than one, otherwise 1.
+// Returns H: the columns of coefficients with more than one column, otherwise 1.
 inline int64_t coefficient_heads(const WeightedTerms& terms) {
     int64_t heads = 1;
     for (const WeightedTerm& term : terms)
@@ -47,16 +47,16 @@ inline bool any_shifted(const WeightedTerms& terms) {
     return false;
 }
 
-// On a device that allocates nothing no tensor has memory, and none is another.
+// True if both are the same memory; always false on a dry device, where tensors have none.
 inline bool same_memory(const Tensor& a, const Tensor& b) {
     return a.data && a.data == b.data;
 }
-// Whether the gradient of term j is added to that of the term before it, which has the same dsource.
+// True if the gradient of term j is added to that of the previous term, which has the same dsource.
 inline bool joins_previous(const TermGradients& gradients, int j) {
     return j > 0 && same_memory(gradients[j].dsource, gradients[j - 1].dsource);
 }
 
-// What a narrow product ends with. two_sigmoid: 2·sigmoid, which is 1 at 0.
+// Activation of a narrow linear layer. two_sigmoid: 2·sigmoid, which is 1 at 0.
 enum class GateActivation : uint8_t { identity, sigmoid, two_sigmoid, tanh };
 
 constexpr int64_t kMaxNarrow = 64;
@@ -65,12 +65,12 @@ constexpr int64_t kMaxNarrow = 64;
 
 namespace speedrun::op {
 
-// y[t,i] = Σ_j factor_j·c_j·s_j[t − shifted_j, i], in f32 and rounded once. A sequence is sequence_length
-// rows; a shift crosses the borders of documents. Rows may be strided.
+// y[t,i] = Σ_j factor_j·c_j·s_j[t − shifted_j, i], in f32 and rounded once. A sequence has sequence_length rows; shifts
+// cross document borders. Rows may be strided.
 struct WeightedSumForward {
     ByName by_name = ByName();
     Tensor y;             // real [T,C], may alias sources that are not shifted
-    WeightedTerms terms;  // 1 to 8; all coefficients with more than one column have the same H
+    WeightedTerms terms;  // 1 to 8; coefficients with more than one column have equal H
     int64_t sequence_length;
 
     void check() const;
@@ -85,16 +85,15 @@ struct WeightedSumForward {
     }
 };
 
-// With t' = t + shifted_j, where that is a row of the same sequence:
+// With t' = t + shifted_j, if that is a row of the same sequence:
 //   ds_j[t,i] (+)= factor_j·c_j[t']·dy[t',i]
-//   dc_j[t']  (+)= factor_j·Σ_i dy[t',i]·s_j[t,i], over the columns of the coefficient; summed over all t
-//                  where it is one number
-// The values of a source are read where its dcoefficient is wanted, those of a coefficient where its dsource
-// is.
+//   dc_j[t']  (+)= factor_j·Σ_i dy[t',i]·s_j[t,i], over the columns of the coefficient; summed over all t for a
+//                  coefficient of one value
+// A source is read if its dcoefficient is requested, a coefficient if its dsource is.
 struct WeightedSumBackward {
     ByName by_name = ByName();
     TermGradients gradients;  // gradients[j] of terms[j]
-    Tensor dy;                // real [T,C]; a dsource may alias it where no term is shifted
+    Tensor dy;                // real [T,C]; a dsource may alias it if no term is shifted
     WeightedTerms terms;      // the forward's
     int64_t sequence_length;
 
@@ -115,14 +114,14 @@ struct WeightedSumBackward {
     }
 };
 
-// y = activation(scale·(x Wᵀ + b)), for at most 64 columns of x and as many outputs: gates. x is mostly the
-// first columns of a wider tensor, and y, or columns of it, the coefficients of a weighted sum. Sums in f32.
-// Bound by memory, so its FLOPs are not counted.
+// y = activation(scale·(x Wᵀ + b)), for at most 64 columns of x and 64 outputs: gates. x is usually the first columns
+// of a wider tensor. y, or columns of it, are usually the coefficients of a weighted sum. Sums in f32. Memory-bound, so
+// its FLOPs are not counted.
 struct NarrowLinearForward {
     ByName by_name = ByName();
     Tensor y;          // f32 [T,N], rows may be strided
     Tensor x;          // real [T,K], rows may be strided
-    Tensor weight;     // W: f32 or the type of x, [N,K], contiguous
+    Tensor weight;     // W: f32 or x's dtype, [N,K], contiguous
     Tensor bias = {};  // b: f32 [N]
     float scale;
     GateActivation activation;

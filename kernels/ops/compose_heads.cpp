@@ -13,7 +13,7 @@ void expect_weights(const Tensor& w, const char* name, int64_t rows, int64_t hea
     expect(w, DType::f32, {heads}, name);
 }
 
-// Forward and backward; c: the output or its gradient.
+// Checks forward and backward; c: the output or its gradient.
 template <class Arguments>
 void check_compose(const Arguments& a, const Tensor& c) {
     const ComposeHeadsOptions& o = a.options;

@@ -1,4 +1,4 @@
-// Maps of attention shared among the heads of a token.
+// Attention maps shared among the heads of a token.
 #pragma once
 
 #include "kernels/ops/norm.h"
@@ -7,41 +7,41 @@
 namespace speedrun {
 
 struct ComposeHeadsOptions {
-    int64_t sequence_length = 0;  // S; no query sees a key of another sequence
+    int64_t sequence_length = 0;  // S; queries see only keys of their sequence
     int64_t num_heads = 0;
     int64_t head_dim = 0;
-    int64_t keys = 0;              // that a query sees at most, itself included: 1 … kMostKeys
-    float scale = 1.0f;            // of the products q·k
-    float epsilon = kNormEpsilon;  // of the norm of w1
+    int64_t keys = 0;              // most keys that a query sees, including its own: 1 … kMostKeys
+    float scale = 1.0f;            // factor of q·k
+    float epsilon = kNormEpsilon;  // epsilon of the norm of w1
 
-    // A query tile's maps of all of these keys lie in the shared memory of one block.
+    // A query tile's maps of all these keys must fit the shared memory of one block.
     static constexpr int64_t kMostKeys = 256;
 };
 
-// As that of AttentionOptions, with `keys` as the window.
+// As visible_pairs() of AttentionOptions, with `keys` as the window.
 int64_t visible_pairs(const ComposeHeadsOptions& options, int64_t queries);
 
 }  // namespace speedrun
 
 namespace speedrun::op {
 
-// One map of attention for each token, a mix of those of its heads, is applied to the values of each head. Over the
-// keys j of i's sequence with first_key[i] ≤ j ≤ i and i − j < keys, none of which gives c_i = 0:
+// Applies one attention map per token, a mix of its heads' maps, to the values of each head. Over the keys j of i's
+// sequence with first_key[i] ≤ j ≤ i and i − j < keys (c_i = 0 without any):
 //   P_ijh = softmax_j(scale·q_ih·k_jh)
 //   u_ih  = w1_ih·(mean_h(w1²) + epsilon)^-½
 //   A_ij  = Σ_h u_ih·P_ijh
 //   c_ih  = w2_ih·Σ_j A_ij·v_jh
-// w1 and w2 are one number for each head, or one for each head of each token. (Dynamically composable attention, Xiao et
-// al. 2024, of one rank, with weights that the caller has made.)
+// w1 and w2 have one value per head, or one per token and head. (Dynamically composable attention, Xiao et al. 2024, of
+// rank one, with weights computed by the caller.)
 struct ComposeHeadsForward {
     ByName by_name = ByName();
-    Tensor c;          // real [T,H·D]; rows of it and of q, k, v may be strided
+    Tensor c;          // real [T,H·D]; rows of c, q, k and v may be strided
     Tensor q;          // real [T,H·D]
     Tensor k;          // real [T,H·D]
     Tensor v;          // real [T,H·D]
     Tensor first_key;  // i32 [T], first visible of the T keys (start of the document), in the sequence of i
     Tensor w1;         // f32 [H], or [T,H] with rows that may be strided
-    Tensor w2;         // f32, likewise
+    Tensor w2;         // f32, as w1
     ComposeHeadsOptions options;
 
     void check() const;
@@ -54,11 +54,11 @@ struct ComposeHeadsForward {
 // With G_ijh = dc_ih·v_jh and B_ij = Σ_h w2_ih·G_ijh, the gradient of A:
 //   dw2_ih (+)= Σ_j A_ij·G_ijh
 //   dv_jh  (+)= Σ_i A_ij·w2_ih·dc_ih
-//   e_ih      = Σ_j P_ijh·B_ij, the gradient of u, from which w1's is that of a norm
+//   e_ih      = Σ_j P_ijh·B_ij, the gradient of u; that of w1 follows as for a norm
 //   dS_ijh    = u_ih·P_ijh·(B_ij − e_ih)
 //   dq_ih  (+)= scale·Σ_j dS_ijh·k_jh
 //   dk_jh  (+)= scale·Σ_i dS_ijh·q_ih
-// where dw1 and dw2 are summed over all tokens if their weights have no rows.
+// dw1 and dw2 are summed over all tokens if their weights have no rows.
 struct ComposeHeadsBackward {
     ByName by_name = ByName();
     Tensor dq;         // real [T,H·D]; rows of all real tensors may be strided
@@ -72,7 +72,7 @@ struct ComposeHeadsBackward {
     Tensor v;          // real [T,H·D]
     Tensor first_key;  // i32 [T]
     Tensor w1;         // f32 [H] or [T,H]
-    Tensor w2;         // f32, likewise
+    Tensor w2;         // f32 [H] or [T,H]
     bool accumulate_q;
     bool accumulate_k;
     bool accumulate_v;

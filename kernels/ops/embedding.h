@@ -1,11 +1,11 @@
-// Operations on tables that are looked up by index.
+// Lookups in tables of rows, and their gradients.
 #pragma once
 
 #include "kernels/ops/op.h"
 
 namespace speedrun::op {
 
-// Rows of ±1: that of token t is s[t,c] = −1 where bit c mod 32 of word c/32 of bits[row[t]] is set, else 1.
+// Rows of ±1: s[t,c] = −1 if bit c mod 32 of word c/32 of bits[row[t]] is set, else 1.
 struct RowSigns {
     Tensor bits = {};  // i32 [R,⌈C/32⌉]
     Tensor row = {};   // i32 [T]
@@ -18,8 +18,8 @@ struct RowSigns {
     }
 };
 
-// out[t] = s[t] ⊙ table[index[t]] (+ position_table[position[t]]), without signs s = 1. Where tables are parts of larger ones (`others`), an index may be V:
-// a row that somebody else has, here 0.
+// out[t] = s[t] ⊙ table[index[t]] (+ position_table[position[t]]); without signs s = 1. With `others`, the table is
+// part of a larger one, and index V refers to a row on another rank, here 0.
 struct EmbeddingForward {
     ByName by_name = ByName();
     Tensor out;                  // real [T,C]
@@ -50,13 +50,13 @@ struct EmbeddingForward {
     }
 };
 
-// order[1] = the t from 0 to T−1, sorted by index[t], equal ones in order of t; order[0] = index[t] of those.
+// order[1] = t = 0 … T−1, stably sorted by index[t]; order[0] = index[t] in that order.
 struct SortIds {
     ByName by_name = ByName();
     Tensor order;         // i32 [2,T]
     Tensor index;         // i32 [T], each in [0, limit)
     int64_t limit;        // rows of the table
-    bool others = false;  // … or limit: rows that somebody else has
+    bool others = false;  // index may equal limit: rows on other ranks
 
     void check() const {
         expect(index, DType::i32, {index.numel()}, "sort_ids index");
@@ -68,15 +68,15 @@ struct SortIds {
     }
 };
 
-// dtable[v] (+)= Σ_{t: index[t]=v} s[t] ⊙ dout[t], in an order that depends on index alone.
+// dtable[v] (+)= Σ_{t: index[t]=v} s[t] ⊙ dout[t], in an order that depends only on index.
 struct EmbeddingBackward {
     ByName by_name = ByName();
     Tensor dtable;        // f32 [V,C]
-    Tensor order;         // i32 [2,T], what SortIds made of index
+    Tensor order;         // i32 [2,T], output of SortIds for index
     Tensor dout;          // real [T,C]
     RowSigns signs = {};  // the forward's
-    bool accumulate;      // leaves the rows alone that index does not name
-    bool others = false;  // leaves tokens out whose index is V
+    bool accumulate;      // rows outside index stay unchanged
+    bool others = false;  // skips tokens with index V
 
     void check() const {
         expect(order, DType::i32, {2, dout.rows()}, "embedding order");

@@ -1,22 +1,22 @@
-// Products of 8-bit numbers: what makes them, and the product itself.
+// FP8 matmuls, and the quantization of their operands.
 #pragma once
 
 #include "kernels/ops/op.h"
 
 namespace speedrun::op {
 
-// out = fp8(x · (1/scale)), transposed likewise: rounded to nearest even, larger numbers to the largest. A scale of 0 gives
-// zeros.
+// out = fp8(x · (1/scale)), transposed = outᵀ: rounded to nearest even, saturated to the largest value. A scale of 0
+// yields zeros.
 struct Quantize {
     ByName by_name = ByName();
     Tensor out = {};         // fp8 [T,C]
-    Tensor transposed = {};  // fp8 [C,T]; this, out or both, of one type
+    Tensor transposed = {};  // fp8 [C,T]; one of out and transposed, or both, of one dtype
     Tensor x;                // real [T,C]; rows may be strided
-    Tensor scale;            // f32 [1], read, or written where `constant` is given
+    Tensor scale;            // f32 [1], read, or written if `constant` is set
     float constant = 0;      // above 0: the scale
-    // real [T,C]: relu(x)², which is then rounded (to e4m3) and noted as if it had been given for x.
+    // real [T,C]: receives relu(x)², which is then quantized (to e4m3) and contributes to amax in place of x.
     Tensor relu_squared = {};
-    Tensor amax = {};  // f32 [1], not negative, becomes max(amax, max|x|), or NaN if x has one
+    Tensor amax = {};  // f32 [1], ≥ 0; becomes max(amax, max|x|), or NaN if x has one
 
     void check() const;
     void traffic(Traffic& t) const {
@@ -30,8 +30,8 @@ struct Quantize {
     }
 };
 
-// scales = factors · amax, and amax = 0: what a step has noted (Quantize) becomes what the next one divides by
-// (documentation of NVIDIA's Transformer Engine, "delayed scaling").
+// scales = factors · amax, and amax = 0: the amax recorded in a step (Quantize) sets the next step's scales (NVIDIA
+// Transformer Engine documentation, "delayed scaling").
 struct RenewScales {
     ByName by_name = ByName();
     Tensor scales;   // f32 [n]
@@ -46,13 +46,13 @@ struct RenewScales {
     }
 };
 
-// c (+)= scale_a·scale_b·a bᵀ, summed in f32: the one form that tensor cores multiply 8-bit numbers in (cuBLAS documentation,
-// cublasLtMatmul, "FP8"). Rows of each may be strided; those of a and b, and K, are multiples of 16.
+// c (+)= scale_a·scale_b·a bᵀ, summed in f32: the only FP8 layout that tensor cores support (cuBLAS documentation,
+// cublasLtMatmul, "FP8"). Rows may be strided. Strides of a and b, and K, are multiples of 16.
 struct ScaledMatmul {
     ByName by_name = ByName();
     Tensor c;                 // real [M,N]
     Tensor a;                 // fp8 [M,K]
-    Tensor b;                 // fp8 [N,K]; not both are e5m2
+    Tensor b;                 // fp8 [N,K]; at most one of a and b is e5m2
     Tensor scale_a, scale_b;  // f32 [1]
     bool accumulate = false;
 

@@ -8,27 +8,25 @@ namespace speedrun {
 
 namespace {
 
-// What of the vendor's figures a large copy and a large product reach. On an H100: 3.0 of 3.35 TB/s and 798
-// of 989 TFLOP/s (a product of 8192 cubed random numbers; records/gpu_checks: 3.02 and 779 to 817, as hot as
-// the card was); assumed to be so elsewhere.
+// Shares of the data sheet's figures that a large copy and a large matmul reach. H100: 3.0 of 3.35 TB/s and 798 of 989
+// TFLOP/s (matmul of 8192³ random values; records/gpu_checks: 3.02 and 779 to 817, depending on temperature). Assumed
+// for other GPUs.
 constexpr double kCopyShare = 3.0 / 3.35, kProductShare = 798.0 / 989.4;
 constexpr double kTera = 1e12;
 constexpr double kF32OfH100 = 41.8 * kTera, kGapOfH100 = 1.35;
-constexpr double kTile = 128;  // edge of a block's results in kernels/cuda/ops/matmul.cu, bf16
+constexpr double kTile = 128;  // edge of a block's output tile in kernels/cuda/ops/matmul.cu, bf16
 
-// "measured": on the H100 of records/gpu_checks, 2026-11-27, each operation alone at the shapes of op_bench, or
-// ("in a step") by the timeline of three steps of the modern 124M model; other cards are taken to be like it.
-// Launches: as the launchers in kernels/cuda enqueue them. An operation without a line is one kernel, bound by
-// memory.
+// "measured": on the H100 of records/gpu_checks, 2026-11-27, each operation alone at the shapes of op_bench. "in a
+// step": by the timeline of three steps of the modern 124M model. Other GPUs are assumed to be alike. Launches are
+// those of the launchers in kernels/cuda. An operation without a line is one memory-bound kernel.
 constexpr const char* kAlone = "measured on an H100";
 constexpr const char* kInStep = "measured on an H100, in a step";
 constexpr const char* kOneStrip = "measured on an H100, with one strip of queries a warp";
 constexpr KernelModel kKernels[] = {
-    // Shares of single shapes: 0.75 to 0.96. Memory: a short inner dimension, or an f32 sum read and written
-    // behind the product, leaves little to hide the bytes behind. The second launch clears the library's
-    // counters.
+    // Shares of single shapes: 0.75 to 0.96. Memory: with a short inner dimension, or an f32 sum read and written after
+    // the matmul, little compute overlaps with the bytes. The second launch clears the library's counters.
     {"matmul", Engine::library, 0.905, 0.55, 2, "measured on an H100: 18 shapes within 10%"},
-    // Twice the rate leaves twice the share to what is not products.
+    // At twice the rate, the other work takes twice the share of the time.
     {"scaled_matmul", Engine::library, 0.80, 0.55, 2, "assumed: cuBLASLt"},
     {"quantize", Engine::mma, 1, 0.70, 1, "assumed: a tile turned in shared memory"},
     {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
@@ -51,11 +49,11 @@ constexpr KernelModel kKernels[] = {
     {"qk_norm_rotary_forward", Engine::mma, 1, 0.90, 1, kAlone},
     {"qk_norm_rotary_backward", Engine::mma, 1, 0.75, 1, kAlone},
     {"attention_forward", Engine::mma, 0.285, 0.80, 1, kOneStrip},
-    // Seven products where four are counted, in two kernels.
+    // Seven matmuls, four of them counted, in two kernels.
     {"attention_backward", Engine::mma, 0.23, 0.80, 4, kOneStrip},
     {"offset_keys_forward", Engine::mma, 1, 0.87, 1, kAlone},
     {"offset_keys_backward", Engine::mma, 1, 0.88, 1, kAlone},
-    // Multiply-adds in f32, without tensor cores.
+    // f32 multiply-adds, without tensor cores.
     {"compose_heads_forward", Engine::mma, 0.019, 0.80, 1, kAlone},
     {"compose_heads_backward", Engine::mma, 0.010, 0.80, 4, kAlone},
     {"exclude_own_value_forward", Engine::mma, 1, 0.92, 1, kAlone},
@@ -63,8 +61,7 @@ constexpr KernelModel kKernels[] = {
     {"cross_entropy_part", Engine::mma, 1, 0.84, 1, kAlone},
     {"cross_entropy_of_parts", Engine::mma, 1, 0.87, 1, kAlone},
     {"cross_entropy", Engine::mma, 1, 0.73, 1, "measured on an H100, with softcap"},
-    // Share of mma.sync's rate that a busy block reaches; that few blocks leave most of the card idle comes
-    // on top.
+    // Share of mma.sync's rate per busy block. Idle multiprocessors are modelled in addition.
     {"gram", Engine::tiles, 0.40, 0.80, 1, "assumed: as polar_express"},
     {"polar_express", Engine::tiles, 0.40, 0.80, 18, kInStep},
     {"normuon_scale", Engine::mma, 1, 0.60, 3, "assumed"},
@@ -87,13 +84,13 @@ constexpr KernelModel kOneKernel = {"", Engine::mma, 1, 0.80, 1, "assumed"};
 constexpr KernelModel kHandProduct = {
     "matmul", Engine::tiles, 0.68, 0.55, 1, "measured on an H100: a large product; blocks counted"};
 
-// Counted, heads of 128 (kernels/README.md, "A step on a GPU that is not here").
+// Counted for heads of 128 (kernels/README.md, "A step on a GPU that is not here").
 constexpr const char* kCounted = "assumed: products and instructions counted, heads of 128; not yet run";
 constexpr KernelModel kWgmmaAttention[] = {{"attention_forward", Engine::wgmma, 0.57, 0.80, 1, kCounted},
                                            {"attention_backward", Engine::wgmma, 0.36, 0.80, 4, kCounted}};
 
-// FLOPs' time on one multiprocessor at a time: `blocks` of 128 x 128 results with inner dimension k, in whole
-// waves.
+// Returns the time of `blocks` output tiles of 128 x 128 with inner dimension k, in whole waves over the
+// multiprocessors.
 double waves_ms(double blocks, double k, double flops_per_s, int num_sms) {
     const double waves = std::ceil(blocks / num_sms);
     return waves * 2 * kTile * kTile * k * num_sms / flops_per_s * 1e3;
@@ -107,7 +104,8 @@ double triangle_of(double n) {  // tiles on and above the diagonal
     return tiles_of(n) * (tiles_of(n) + 1) / 2;
 }
 
-// An operation of Engine::tiles, as its launcher cuts it (kernels/cuda/ops/matmul.cu, polar_express.cu).
+// Returns the time of an operation of Engine::tiles with its launcher's tiling (kernels/cuda/ops/matmul.cu,
+// polar_express.cu).
 double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
     const auto [p0, p1, p2] = cost.product.sizes;
     const auto ms = [&](double blocks, double k) { return waves_ms(blocks, k, flops_per_s, num_sms); };
@@ -127,20 +125,19 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
 
 const std::vector<GpuModel>& gpu_models() {
     static const std::vector<GpuModel> kModels = {
-        // NVIDIA's data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs, 80 GB. mma.sync: about 65%
-        // of what wgmma reaches. f32 and the gap (1.35 us, of 2,800 in three steps): records/gpu_checks.
+        // Data sheet: 3.35 TB/s, 989.4 TFLOP/s bf16 (dense), 1978.9 fp8, 66.9 f32, 132 SMs, 80 GB. mma.sync: about 65%
+        // of wgmma. f32 and the gap (1.35 us, over 2,800 in three steps): records/gpu_checks.
         {"h100", "NVIDIA H100 SXM 80GB", 3.0 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, true,
          132, 80, kGapOfH100, "copy, products in bf16 and f32 and gaps measured; mma.sync and fp8 assumed"},
-        // Data sheet: 4.8 TB/s, 141 GB, otherwise the H100's.
+        // Data sheet: 4.8 TB/s, 141 GB; otherwise as the H100.
         {"h200", "NVIDIA H200 SXM 141GB", 4.3 * kTera, 798 * kTera, 2 * 798 * kTera, kF32OfH100, 0.65, true,
          132, 141, kGapOfH100,
          "copy measured by others; products and gaps taken from the H100; mma.sync assumed"},
-        // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs, 80 GB. It has no other
-        // instruction than mma.sync.
+        // Data sheet: 2.039 TB/s, 312 TFLOP/s bf16 (dense), 19.5 f32, 108 SMs, 80 GB. mma.sync only.
         {"a100", "NVIDIA A100 SXM 80GB", 2.039 * kCopyShare * kTera, 312 * kProductShare * kTera, 0,
          19.5 * kProductShare * kTera, 1.0, false, 108, 80, 1.3,
          "data sheet times an H100's shares; gaps assumed"},
-        // Ada's white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs, 24 GB.
+        // Ada white paper: 1.008 TB/s, 165.2 TFLOP/s bf16 with f32 sums (dense), 330.3 fp8, 82.6 f32, 128 SMs, 24 GB.
         {"4090", "NVIDIA GeForce RTX 4090", 1.008 * kCopyShare * kTera, 165.2 * kProductShare * kTera,
          330.3 * kProductShare * kTera, 82.6 * kProductShare * kTera, 1.0, false, 128, 24, 1.0,
          "data sheet times an H100's shares; gaps assumed"},

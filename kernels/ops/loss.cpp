@@ -24,7 +24,7 @@ void check_part(const Arguments& a, int64_t cols) {
     }
 }
 
-// dlogits has the type of the logits or, with a scale, 8-bit numbers.
+// dlogits has the dtype of the logits or, with a scale, e5m2.
 template <class Arguments>
 void check_dlogits(const Arguments& a, int64_t rows, int64_t cols) {
     const bool scaled = a.scale.present();
@@ -32,7 +32,7 @@ void check_dlogits(const Arguments& a, int64_t rows, int64_t cols) {
     if (!scaled) return;
     expect(a.scale, DType::f32, {1}, "cross_entropy scale");
     expect(a.transposed, DType::e5m2, {cols, rows}, "cross_entropy transposed");
-    constexpr int64_t kUnit = 16;  // elements; the unit of op::ScaledMatmul
+    constexpr int64_t kUnit = 16;  // elements; required by op::ScaledMatmul
     for (const Tensor& x : {a.logits, a.dlogits, a.transposed}) {
         if (x.cols() % kUnit != 0 || x.row_stride % kUnit != 0 ||
             reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(kUnit) != 0)

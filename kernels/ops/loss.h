@@ -1,4 +1,4 @@
-// The loss of predicting the next token, or several.
+// Cross-entropy loss of the next token, or of several targets.
 #pragma once
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 namespace speedrun {
 
-// Bounds logits: z = cap·tanh((logit + shift)/scale). A cap by a sigmoid, c·σ((logit + s)/d), differs from cap c/2, shift s and
-// scale 2d by the constant c/2, which no probability sees.
+// Bounds logits: z = cap·tanh((logit + shift)/scale). A sigmoid cap, c·σ((logit + s)/d), equals cap c/2, shift s and
+// scale 2d plus the constant c/2, which does not change probabilities.
 struct Softcap {
     float cap = 0.0f;  // 0: none
     float shift = 0.0f;
@@ -16,9 +16,9 @@ struct Softcap {
 
     bool present() const { return cap > 0.0f; }
     float divisor() const { return scale > 0.0f ? scale : cap; }
-    // One logit, bounded; only of a cap that is present.
+    // Returns one bounded logit. Requires present().
     float of(float logit) const { return cap * std::tanh((logit + shift) / divisor()); }
-    // dz/dlogit at its steepest, where tanh is 0; 1 without a cap.
+    // Returns the largest dz/dlogit, at tanh = 0; 1 without a cap.
     float slope() const { return present() ? cap / divisor() : 1.0f; }
 };
 
@@ -26,25 +26,24 @@ struct Softcap {
 
 namespace speedrun::op {
 
-// With z = c·tanh((logits + shift)/scale) where there is a softcap c, logits elsewhere, and in one pass:
-//   losses[t]  = −log softmax(z[t])[targets[t]], 0 where targets[t] = −1
+// With z = c·tanh((logits + shift)/scale) for a softcap c, otherwise z = logits, in one pass:
+//   losses[t]  = −log softmax(z[t])[targets[t]], 0 if targets[t] = −1
 //   dlogits[t] = gradient_scale · d losses[t] / d logits[t]
-// With weights each row has K targets (multi-token prediction from one head, Gloeckle et al. 2024 being the form with
-// several heads):
+// With weights each row has K targets (multi-token prediction from one head; Gloeckle et al. 2024 use several heads):
 //   losses[t]  = Σ_k weights[k] · (−log softmax(z[t])[targets[k,t]]) over the targets that are not −1
-// With a scale the gradients are 8-bit numbers, what op::Quantize makes of them once they are rounded to the logits' type, as a
-// matrix and transposed, as op::ScaledMatmul wants them; T, V and rows of both and of logits are in units of 16.
+// With a scale, gradients are rounded to the logits' dtype and then quantized by op::Quantize, as a matrix and
+// transposed, the operands of op::ScaledMatmul. T, V and the row strides of both and of logits are multiples of 16.
 struct CrossEntropy {
     static constexpr int kMostTargets = 8;  // K
     ByName by_name = ByName();
     Tensor losses;           // f32 [T]
     Tensor dlogits = {};     // real [T,V], may alias logits; with scale e5m2 [T,V]
-    Tensor transposed = {};  // with scale: e5m2 [V,T], the same numbers
-    Tensor scale = {};       // f32 [1], of dlogits
+    Tensor transposed = {};  // with scale: e5m2 [V,T], transpose of dlogits
+    Tensor scale = {};       // f32 [1], scale of dlogits
     Tensor logits;           // real [T,V]
     Tensor targets;          // i32 [T]; with weights [K,T]
     Tensor weights = {};     // f32 [K]; absent: one target of weight 1
-    int64_t vocab_size;      // columns beyond it are padding: probability 0, gradient 0
+    int64_t vocab_size;      // columns from vocab_size on are padding: probability 0, gradient 0
     Softcap softcap = {};
     float gradient_scale = 1.0f;
 
@@ -55,9 +54,9 @@ struct CrossEntropy {
     }
 };
 
-// The loss of a vocabulary whose columns are cut in parts, in two steps: what each part knows of a row, and, from that of
-// all parts, the loss and the part's own gradient. z and targets as above; W is the sum of the weights of a row's targets
-// that are not −1 (1 without weights), column 0 stands for the id `first`.
+// Cross entropy with the vocabulary's columns split into parts, in two operations: a partial result per part and row,
+// and from all parts the loss and the part's own gradient. z and targets as above. W is the sum of the weights of a
+// row's targets that are not −1 (1 without weights). Column 0 has the id `first`.
 //   part[t] = (log Σ_i exp(z[t,i]) over the part's columns, −∞ if it has none,
 //              Σ_k weights[k] · z[t, targets[k,t] − first] over the targets that are among them)
 struct CrossEntropyPart {
@@ -67,8 +66,8 @@ struct CrossEntropyPart {
     Tensor targets;       // i32 [T]; with weights [K,T]
     Tensor weights = {};  // f32 [K]
     int64_t first;
-    int64_t vocab_size;        // columns beyond it are padding; 0: all are
-    int64_t whole_vocab_size;  // of all parts: targets are below it
+    int64_t vocab_size;        // columns from vocab_size on are padding; 0: all
+    int64_t whole_vocab_size;  // over all parts: bound of targets
     Softcap softcap = {};
 
     void check() const;

@@ -9,7 +9,7 @@ namespace speedrun::op {
 struct Matmul {
     ByName by_name = ByName();
     Tensor c;          // real or f32 [M,N]
-    Tensor a;          // real [M,K], or [K,M] where it is transposed
+    Tensor a;          // real [M,K], or [K,M] if transposed
     Tensor b;          // real [K,N], or [N,K]
     Tensor bias = {};  // f32 [N], not with accumulate; a backend may round it to c's type first
     bool transpose_a = false;

@@ -1,5 +1,5 @@
-// Forwards every operation to another Ops and records each call: the operation, the shape of a product, its FLOPs and the
-// least bytes moved. With a device also its time, from events around the call.
+// Forwards every operation to another Ops and records each call: operation, matmul shape, FLOPs and minimum bytes. With
+// a device, also the time between events around the call.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace speedrun {
 
 // One call of an operation and its least cost.
 struct OpCost {
-    const char* op = "";        // the method of Ops
-    op::ProductShape product;   // zeros where it is none
-    int64_t flops = 0;          // as Ops::flops() counts
+    const char* op = "";        // method of Ops
+    op::ProductShape product;   // zeros if it is no matmul
+    int64_t flops = 0;          // as counted by Ops::flops()
     int64_t bytes = 0;          // read and written
     int64_t bytes_written = 0;  // included in bytes
 
     bool is_product() const { return product.sizes[0] > 0; }
-    // Key of sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". Letters: a and b normal or transposed.
+    // Key for sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". The letters say whether a and b are
+    // transposed (n, t).
     std::string name() const;
 };
 
@@ -31,11 +32,11 @@ class MeteredOps final : public Ops {
         const Event *begin = nullptr, *end = nullptr;  // null without a device
     };
 
-    // Both must outlive this. device: times each call too (a pair of events costs microseconds).
+    // Both must outlive this object. device: also times each call (a pair of events costs microseconds).
     explicit MeteredOps(Ops& ops, Device* device = nullptr) : ops_(ops), device_(device) {}
 
-    // Clears the records and starts to record. Recorded calls must be complete, because their events are used again. Before
-    // start() operations are only forwarded.
+    // Clears the records and starts recording. Recorded calls must be complete, because their events are reused. Before
+    // start(), operations are only forwarded.
     void start();
     void stop() { on_ = false; }
     const std::vector<Call>& calls() const { return calls_; }
@@ -57,7 +58,7 @@ class MeteredOps final : public Ops {
     size_t events_used_ = 0;
 };
 
-// The names of all operations, in the order of SPEEDRUN_EACH_OP.
+// Returns the names of all operations, in the order of SPEEDRUN_EACH_OP.
 std::vector<std::string> all_operations();
 
 }  // namespace speedrun

@@ -4,7 +4,7 @@ namespace speedrun {
 
 namespace {
 
-// Arguments of every norm; x: the tensor that is normed.
+// Checks arguments common to all norms; x: the normalized tensor.
 template <class Arguments>
 void check_statistics(const Arguments& a, Tensor x) {
     expect(a.rstd, DType::f32, {x.rows()}, "norm rstd");

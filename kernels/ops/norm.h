@@ -1,4 +1,4 @@
-// Norms over the last dimension, with the sums and mixes that are fused with them.
+// Norms over the last dimension, and their fusions with sums and mixes.
 #pragma once
 
 #include "kernels/ops/combine.h"
@@ -9,7 +9,7 @@ namespace speedrun {
 
 enum class NormKind : uint8_t { rmsnorm, layernorm };
 
-constexpr float kNormEpsilon = 1e-5f;  // GPT-2's; of every norm that is given no other
+constexpr float kNormEpsilon = 1e-5f;  // default of all norms, GPT-2's value
 
 }  // namespace speedrun
 
@@ -64,10 +64,9 @@ struct NormBackward {
     }
 };
 
-// Norm of a sum that is mixed with z (the first embedding):
+// Norm of a sum mixed with z (the first embedding):
 //   entered = x (+ delta);  s = c₀·entered + c₁·z;  y = norm(s) (· gain) (+ bias).
-// entered and s are rounded to the real type before anything reads them, as if sum, mix and norm were
-// operations of their own.
+// entered and s are rounded to the real type before they are read, as if sum, mix and norm were separate operations.
 struct MixNormForward {
     ByName by_name = ByName();
     Tensor y;             // real [T,C]
@@ -77,7 +76,7 @@ struct MixNormForward {
     Tensor rstd;          // f32 [T]
     Tensor x;             // real [T,C]
     Tensor delta = {};    // real [T,C]
-    MixWith mix;          // of entered
+    MixWith mix;          // mix of entered
     Tensor gain = {};     // f32 [C]
     Tensor bias = {};     // f32 [C]
     NormKind kind;
@@ -90,7 +89,7 @@ struct MixNormForward {
     }
 };
 
-// Norm of any weighted sum:  s = Σ_j factor_j·c_j·s_j as op::WeightedSumForward forms it, y = norm(s) (· gain) (+ bias). s is
+// Norm of any weighted sum: s = Σ_j factor_j·c_j·s_j as in op::WeightedSumForward, y = norm(s) (· gain) (+ bias). s is
 // rounded to the real type before it is read.
 struct SumNormForward {
     ByName by_name = ByName();
@@ -141,8 +140,8 @@ struct MixNormBackward {
     Tensor dbias = {};      // f32 [C], given exactly when the forward had a bias
     Tensor dy;              // real [T,C]
     Tensor s;               // real [T,C], as the forward stored it
-    Tensor entered;         // real [T,C], likewise; its x where there was no delta
-    MixWith mix;            // of entered
+    Tensor entered;         // real [T,C], stored by the forward; its x if it had no delta
+    MixWith mix;            // mix of entered
     Tensor mean = {};       // f32 [T], layernorm only
     Tensor rstd;            // f32 [T]
     Tensor gain = {};       // f32 [C]
@@ -160,8 +159,8 @@ struct MixNormBackward {
     }
 };
 
-// With ds as in NormBackward, rounded to the real type and written nowhere: what op::WeightedSumBackward makes of it. No term is
-// shifted, and coefficients are one number or one a row.
+// NormBackward, with ds rounded to the real type and not stored, followed by op::WeightedSumBackward. No term is
+// shifted, and coefficients have one value, or one per row.
 struct SumNormBackward {
     ByName by_name = ByName();
     TermGradients gradients;  // gradients[j] of terms[j]; a dsource may alias dresidual or dy
@@ -169,7 +168,7 @@ struct SumNormBackward {
     Tensor dbias = {};        // f32 [C], given exactly when the forward had a bias
     Tensor dy;                // real [T,C]
     Tensor s;                 // real [T,C], as the forward stored it
-    WeightedTerms terms;      // of the forward, those of which something is wanted
+    WeightedTerms terms;      // the forward's terms that need gradients
     Tensor mean = {};         // f32 [T], layernorm only
     Tensor rstd;              // f32 [T]
     Tensor gain = {};         // f32 [C]
@@ -177,7 +176,7 @@ struct SumNormBackward {
     bool accumulate;          // to dgain and dbias
     NormKind kind;
 
-    // Its two steps, ds between them.
+    // The two operations that it replaces, with ds between them.
     NormBackward first(const Tensor& ds) const {
         return {.ds = ds,
                 .dgain = dgain,

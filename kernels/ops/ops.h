@@ -1,9 +1,10 @@
-// The interface of a backend, which implements all operations. Each operation is declared once, as the struct of
-// its arguments in the header of its family. The last lines of that header list the operations of the family, and
-// SPEEDRUN_EACH_OP is the list of all. A call reads
+// Interface of a backend, which implements all operations. Each operation is declared once, as the struct of its
+// arguments in the header of its family. The end of that header lists the family's operations; SPEEDRUN_EACH_OP lists
+// all.
+// A call has the form
 //   ops.add({.y = y, .x = x, .z = z}, stream);
 // It checks the arguments, enqueues the operation on the stream and returns.
-// Every operation is deterministic: same inputs, same bits, for any number of threads.
+// Every operation is deterministic: equal inputs yield equal bits, for any number of threads.
 #pragma once
 
 #include <memory>
@@ -54,23 +55,23 @@ class Ops {
     SPEEDRUN_EACH_OP(SPEEDRUN_CALL_OP)
 #undef SPEEDRUN_CALL_OP
 
-    // Floating-point operations of all matrix products and attention enqueued so far; a multiply-add counts 2.
+    // FLOPs of all matmuls and attention enqueued so far; a multiply-add counts 2.
     virtual int64_t flops() const = 0;
-    // Sentences on the choice of kernels, for the user. A new shape may add one.
+    // Sentences on the selection of kernels, for the user. A new shape may add one.
     virtual std::vector<std::string> notes() const {
         return {};
     }
 
   private:
-    friend class MeteredOps;  // enqueues on another Ops arguments that were checked
+    friend class MeteredOps;  // enqueues checked arguments on another Ops
 
-    // The arguments were checked.
+    // Arguments are checked.
 #define SPEEDRUN_DECLARE_OP(name, Arguments) virtual void enqueue(const op::Arguments& a, Stream& stream) = 0;
     SPEEDRUN_EACH_OP(SPEEDRUN_DECLARE_OP)
 #undef SPEEDRUN_DECLARE_OP
 };
 
-// The operations on this device's kind. The device must outlive them.
+// Creates the operations for this kind of device. The device must outlive them.
 std::unique_ptr<Ops> make_cpu_ops(Device& device);
 
 }  // namespace speedrun

@@ -6,7 +6,7 @@ namespace speedrun {
 
 namespace {
 
-// A master is f32 with a parameter of either type, or both are bf16.
+// The master is f32 with a parameter of either dtype, or both are bf16.
 void check_weights(const char* op, const Tensor& master, const Tensor& parameter) {
     const auto name = [&](const char* what) { return std::string(op) + " " + what; };
     const DType kept = master.dtype == DType::bf16 ? DType::bf16 : DType::f32;

@@ -1,5 +1,5 @@
-// Steps of the optimizers. Everywhere g = grad·grad_scale; if grad_scale is not finite nothing changes, so
-// that a diverged step leaves the last good parameters. "parameter" receives the rounded master; may be it.
+// Optimizer steps. Everywhere g = grad·grad_scale. If grad_scale is not finite nothing changes, so that a diverged step
+// keeps the last good parameters. "parameter" receives the rounded master and may alias it.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace speedrun {
 
-// Which lines of a matrix NorMuon scales: its rows or columns, whichever are more (rows of a square one), or one of
-// the two whatever the shape.
+// Lines of a matrix that NorMuon scales: rows or columns, whichever are more (rows of a square matrix), or always one
+// of them.
 enum class NormuonLines : uint8_t { more, rows, columns };
 constexpr bool by_row(NormuonLines lines, int64_t rows, int64_t cols) {
     return lines == NormuonLines::rows || (lines == NormuonLines::more && rows >= cols);
@@ -22,7 +22,7 @@ constexpr int64_t num_lines(NormuonLines lines, int64_t rows, int64_t cols) {
 struct PolarCoefficients {
     float a, b, c;
 };
-// The five iterations of the reference recipe (Polar Express, Amsel et al. 2025, with its safety factor).
+// Five iterations of the reference recipe (Polar Express, Amsel et al. 2025, with its safety factor).
 constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
     {8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
     {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
@@ -30,7 +30,7 @@ constexpr std::array<PolarCoefficients, 5> kPolarExpress = {{
     {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
     {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f},
 }};
-// Iterations swap two buffers, and the last one writes to the second.
+// Iterations swap two buffers; the last one must write the second.
 static_assert(kPolarExpress.size() % 2 == 1);
 
 }  // namespace speedrun
@@ -41,20 +41,20 @@ namespace speedrun::op {
 struct AdamwStep {
     ByName by_name = ByName();
     Tensor parameter;  // real [n]
-    Tensor master;     // f32 [n]; or bf16 [n], rounded to when stored, and so is parameter
-    Tensor
-        first_moment;  // f32 or bf16 [n]; bf16 is rounded to when stored, the step takes what it was before
-    Tensor second_moment;  // [n], of the first's type
+    Tensor master;     // f32 [n]; or bf16 [n], rounded when stored; then parameter is bf16 too
+    // f32 or bf16 [n]; bf16 is rounded when stored, and the step uses the value before rounding
+    Tensor first_moment;
+    Tensor second_moment;  // [n], dtype of first_moment
     Tensor grad;           // f32 [n]
     Tensor grad_scale;     // f32 [1] in device memory
     float learning_rate;
     float beta1, beta2;
     float epsilon;
     float weight_decay;          // decoupled: the master shrinks by learning_rate · weight_decay
-    int64_t step;                // counts from 1; for the bias correction
+    int64_t step;                // from 1, for the bias correction
     bool cautious = false;       // decay only where update · master >= 0
-    bool decays_unmoved = true;  // cautious: false: only where it is > 0
-    // Where update · master is less, nothing decays.
+    bool decays_unmoved = true;  // only with cautious; false: decay only where the product is > 0
+    // Returns the smallest update · master at which a weight decays.
     float least_product() const {
         using Limits = std::numeric_limits<float>;
         if (!cautious) return -Limits::infinity();
@@ -137,7 +137,7 @@ struct PolarExpress {
     Tensor workspace;  // real, workspace_size(n, R, C) elements
     float epsilon = 1e-6f;
 
-    // A backend may take all matrices at once, or in turn.
+    // A backend may process all matrices together or one at a time.
     static int64_t workspace_size(int64_t n, int64_t rows, int64_t cols) {
         const int64_t side = std::min(rows, cols);
         return n * (2 * side * side + rows * cols);
@@ -151,11 +151,10 @@ struct PolarExpress {
     ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
 };
 
-// NorMuon (Li et al. 2025, algorithm 1) with lines of either direction: for each of n matrices and each of its L
-// lines i, L = num_lines(lines, R, C):
+// NorMuon (Li et al. 2025, algorithm 1) with lines in either direction. For each of n matrices and each of its L lines
+// i, L = num_lines(lines, R, C):
 //   v_i ← β₂·v_i + (1−β₂)·mean(u_i²);  u_i ← u_i/(√v_i + epsilon)
-// then all of u is scaled to the Frobenius norm that it had (a correction of v's bias would cancel there). A
-// matrix of zeros stays one.
+// Then u is scaled to its original Frobenius norm, which would cancel a bias correction of v. A zero matrix stays zero.
 struct NormuonScale {
     ByName by_name = ByName();
     Tensor update;         // u: real [n,R,C], in place, rounded once
@@ -163,7 +162,7 @@ struct NormuonScale {
     Tensor grad_scale;     // f32 [1] in device memory
     float beta2;           // decay of the mean squares
     NormuonLines lines = NormuonLines::more;
-    float epsilon = 1e-8f;  // above 0: a line of zeros stays one
+    float epsilon = 1e-8f;  // above 0: a zero line stays zero
 
     void check() const;
     void traffic(Traffic& t) const {
@@ -176,10 +175,10 @@ struct NormuonScale {
 struct MuonApply {
     ByName by_name = ByName();
     Tensor parameter;       // real [n]
-    Tensor master;          // f32 or bf16 [n], as that of AdamwStep
+    Tensor master;          // f32 or bf16 [n], as in AdamwStep
     Tensor update;          // real [n]
     Tensor grad_scale;      // f32 [1] in device memory
-    float learning_rate;    // with every multiplier already in it
+    float learning_rate;    // includes all multipliers
     float weight_decay;     // decoupled
     bool cautious = false;  // decay only where update · master >= 0
 

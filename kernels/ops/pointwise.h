@@ -1,4 +1,4 @@
-// Activations, sums and mixes of tensors.
+// Activations and elementwise sums.
 #pragma once
 
 #include "kernels/ops/op.h"
@@ -7,9 +7,9 @@ namespace speedrun {
 
 enum class Activation : uint8_t { relu_squared, gelu_tanh, gelu_erf };
 
-// What a tensor x is mixed with: c₀·x + c₁·z.
+// Second operand of a mix with x: c₀·x + c₁·z.
 struct MixWith {
-    Tensor z;             // real, of the shape of x
+    Tensor z;             // real, x's shape
     Tensor coefficients;  // f32 [2] in device memory
 };
 
@@ -17,10 +17,10 @@ struct MixWith {
 
 namespace speedrun::op {
 
-// y = activation(x), element by element.
+// y = activation(x), elementwise.
 //   relu_squared   relu(x)²                                 (So et al. 2021)
 //   gelu_tanh      ½x(1 + tanh(√(2/π)(x + 0.044715x³)))     (Hendrycks & Gimpel 2016)
-//   gelu_erf       ½x(1 + erf(x/√2))                        (likewise, the exact form)
+// gelu_erf       ½x(1 + erf(x/√2))                        (ibid., the exact form)
 struct ActivationForward {
     ByName by_name = ByName();
     Tensor y;  // real [T,C]
@@ -55,7 +55,7 @@ struct ActivationBackward {
 // y = x + z.
 struct Add {
     ByName by_name = ByName();
-    Tensor y;  // real [T,C], may alias either
+    Tensor y;  // real [T,C], may alias x or z
     Tensor x;  // real [T,C]
     Tensor z;  // real [T,C]
 

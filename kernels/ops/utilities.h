@@ -1,4 +1,4 @@
-// Fills, casts, sums, norms of vectors, and random numbers.
+// Fills, casts, sums, vector norms, and random values.
 #pragma once
 
 #include "kernels/ops/op.h"
@@ -30,11 +30,11 @@ struct Scale {
     void traffic(Traffic& t) const { t.updates(x); }
 };
 
-// Between f32 and bf16, or a copy.
+// Converts between f32 and bf16, or copies.
 struct Cast {
     ByName by_name = ByName();
     Tensor out;  // f32 or bf16
-    Tensor in;   // f32 or bf16, as many elements
+    Tensor in;   // f32 or bf16, numel of out
 
     void check() const {
         expect_flat(out, "cast out");
@@ -62,8 +62,7 @@ struct Accumulate {
     }
 };
 
-// What a piece of a vector has in its p-norm: Σ|x|^p or, of infinity, max|x|; 0 of an empty one, NaN if x has
-// one.
+// Term of a vector's p-norm from a piece of it: Σ|x|^p, or max|x| for infinity. 0 for an empty piece; NaN if x has one.
 struct NormTerm {
     ByName by_name = ByName();
     Tensor out;  // f32 [1]
@@ -98,7 +97,7 @@ struct Sum {
     }
 };
 
-// How many elements of x are infinite or NaN.
+// Number of elements of x that are infinite or NaN.
 struct CountNonfinite {
     ByName by_name = ByName();
     Tensor out;  // f32 [1]
@@ -114,13 +113,13 @@ struct CountNonfinite {
     }
 };
 
-// norm = (Σ terms)^(1/p) or, of infinity, max terms; coefficient = min(1, max_norm/norm), 1 if max_norm = 0,
-// NaN if norm is not finite. (Pascanu et al. 2013, algorithm 1, for p = 2.)
+// norm = (Σ terms)^(1/p), or max terms for infinity; coefficient = min(1, max_norm/norm), 1 if max_norm = 0, NaN if
+// norm is not finite. (Pascanu et al. 2013, algorithm 1, for p = 2.)
 struct ClipCoefficient {
     ByName by_name = ByName();
     Tensor coefficient;  // f32 [1]
     Tensor norm;         // f32 [1]
-    Tensor terms;        // f32 [n], each of a NormTerm; norm takes a NaN or infinity among them
+    Tensor terms;        // f32 [n], outputs of NormTerm; a NaN or infinity among them propagates to norm
     float max_norm;
     VectorNorm kind;
 
@@ -135,21 +134,21 @@ struct ClipCoefficient {
     }
 };
 
-// x[i] = mean-0 normal of this deviation: Philox4x32-10 of (seed, sequence; offset + i), so that an element's
-// value depends on nothing but its place.
+// x[i] = normal with mean 0 and this deviation: Philox4x32-10 of (seed, sequence; offset + i), so that an element's
+// value depends only on its index.
 struct RandomNormal {
     ByName by_name = ByName();
     Tensor x;  // f32 [n]
     uint64_t seed;
     uint64_t sequence;
-    int64_t offset;  // x[0] is this element of the parameter
+    int64_t offset;  // index of x[0] in the parameter
     float deviation;
 
     void check() const { expect(x, DType::f32, {x.numel()}, "random_normal x"); }
     void traffic(Traffic& t) const { t.writes(x); }
 };
 
-// Like RandomNormal, but uniform in ±bound.
+// As RandomNormal, but uniform in ±bound.
 struct RandomUniform {
     ByName by_name = ByName();
     Tensor x;  // f32 [n]

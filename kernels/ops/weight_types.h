@@ -1,12 +1,12 @@
-// Types that an optimizer's step finds its weights in, switched once for every backend.
+// Dispatch on the dtypes of an optimizer's weights, common to all backends.
 #pragma once
 
 #include "kernels/device/tensor.h"
 
 namespace speedrun {
 
-// Calls body.template operator()<Master, Real>(). A copy of a bf16 master would be the same numbers, so that there is
-// none of another type; the checks of an operation refuse all else.
+// Calls body.template operator()<Master, Real>(). A bf16 master has no copy of another dtype, because a copy would be
+// equal; check() rejects all other combinations.
 template <class Body>
 void with_weights(const Tensor& master, const Tensor& parameter, Body&& body) {
     if (master.dtype == DType::bf16) return body.template operator()<Bf16, Bf16>();

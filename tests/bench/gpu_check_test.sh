@@ -120,8 +120,8 @@ F
 chmod +x bundle/bin/*
 check="$work/bundle/gpu_check.sh"
 
-# ---- a stage whose steps all hang leaves time for the next one: 13 steps of two seconds, killed, in a call
-# of 20. Checked at the end.
+# ---- a stage with hanging steps leaves time for the next stage: 13 steps of two seconds, killed, in a call of 20.
+# Checked at the end.
 many='S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11'
 for suite in $many; do FAULTS="$FAULTS $suite:hang"; done
 env CALLS="$work/share_calls" HUNG="$work/share_hung" FAULTS="tests:hang $FAULTS" SUITES="$many" \

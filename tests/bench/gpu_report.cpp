@@ -125,33 +125,33 @@ int check_origin(const Options& options) {
 
 void define_step(CLI::App& app, Options& options) {
     CLI::App* step = app.add_subcommand("step", "append the record of a step that has ended");
-    step->add_option("--results", options.results, "file of records, one JSON object a line")->required();
+    step->add_option("--results", options.results, "file of records, one JSON object per line")->required();
     step->add_option("--stage", options.step.stage)->required();
     step->add_option("--step", options.step.name)->required();
     step->add_option("--exit-code", options.step.exit_code, "124, 137: stopped at its limit; 77: skipped");
-    step->add_option("--seconds", options.step.seconds, "that it took");
-    step->add_option("--limit", options.step.limit_seconds, "that it was given");
-    step->add_option("--gtest", options.gtest,
-                     "it ran gtest, which wrote this JSON file if it reached its end");
-    step->add_option("--log", options.log, "file of its output");
-    step->add_option("--status", options.step.status, "overrules what the rest says")
+    step->add_option("--seconds", options.step.seconds, "time of the step");
+    step->add_option("--limit", options.step.limit_seconds, "time limit of the step");
+    step->add_option("--gtest", options.gtest, "JSON file that gtest writes at its end");
+    step->add_option("--log", options.log, "file with the output of the step");
+    step->add_option("--status", options.step.status, "overrides the derived status")
         ->check(CLI::IsMember({"passed", "failed", "skipped", "not run"}));
     step->add_option("--message", options.step.message);
-    step->add_option("--ops", options.ops, "it was op_bench, which wrote this file");
-    step->add_option("--run", options.run.folder, "it was a run of speedrun: its folder");
-    step->add_option("--floor-ms", options.run.floor_ms, "of one step of that run");
-    step->add_option("--losses", options.run.losses, "file whose losses its first ones must agree with");
-    step->add_option("--tolerance", options.run.tolerance, "of a loss, relative");
+    step->add_option("--ops", options.ops, "output file, if the step was op_bench");
+    step->add_option("--run", options.run.folder, "run folder, if the step was a run of speedrun");
+    step->add_option("--floor-ms", options.run.floor_ms, "roofline bound of one step of that run");
+    step->add_option("--losses", options.run.losses,
+                     "file of losses that the first losses of the run must match");
+    step->add_option("--tolerance", options.run.tolerance, "relative tolerance of a loss");
     step->add_option("--same-as", options.run.same_as,
-                     "metrics.jsonl of a run whose curve it must repeat, bit for bit");
-    step->add_flag("--target", options.run.must_reach_target, "it must have reached its target loss");
-    step->add_option("--peers", options.peers, "it was compare_peers.sh, which wrote this JSON file");
+                     "metrics.jsonl of a run with bitwise equal losses and gradient norms");
+    step->add_flag("--target", options.run.must_reach_target, "the run must have reached its target loss");
+    step->add_option("--peers", options.peers, "JSON file, if the step was compare_peers.sh");
 }
 
 int run(int argc, char** argv) {
     CLI::App app("Collects the results of a check on a GPU and merges them into one report.");
     app.footer(
-        "Exit codes: 0 done, and all that was asked for passed; 1 something failed or did not run;\n"
+        "Exit codes: 0 done, and all requested stages passed; 1 something failed or did not run;\n"
         "            2 bad usage, another build or card; 3 a file cannot be written.");
     app.require_subcommand(1);
     Options options;
@@ -159,7 +159,7 @@ int run(int argc, char** argv) {
     CLI::App* device = app.add_subcommand("device", "append facts about machine and build");
     device->add_option("--results", options.results, "file of records")->required();
     device->add_option("facts", options.facts, "key=value")->required();
-    CLI::App* again = app.add_subcommand("again", "forget the steps of a stage that failed or were skipped");
+    CLI::App* again = app.add_subcommand("again", "delete the failed and skipped steps of a stage");
     again->add_option("--results", options.results, "file of records")->required();
     again->add_option("--stage", options.step.stage)->required();
     CLI::App* origin = app.add_subcommand(
@@ -170,10 +170,9 @@ int run(int argc, char** argv) {
         "merge", "print one page and write one JSON report of the records in these folders");
     merged->add_option("folders", options.folders, "with results.jsonl, oldest first")->required();
     merged->add_option("--json", options.json, "the report");
-    merged->add_option("--table", options.table, "the page, as printed");
-    merged->add_option("--states", options.states, "a line for each step: stage, step, status");
-    merged->add_option("--expect", options.expected, "stages that were asked for, separated by commas")
-        ->delimiter(',');
+    merged->add_option("--table", options.table, "the printed page");
+    merged->add_option("--states", options.states, "one line per step: stage, step, status");
+    merged->add_option("--expect", options.expected, "requested stages, separated by commas")->delimiter(',');
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -95,39 +95,40 @@ int run(const Options& options) {
 
 int main_with(int argc, char** argv) {
     CLI::App app(
-        "Times every operation at the shapes of the 124M models and compares it with its floor, the\n"
-        "larger of FLOPs and least bytes over the ceilings measured in the same run.");
+        "Times every operation at the shapes of the 124M models and compares it with its roofline bound,\n"
+        "the larger of FLOPs and minimum bytes over the peaks measured in the same run.");
     app.footer(
         "Each case runs in rotation over sets of tensors larger than the last cache, on random values, with\n"
         "events around each call; afterwards every output must be written and finite.\n"
         "Exit codes: 0 done; 1 a case failed or an operation has none; 2 bad usage or no such device;\n"
-        "            3 the JSON file cannot be written; 77 there is no such attention here.");
+        "            3 the JSON file cannot be written; 77 this attention is not available.");
     Options options;
     app.add_option("--device", options.device, "what to time")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
-    app.add_option("--scale", options.scale, "full: the 124M shapes; small: a rehearsal in seconds")
+    app.add_option("--scale", options.scale,
+                   "full: the 124M shapes; small: small shapes, for a test of seconds")
         ->check(CLI::IsMember({"full", "small"}))
         ->capture_default_str();
-    app.add_option("--filter", options.filter, "only cases whose name matches")->type_name("REGEX");
-    app.add_option("--json", options.json, "append results, one JSON object a line, as they come")
+    app.add_option("--filter", options.filter, "only cases with a matching name")->type_name("REGEX");
+    app.add_option("--json", options.json, "append each result immediately, one JSON object per line")
         ->type_name("FILE");
     app.add_option("--dtype", options.dtype, "compute type")
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
-    app.add_option("--products", options.products, "cuda: matrix products by cuBLASLt or by our own kernels")
+    app.add_option("--products", options.products, "cuda: matmuls by cuBLASLt or by our own kernels")
         ->check(CLI::IsMember(words_of<Products>()))
         ->capture_default_str();
     app.add_option(
            "--attention", options.attention,
-           "cuda: attention by our own kernels, by those for compute capability 9.0 alone, or by cuDNN; the last two "
-           "serve undivided sequences")
+           "cuda: attention by our own kernels, by the ones for compute capability 9.0 only, or by cuDNN; the last "
+           "two require whole sequences on one rank")
         ->check(CLI::IsMember(words_of<AttentionKind>()))
         ->capture_default_str();
-    app.add_option("--seconds", options.seconds, "measured time of a case at most (but three calls at least)")
+    app.add_option("--seconds", options.seconds, "maximum measured time of a case (at least three calls)")
         ->check(CLI::Range(0.0, 60.0))
         ->capture_default_str();
-    app.add_option("--threads", options.threads, "of the CPU; 0: all")->check(CLI::Range(0, 4096));
+    app.add_option("--threads", options.threads, "CPU threads; 0: all")->check(CLI::Range(0, 4096));
     app.add_flag("--list", options.list, "print the cases and stop");
     try {
         app.parse(argc, argv);

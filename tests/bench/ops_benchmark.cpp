@@ -27,7 +27,7 @@ struct Options {
 
 constexpr const char* kUsage =
     "usage: ops_benchmark [--small] [--dtype=bf16|f32] [--threads=N] [--benchmark_filter=REGEX] ...\n"
-    "  --small    a rehearsal in seconds; otherwise the shapes of the 124M models\n"
+    "  --small    small shapes, for a test of seconds; otherwise the shapes of the 124M models\n"
     "  --threads  0: all\n"
     "Everything else is Google Benchmark's. Exit codes: 0 done; 1 a case failed, or an operation has none; 2 "
     "bad usage.\n";
@@ -104,7 +104,7 @@ int run_all(int argc, char** argv) {
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(ExitCode::usage);
     if (options.real == DType::bf16 && !cpu_has_bf16())
-        std::fprintf(stderr, "note: CPU level %s has no bf16 products; --dtype=f32 is what runs use here\n",
+        std::fprintf(stderr, "note: CPU level %s has no bf16 matmuls; runs use --dtype=f32 here\n",
                      name_of(cpu_isa()));
 
     Bench bench{make_cpu_backend(options.threads), nullptr, options.real, {}, 0};

@@ -13,12 +13,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 "$make_tokens" tokens --tokens 20000 --val-tokens 2000 --vocab-size 300 >/dev/null || exit 1
+# values_of CONFIG: the setting that gives both of two layers a table of values, if the config has such tables.
+values_of() {
+    case $1 in
+    124m_modern*) echo 'model.layers.at={"0": {"attention": {"value_table": "value_embed.0"}}, "1": {"attention": {"value_table": "value_embed.1"}}}' ;;
+    *) echo 'model.layers.at={}' ;;
+    esac
+}
 # Every key of the current configs, including keys newer than the twin.
 for config in gpt2_124m 124m_modern; do
     "$speedrun" train "$source/configs/$config.json" --out known --name "$config" --quiet --set 'data.train=tokens/train_*.bin' \
         --set 'data.val=tokens/val_*.bin' --set data.shuffle=false --set data.val_tokens=64 --set schedule.steps=0 --set schedule.warmup_steps=0 --set device=cpu \
-        --set model.num_layers=1 --set model.model_dim=32 --set model.num_heads=2 --set model.vocab_size=310 --set eval.every=0 \
-        --set batch.sequence_length=64 --set batch.microbatch_tokens=256 --set batch.tokens_per_step=512 --set model.value_embeddings=0 \
+        --set model.layers.count=2 --set model.model_dim=32 --set model.layers.each.attention.heads=2 --set model.vocab_size=310 --set eval.every=0 \
+        --set batch.sequence_length=64 --set batch.microbatch_tokens=256 --set batch.tokens_per_step=512 --set "$(values_of $config)" \
         --set checkpoint.last=false >known.log 2>&1 || { cat known.log && exit 1; }
     "$python" -B "$source/tests/bench/peers/known_config.py" "known/$config/config.json" || exit 1
 done
@@ -34,8 +41,8 @@ modes=eager-f32
 compared() {
     name=$1 code=$2 config=$3
     shift 3
-    for setting in 'data.train=tokens/train_*.bin' 'data.val=tokens/val_*.bin' model.num_layers=2 model.model_dim=32 \
-        model.num_heads=2 model.vocab_size=310 batch.sequence_length=64 batch.microbatch_tokens=256 batch.tokens_per_step=512 "$@"; do
+    for setting in 'data.train=tokens/train_*.bin' 'data.val=tokens/val_*.bin' model.layers.count=2 "$(values_of "$config")" model.model_dim=32 \
+        model.layers.each.attention.heads=2 model.vocab_size=310 batch.sequence_length=64 batch.microbatch_tokens=256 batch.tokens_per_step=512 "$@"; do
         set -- "$@" --set "$setting"
     done
     while [ "$1" != --set ]; do shift; done
@@ -47,9 +54,10 @@ compared() {
 
 compared gpt2 0 gpt2_124m.json optimizers.clip=0.5
 compared modern 0 124m_modern.json optimizers.groups.0.weight_decay=0.1
-compared switches 0 124m_modern.json model.window=9 model.norm_parameters=true model.biases=true model.attention_scale=0.2 \
+compared switches 0 124m_modern.json model.layers.each.attention.window=9 model.norms.gain=true model.norms.bias=true model.layers.each.attention.bias=true \
+    model.layers.each.mlp.bias=true model.layers.each.attention.scale=0.2 \
     'optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.01,"weight_decay":0.1}]'
-compared plain 0 124m_modern.json data.document_mask=false model.mix_first_embedding=false model.value_embeddings=0
+compared plain 0 124m_modern.json data.document_mask=false model.layers.each.enter=[] model.layers.at={} model.tables={}
 for name in gpt2 modern switches plain; do
     grep -q '"name": "f32", "steps": 4, .*"passed": true' "$name.json" || fail "$name.json: the losses were not compared"
     [ "$(grep -c '"tokens_per_s": [1-9]' "$name.json")" = 2 ] || fail "$name.json: two sides should be timed"
@@ -70,9 +78,9 @@ fi
 
 # Stopped before the last round, it writes the figures of the completed rounds.
 sh "$source/scripts/compare_peers.sh" --speedrun "$speedrun" --rounds 999 --steps 1 --modes eager-f32 --json stopped.json \
-    --set 'data.train=tokens/train_*.bin' --set 'data.val=tokens/val_*.bin' --set model.num_layers=1 --set model.model_dim=32 \
-    --set model.num_heads=2 --set model.vocab_size=310 --set batch.sequence_length=64 --set batch.microbatch_tokens=256 \
-    --set batch.tokens_per_step=256 --set model.value_embeddings=0 "$source/configs/124m_modern.json" >stopped.log 2>&1 &
+    --set 'data.train=tokens/train_*.bin' --set 'data.val=tokens/val_*.bin' --set model.layers.count=1 --set model.model_dim=32 \
+    --set model.layers.each.attention.heads=2 --set model.vocab_size=310 --set batch.sequence_length=64 --set batch.microbatch_tokens=256 \
+    --set batch.tokens_per_step=256 --set model.layers.at={} --set model.tables={} "$source/configs/124m_modern.json" >stopped.log 2>&1 &
 stopped=$!
 for _ in $(seq 120); do
     grep -q speedrun_is_faster_by stopped.json 2>/dev/null && break

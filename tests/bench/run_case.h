@@ -24,7 +24,7 @@ class PreparedCase {
 
     const std::vector<std::function<void()>>& calls() const { return calls_; }
     int sets() const { return static_cast<int>(sets_.size()); }
-    // Cost of one call: its minimum bytes by the tensors handed out, and by MeteredOps.
+    // Cost of one call: its minimum bytes by the case's tensors, and by MeteredOps.
     int64_t bytes() const { return sets_.front()->bytes(); }
     int64_t bytes_written() const { return sets_.front()->bytes_written(); }
     const OpCost& cost() const { return cost_; }

@@ -36,7 +36,7 @@ TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
     EXPECT_FALSE(AlgorithmCache(file, "gpu 2").find("key")) << "another GPU's or version's";
     AlgorithmCache nowhere("/proc/no/such/folder/file.txt", "gpu 1");
     EXPECT_EQ(nowhere.agree("key", kWords), kWords);
-    EXPECT_EQ(nowhere.find("key"), kWords) << "kept by this run all the same";
+    EXPECT_EQ(nowhere.find("key"), kWords) << "kept in memory by this run";
 }
 
 // Chooses as a run does; `fastest` is its timing result.

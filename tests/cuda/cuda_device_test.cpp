@@ -71,7 +71,7 @@ TEST_F(CudaDeviceTest, OutOfMemoryNamesTheSettingAndTheHolders) {
         << message;
     EXPECT_NE(message.find("batch.microbatch_tokens"), std::string::npos) << message;
     EXPECT_NE(message.find("weights (48.0)"), std::string::npos) << message;
-    EXPECT_EQ(device.memory().total(), 48 << 20) << "what did not fit is not held";
+    EXPECT_EQ(device.memory().total(), 48 << 20) << "a failed allocation is not counted";
     EXPECT_NO_THROW(Buffer(device, "small", MemoryCategory::data, 8 << 20));
 }
 
@@ -105,7 +105,7 @@ TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
         other.reset();
         const int64_t held = fake_gpu_allocated_bytes();
         Buffer(device, "y", MemoryCategory::data, 1 << 20);
-        EXPECT_EQ(fake_gpu_allocated_bytes(), held) << "alone, memory is freed at once";
+        EXPECT_EQ(fake_gpu_allocated_bytes(), held) << "without other ranks, memory is freed immediately";
     }
     EXPECT_EQ(fake_gpu_allocated_bytes(), before);
 }
@@ -190,7 +190,7 @@ TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS"), "32");
 }
 
-// Two streams whose host work waits for each other: one thread for all streams would deadlock.
+// Host work of two streams waits for each other: a single thread for all streams would deadlock.
 TEST_F(CudaDeviceTest, HostWorkOfTwoStreamsMayWaitForEachOther) {
     CudaDevice device;
     const auto a = device.create_stream("reduce"), b = device.create_stream("gather");

@@ -73,7 +73,7 @@ TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
         for (const auto& [name, launch] : fake_gpu_launches())
             if (name.find(kKernel) != std::string::npos) taken = launch.shared_bytes;
         const int64_t now = fake_gpu_allowed_shared(kKernel);
-        EXPECT_GT(taken, 48 << 10) << "less needs no leave";
+        EXPECT_GT(taken, 48 << 10) << "48 KiB or less need no attribute";
         EXPECT_GE(now, allowed) << "head dimension " << dim;
         if (dim == kNarrow) {
             EXPECT_LT(taken, now) << "nothing could shrink";

@@ -1,5 +1,5 @@
-// A fake libnccl.so.2: ranks are threads, collectives are work on the fake runtime's streams, sums are
-// computed by communicator.h. A collective whose peers do not call it waits until it is aborted.
+// A fake libnccl.so.2: ranks are threads, collectives are work on the fake runtime's streams, sums are computed by
+// communicator.h. A collective that a peer does not call waits until it is aborted.
 #pragma once
 
 #include <functional>

@@ -71,7 +71,7 @@ TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
     }
 }
 
-// Two microbatches per step: with and without graphs, ranks send what the schedule states, each exactly once.
+// Two microbatches per step: with and without graphs, ranks send the schedule's collectives, each exactly once.
 TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
     const std::pair<const char*, const char*> ways[] = {
         {"ddp", "after_backward"},   {"zero1", "after_backward"}, {"zero2", "after_backward"},

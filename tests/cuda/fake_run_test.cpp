@@ -63,7 +63,7 @@ TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
     for (const int major : {9, 8}) {
         set_fake_gpu({.major = major});
         const Config c = gpu_config({"cuda.attention=wgmma", "cuda.dependent_launch=true", "precision=bf16",
-                                     "model.num_heads=1", "model.model_dim=64"});
+                                     "model.layers.each.attention.heads=1", "model.model_dim=64"});
         bool served = false;
         for (const auto& [kernel, calls] : launches_of(c, "wgmma on " + std::to_string(major)))
             served = served || kernel.find("forward_wgmma") != std::string::npos;
@@ -350,8 +350,8 @@ TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
     if (!built_with_cudnn()) GTEST_SKIP() << "this build has no cuDNN";
     for (const char* mask : {"data.document_mask=false", "data.document_mask=true"}) {
         const bool served = mask == std::string("data.document_mask=false");
-        const Config c = gpu_config(
-            {"cuda.attention=cudnn", "precision=bf16", "model.num_heads=1", "model.model_dim=64", mask});
+        const Config c = gpu_config({"cuda.attention=cudnn", "precision=bf16",
+                                     "model.layers.each.attention.heads=1", "model.model_dim=64", mask});
         Runtime runtime(dry_runtime_options(c));
         StepRunner runner(c, runtime);
         runner.warm_up();

@@ -22,9 +22,8 @@ class GpuRanksTest : public RankRuns {
     }
 };
 
-// f32: only the order of sums differs. Loss and norm of the first step precede all updates. Ten steps of Muon
-// amplify rounding: its polar factor is of a matrix whose small singular values are little more than rounding
-// errors.
+// f32: only the order of sums differs. Loss and norm of the first step precede all updates. Ten steps of Muon amplify
+// rounding: its polar factor is of a matrix with small singular values, which are little more than rounding errors.
 TEST_F(GpuRanksTest, RanksThatShareTheCardAreOneRank) {
     const std::vector<double> alone = curve_on_ranks(1, "alone", ranks_config({"precision=f32"}));
     for (const int size : {2, 4}) {

@@ -16,9 +16,9 @@ class GpuRunTest : public RunFixture {
         run(config(all), name);
         return curve(name);
     }
-    // Loss and gradient norm of the first step precede all updates, so they carry the rounding of one forward
-    // and backward. Ten steps of Muon amplify it: its polar factor is of a matrix whose small singular values
-    // are little more than rounding errors.
+    // Loss and gradient norm of the first step precede all updates, so they contain the rounding of one forward and
+    // backward. Ten steps of Muon amplify it: its polar factor is of a matrix with small singular values, which are
+    // little more than rounding errors.
     void expect_curves(const std::vector<double>& actual, const std::vector<double>& expected, double first,
                        double later) {
         ASSERT_EQ(actual.size(), expected.size());
@@ -47,7 +47,7 @@ TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
 
 // Head size 64 of the test model: by wgmma if the GPU has it.
 TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
-    const std::vector<std::string> heads = {"model.model_dim=128", "model.num_heads=2"};
+    const std::vector<std::string> heads = {"model.model_dim=128", "model.layers.each.attention.heads=2"};
     std::vector<std::string> gpu = {"precision=bf16", "cuda.attention=wgmma"},
                              cpu = {"precision=f32", "device=cpu"};
     gpu.insert(gpu.end(), heads.begin(), heads.end());

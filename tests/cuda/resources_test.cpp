@@ -11,6 +11,7 @@
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/ptxas_log.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace {
@@ -44,20 +45,20 @@ class Resources : public RunFixture {
         for (const char* precision : {"f32", "bf16"}) {
             const std::string type = std::string("precision=") + precision;
             for (const int heads : {1, 2, 8}) {  // head sizes 128, 64 and 16
-                const std::string size = "model.num_heads=" + std::to_string(heads),
+                const std::string size = "model.layers.each.attention.heads=" + std::to_string(heads),
                                   width = "model.model_dim=128";
                 const std::string name = precision + std::to_string(heads);
                 launch(("modern" + name).c_str(),
-                       {type, size, width, "model.mix_first_embedding=true", "model.value_embeddings=1",
-                        "model.max_ngram=3", "model.ngram_rows=500", "optimizers.groups.0.normuon=true",
-                        "optimizers.clip=1"});
+                       together({{type, size, width, kMix, "optimizers.groups.0.normuon=true",
+                                  "optimizers.clip=1"},
+                                 with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 500})}));
                 const char* const norm = heads == 1 ? "1" : heads == 2 ? "2" : "3";
                 launch(("gpt2" + name).c_str(), {type, size, width, "model.preset=gpt2", adamw,
                                                  std::string("optimizers.clip_norm=") + norm});
             }
             launch((std::string("odd") + precision).c_str(),
-                   {type, "model.model_dim=36", "model.num_heads=2", "model.preset=gpt2", adamw,
-                    "optimizers.clip_norm=inf"});
+                   {type, "model.model_dim=36", "model.layers.each.attention.heads=2", "model.preset=gpt2",
+                    adamw, "optimizers.clip_norm=inf"});
         }
         return fake_gpu_launches();
     }
@@ -116,7 +117,7 @@ TEST_F(Resources, AreTheCommittedTable) {
         EXPECT_LE(used->second.registers * launch.threads, kRegistersOfSm) << short_name(name);
         EXPECT_LE(launch.shared_bytes, kHopper) << short_name(name);
     }
-    EXPECT_GT(num_launched, 60) << "the runs no longer launch what they should";
+    EXPECT_GT(num_launched, 60) << "the runs launch too few kernels";
     compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/resources_sm_90a.txt",
                            table_of(kernels, launched, ampere, ada), "SPEEDRUN_UPDATE_RESOURCES");
 }

@@ -32,7 +32,7 @@ struct SassCounts {
     int64_t fused = 0;      // FFMA: in matmuls without tensor cores, and in divisions
     int64_t shared = 0;     // LDS, STS, LDSM, STSM, ATOMS, LDGSTS
     int64_t global = 0;     // LDG, STG, LDGSTS, RED, ATOM; and LD, ST with generic addresses
-    int64_t divergent = 0;  // BSSY: branches whose threads may diverge and reconverge
+    int64_t divergent = 0;  // BSSY: branches that may diverge and reconverge
     int64_t local = 0;      // LDL, STL: spills, and arrays outside registers
     void add(const std::string& opcode);
     bool operator==(const SassCounts&) const = default;

@@ -49,7 +49,8 @@ TEST(ColumnTest, ABatchHasTheListedColumnsAlone) {
     EXPECT_EQ(tokens_column().of(batch), batch.tokens);
 }
 
-// Rank 0 of two has the chunks 0 and 3 of rows of 8 tokens: places 0, 1, 6, 7. With windows of 3 keys it sees 0, 1 and 4 to 7.
+// Rank 0 of two has chunks 0 and 3 of rows of 8 tokens: positions 0, 1, 6, 7. With windows of 3 keys it sees 0, 1 and
+// 4 to 7.
 TEST(ColumnTest, KeyPlacesCountAmongTheKeptKeys) {
     const ContextPart part{.size = 2, .index = 0};
     const KeyPlaces places{.window = 3, .kept = KeptKeys(part, {.sequence_length = 8, .window = 3})};

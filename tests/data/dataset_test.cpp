@@ -38,7 +38,7 @@ TEST(DatasetInfo, SaysWhereSeparatorsAre) {
         write_dataset_info(path, info);
         EXPECT_EQ(read_dataset_info(path).separators, place);
     }
-    // A file from before that key, written by prepare.
+    // A dataset.json written before this key existed.
     dir.write("dataset.json",
               R"({"name": "x", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": []})");
     EXPECT_EQ(read_dataset_info(path).separators, SeparatorPlace::after);

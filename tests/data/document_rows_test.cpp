@@ -78,7 +78,7 @@ TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
     EXPECT_EQ(fill(BatchLoader(dataset_, options), 3, {1, 1}).first_key, (Ints{0, 1, 1, 1, 1, 5}));
 }
 
-// A row of seven tokens is full with the third of a document's five: its two others are in no row.
+// A row of seven tokens ends after the third token of a document of five. The other two tokens are in no row.
 TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
@@ -298,7 +298,7 @@ TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
     EXPECT_NE(epoch, starts(rows(false), 0));
     std::set<int64_t> numbers;
     for (int64_t e = 0; e < 30; ++e) numbers.insert(first.counts(e).rows);
-    EXPECT_GT(numbers.size(), 1u) << "for the next test: where an epoch begins depends on those before it";
+    EXPECT_GT(numbers.size(), 1u) << "for the next test: an epoch's first row depends on earlier epochs";
 }
 
 // For any caller, and any previous calls.

@@ -186,7 +186,7 @@ TEST_F(FolderLockTest, AWriterWhoseLockIsTakenOrRemovedIsStopped) {
         std::this_thread::sleep_for(3 * kQuick.renewal);
         try {
             lock.expect_held();
-            FAIL() << "a writer without its lock goes on";
+            FAIL() << "a writer continues without its lock";
         } catch (const Error& error) {
             EXPECT_NE(std::string(error.what()).find(removed ? "was removed" : "is written by process"),
                       std::string::npos)

@@ -96,8 +96,8 @@ TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
     EXPECT_TRUE(reused.columns.empty());
 }
 
-// Values of the same formulas in Python's integers. 36313 times a token may need 32 bits: 104, 65535 results in a negative xor,
-// with a remainder that counts from 0. Documents are no borders.
+// Expected values: the same formulas in Python's integers. 36313 times a token may exceed 31 bits: for 104, 65535 the
+// xor is negative, but the remainder must be at least 0. Bigrams cross document borders.
 TEST(NgramsTest, BigramsByProducts) {
     const Ids tokens = {32, 50256, 104, 65535, 7, 60000}, positions = {0, 1, 2, 3, 4, 5};
     Ids out(6);

@@ -35,7 +35,7 @@ TEST(Shard, WritesAndReads) {
     EXPECT_EQ(shard.size(), 5);
     EXPECT_EQ(shard.read_all(), tokens);
     EXPECT_EQ(fs::file_size(path), 1024u + 2 * 5);
-    EXPECT_FALSE(fs::exists(path + ".tmp"));
+    EXPECT_FALSE(fs::exists(path + ".part"));
 }
 
 TEST(Shard, HasTheDocumentedLayout) {
@@ -152,12 +152,12 @@ TEST(Shard, RejectsDamage) {
 
 TEST(Shard, WritingReportsTheFileAndLeavesNothing) {
     const TempDir dir;
-    expect_error(ExitCode::data, {"absent/a.bin.tmp", "No such file"},
+    expect_error(ExitCode::failure, {"absent/a.bin.part", "No such file"},
                  [&] { write_shard(dir.file("absent/a.bin"), counting_tokens(3)); });
     fs::create_directory(dir.file("folder.bin"));
-    expect_error(ExitCode::data, {"folder.bin", "rename"},
+    expect_error(ExitCode::failure, {"folder.bin", "a folder"},
                  [&] { write_shard(dir.file("folder.bin"), counting_tokens(3)); });
-    EXPECT_FALSE(fs::exists(dir.file("folder.bin.tmp")));
+    EXPECT_FALSE(fs::exists(dir.file("folder.bin.part")));
 }
 
 }  // namespace shard_test

@@ -41,7 +41,7 @@ inline Batch fill(const BatchLoader& loader, int64_t step, RowRange rows) {
     return batch;
 }
 
-// Expects that `action` throws an Error with this code whose message contains all the parts.
+// Expects that `action` throws an Error with this code and a message that contains all the parts.
 template <class Action>
 void expect_error(ExitCode code, std::initializer_list<std::string> parts, Action&& action) {
     try {

@@ -9,6 +9,7 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine_models.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/train/small_model.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/config_json.h"
 #include "train/engine/run_stages.h"
@@ -47,16 +48,30 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
+// Of the models that are a preset.
+static ModelSettings settings_of(const Mode& mode) {
+    const std::string family = mode.family;
+    if (family == "gpt2")
+        return {"model.preset=gpt2", fmt::format("model.layers.each.attention.heads={}", mode.heads)};
+    ModelSettings settings = nonzero_outputs();
+    if (family == "recipe")
+        settings = together(
+            {settings, {kMix}, with_tables({.layers = 3, .values = 1, .max_ngram = 3, .ngram_rows = 101})});
+    if (family == "recipe" || family == "modern")
+        settings.push_back(fmt::format("model.layers.each.attention.heads={}", mode.heads));
+    return settings;
+}
+
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
-        "model": {"num_layers": 3, "model_dim": 48, "num_heads": 3, "vocab_size": 257, "mix_first_embedding": true,
-                  "value_embeddings": 1, "max_ngram": 3, "ngram_rows": 101, "zero_init_projections": false},
+        "model": {"model_dim": 48, "vocab_size": 257, "windows": {"window": 0},
+                  "layers": {"count": 3, "each": {"attention": {"heads": 3, "window": "window"}}}},
         "batch": {"sequence_length": 16, "microbatch_tokens": 384, "tokens_per_step": 384},
         "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
         "schedule": {"cooldown_fraction": 0.5},
         "threads": 1
     })",
-                                 "test", {});
+                                 "test", settings_of(mode));
     if (mode.rows % (mode.data_ranks() * mode.accumulation) != 0)
         throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.data_ranks(),
                        mode.accumulation);
@@ -68,19 +83,9 @@ Config config_of(const Mode& mode) {
     config.optimizers.clip = mode.clip;
     config.optimizers.clip_norm = mode.clip_norm;
     config.memory.activation_checkpointing = mode.checkpointing;
-    config.model.num_heads = mode.heads;
     config.parallel.tensor = mode.tensor;
     config.parallel.sequence = mode.sequence;
     const std::string family = mode.family;
-    if (family != "recipe") {
-        config.model.mix_first_embedding = false;
-        config.model.value_embeddings = 0;
-        config.model.max_ngram = 0;
-    }
-    if (family == "gpt2") {
-        config.model.preset = Family::gpt2;
-        config.model.apply_preset();
-    }
     if (family == "parts") config.model = model_in_parts(mode.heads);
     if (family == "fp8") config.model = model_in_eight_bits(mode.heads);
     if (family == "scales") config.model = model_with_kept_scales(mode.heads);
@@ -110,7 +115,8 @@ Config config_of(const Mode& mode) {
     if (mode.stages) {
         config.schedule.stages = {kSanitized ? 1 : 3, kSanitized ? 2 : 6, kSteps};
         config.schedule.lr_factor = Scheduled<double>({{1, 1}, {1, 0.5}, {0.8, 0.8}});
-        config.model.window = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
+        for (auto& [name, keys] : config.model.parts.windows)
+            keys = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
         if (family == "parts")
             config.model.parts.loss.weights[1] = Scheduled<double>({{0.5, 0.25}, {0.25, 0}, {0, 0}});
         matrices.muon.momentum = Scheduled<double>({{0.9, 0.9}, {0.9, 0.95}, {0.95, 0.95}});

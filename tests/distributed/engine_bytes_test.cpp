@@ -110,7 +110,7 @@ double exchanged_values(const Mode& mode, int64_t window, const std::vector<int3
     // One of the four layers in parts has no attention; they begin with a smear, which reads the row before each chunk:
     // another rank's, but for that between the two chunks in the middle.
     const bool parts = std::string(mode.family) == "parts";
-    const int64_t attentions = parts ? 3 : model.num_layers, before = parts ? 2 * C - 2 : 0;
+    const int64_t attentions = parts ? 3 : model.parts.layers.count, before = parts ? 2 * C - 2 : 0;
     // The last of the checkpointed blocks keeps all.
     const int64_t again = mode.checkpointing == Checkpointing::full ? attentions - 1 : 0;
     const int64_t numbers =
@@ -129,7 +129,7 @@ double exchanged_between_matrices(const Mode& mode) {
     const double once =
         tokens * static_cast<double>(model.model_dim * size) * (mode.tensor - 1) / mode.tensor;
     const double losses = tokens * 2 * 4 * (mode.tensor - 1);
-    return static_cast<double>(8 * model.num_layers + 4) * once + losses;
+    return static_cast<double>(8 * model.parts.layers.count + 4) * once + losses;
 }
 
 // Counted where they are sent; what sharing prints, at most, since it does not know the documents; the formula.
@@ -202,7 +202,8 @@ TEST(EngineBytesTest, EqualTheFormula) {
             for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation)))
                 planned += kind;
             const double others = bytes_per_step(mode, layout) + exchanged_between_matrices(mode);
-            const int64_t window = config.in_stage(stage).model.window;
+            const ModelParts parts = config.in_stage(stage).model.parts;
+            const int64_t window = parts.windows.empty() ? 0 : int64_t{parts.windows.front().second};
             EXPECT_NEAR(planned, others + exchanged_values(mode, window), 1e-6)
                 << ::testing::PrintToString(mode) << ", stage " << stage;
             for (int64_t step = config.schedule.first_step(stage); step < config.schedule.end_step(stage);

@@ -136,7 +136,7 @@ std::vector<Trial> trials() {
 // Waits that nothing here can show to be needed, by function: how many. That of finish_updates guards the
 // coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
 // guard the host's copy of them, which would have to take as long as the whole next step. The wait of copy for a
-// checkpoint's read of a resting matrix is hidden by the reads of the buckets that are copied after it.
+// checkpoint's read of a inactive matrix is hidden by the reads of the buckets that are copied after it.
 const std::map<std::string, int> kNotShown{{"speedrun::BucketSchedule::copy", 1},
                                            {"speedrun::BucketSchedule::finish_updates", 1},
                                            {"speedrun::StepStatistics::take_loss", 1},

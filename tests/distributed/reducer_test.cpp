@@ -31,7 +31,7 @@ struct Rank {
     Ranks ranks;
     Runtime runtime{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
     ParameterTable table =
-        parameters_of(model_of(Family::gpt2, {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}), 16);
+        parameters_of(model_of("gpt2", {.layers = 1, .width = 16, .heads = 2, .vocabulary = 40}), 16);
     ParameterStore parameters;
     GradientStore gradients;
     Reducer reducer;

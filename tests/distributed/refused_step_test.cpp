@@ -54,7 +54,7 @@ class RankUnderTest {
     Runtime runtime_{
         {.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
     ParameterTable table_ =
-        parameters_of(model_of(Family::modern, {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16);
+        parameters_of(model_of("modern", {.layers = 2, .width = 24, .heads = 2, .vocabulary = 40}), 16);
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;

@@ -106,7 +106,6 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
 TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
     const auto refused = [](bool key_offset, bool paired, const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
-        config.model.preset = Family::none;
         LayerConfig layer;
         if (key_offset) layer.attention->parts.set(KeyOffsetPart{});
         if (paired) layer.attention->parts.set(PairedHeadsPart{});
@@ -129,7 +128,6 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
 // Ranks that do not share its heads may be any number.
 TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
     Config config = config_of(64, 128, 1024);
-    config.model.preset = Family::none;
     config.parallel.tensor = 8;
     ASSERT_EQ(config.model.parts.layers.each.attention->heads, 4);
     EXPECT_NE(refusal(config, 8).find("parallel.tensor is 8, but attention of layer 0 has 4 heads"),
@@ -141,7 +139,6 @@ TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
 TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
     const auto refused = [](const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
-        config.model.preset = Family::none;
         LayerConfig layer;
         layer.attention->parts.set(ComposeHeadsPart{});
         config.model.parts.layers.at = {{"1", layer}};

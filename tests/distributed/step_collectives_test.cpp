@@ -39,14 +39,14 @@ struct Planned {
     std::vector<CollectiveRow> rows;
 
     Planned(const Sharing& sharing, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
-            const ModelConfig& model = small_model())
+            const ModelConfig& model = small_model("modern"))
         : ranks(mesh, sharing),
           table(parameters_of(model, 16)),
           layout(table, bucket_rules(ranks, table, groups(optimizer))),
           rows(step_collectives(layout, ranks, DType::bf16)) {}
 
-    static ModelConfig small_model() {
-        return model_of(Family::modern, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+    static ModelConfig small_model(const char* preset) {
+        return model_of(preset, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
     }
     static OptimizersConfig groups(OptimizerKind optimizer) {
         OptimizersConfig config;
@@ -219,11 +219,9 @@ TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
     EXPECT_EQ(count(Reshard::except_last, Collective::all_gather, When::before_backward), kBlocks);
     EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::before_backward), 0);
     EXPECT_EQ(count(Reshard::no, Collective::all_gather, When::after_step), kBlocks + 2);
-    ModelConfig gpt2 = Planned::small_model();
-    gpt2.preset = Family::gpt2;
-    gpt2.apply_preset();  // one group, tied: embeddings, blocks, and the vectors of all units
+    // One group, tied: embeddings, blocks, and the vectors of all units.
     const Planned vectors(sharing_of(Strategy::zero3, {}, Reshard::yes), Mesh({1, 4, 1, 1}),
-                          OptimizerKind::adamw, gpt2);
+                          OptimizerKind::adamw, Planned::small_model("gpt2"));
     EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
@@ -252,9 +250,9 @@ TEST(StepCollectivesTest, BytesPerStep) {
 
 // 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
 TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
-    ModelConfig model =
-        model_of(Family::modern, {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304});
-    model.value_embeddings = 2;
+    const ModelConfig model =
+        model_of("modern", {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304},
+                 with_tables({.layers = 12, .values = 2}));
     for (const int ranks : {8, 64, 1024}) {
         const Planned planned(sharing_of(Strategy::zero1), Mesh({1, ranks, 1, 1}), OptimizerKind::muon,
                               model);

@@ -19,7 +19,7 @@ SHARD_MAGIC = 20240520
 def config():
     for path in sorted((ROOT / "configs").glob("*.json")):
         if path.name != "schema.json":
-            yield path.read_bytes() + b"\nmodel.num_layers=3"
+            yield path.read_bytes() + b"\nmodel.layers.count=3"
     groups = {"optimizers": {"groups": [{"params": ["*"]}]}}
     yield json.dumps(groups).encode() + b"\noptimizers.groups.0.lr=1e-3"
     yield json.dumps({**groups, "model": {"preset": "gpt2"}, "parallel": {"shard": 2}, "seed": 9}).encode() + b"\ndata.train=[\"a\"]"

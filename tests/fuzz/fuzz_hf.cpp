@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     folder.write("config.json", {reinterpret_cast<const char*>(data), size});
     speedrun::fuzz::expect_clean([&] {
         const speedrun::ModelConfig model = speedrun::read_hf_config(folder.path()).model;
-        if (model.mlp_ratio < 1 || model.model_dim % model.num_heads != 0) std::abort();
+        const speedrun::LayerConfig& layer = model.parts.layers.each;
+        if (layer.mlp->ratio < 1 || model.model_dim % layer.attention->heads != 0) std::abort();
     });
     return 0;
 }

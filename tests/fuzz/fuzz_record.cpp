@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"
+#include "train/records/gzip.h"
 #include "train/records/record.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {

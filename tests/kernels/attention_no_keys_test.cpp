@@ -1,4 +1,4 @@
-// Attention of queries that see no key.
+// Attention of queries without a visible key.
 #include <limits>
 
 #include "tests/kernels/attention_support.h"
@@ -10,11 +10,11 @@ using namespace attention;
 
 SPEEDRUN_OP_TEST(AttentionNoKeysTest);
 
-// Queries before all keys, and queries with a first key after the last visible one. Forward writes o = 0 and lse = −∞; backward
-// leaves out these queries and no others.
+// Queries before all keys, and queries with a first key after the last visible one. Forward writes o = 0 and lse =
+// −∞. Backward skips exactly these queries.
 TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
     for (const int64_t dim : {24, 64, 128}) {
-        for (const int64_t seeing : {0, 1, 70}) {  // the last of 200 queries of each of two sequences
+        for (const int64_t seeing : {0, 1, 70}) {  // last queries that see keys, per sequence
             SCOPED_TRACE(fmt::format("D={} seeing={}", dim, seeing));
             constexpr int64_t kKeys = 150, kQueries = 200, kSequences = 2;
             const AttentionOptions options{kKeys, 2, dim, 0, 0.15f};
@@ -73,7 +73,7 @@ TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
                 for (int64_t head = 0; head < 2; ++head)
                     ASSERT_EQ(out[1](head, i), -std::numeric_limits<double>::infinity()) << "lse of " << i;
             }
-            // Half of the rows and more are zero.
+            // Rows of zeros lower the mean square that tolerances are relative to.
             Tolerance tolerance = tolerance_of(as, dtype()), of_gradient = tolerance_of_gradient(as, dtype());
             for (Tolerance* each : {&tolerance, &of_gradient})
                 each->scaled *= std::sqrt(static_cast<double>(kQueries) /

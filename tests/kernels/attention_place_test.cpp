@@ -200,7 +200,7 @@ TEST_P(AttentionPlaceTest, Backward) {
     }
 }
 
-// With one query at the place of each key, the bits are those of the operation without places.
+// With one query at each key's place, the bits equal those without places.
 TEST_P(AttentionPlaceTest, EachKeysPlaceIsAsNone) {
     for (const Case& of : {Case{256, 1, 1, 64, 100, 0.125f, Documents::mixed, true},
                            Case{203, 2, 1, 128, 0, 0.1f, Documents::mixed, false},

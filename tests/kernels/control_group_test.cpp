@@ -161,7 +161,7 @@ TEST_F(ControlGroupTest, BothVersionsBesideEachOther) {
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
-// A container whose files have no mount, such as with lxcfs or a bind mount.
+// A container without a mount of its files, such as with lxcfs or a bind mount.
 TEST_F(ControlGroupTest, TheUsualPlaceWithoutAMount) {
     put("sys/fs/cgroup/cpu.max", "100000 100000\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(60 * kMiB) + "\n");

@@ -37,7 +37,7 @@ struct Inputs {
     Tensor logits, targets, weights, scale;
 };
 
-// Rows whose targets coincide, rows without targets, and targets in edge columns.
+// Rows with equal targets, rows without targets, and targets in edge columns.
 Inputs inputs_of(Harness& h, const Problem& p, DType dtype) {
     const int64_t num_targets = std::max<int64_t>(1, static_cast<int64_t>(p.weights.size()));
     Indices ids = random_indices(num_targets * p.rows, p.vocabulary, 2);

@@ -20,8 +20,8 @@ Matrix random_logits(int64_t rows, Vocabulary vocabulary, DType dtype) {
     return logits;
 }
 
-// The loss is a difference of values up to 30, each with a rounding error, plus the error of a vectorized
-// tanh (2e-7) times the softcap (15). The latter also shifts each probability by that relative error.
+// The loss is a difference of values up to 30, each with a rounding error. A vectorized tanh adds an error of 2e-7
+// times the softcap (15), which also shifts each probability by that relative error.
 constexpr Tolerance kLossTolerance{16 * kF32Roundoff, 0, 1e-5};
 // None, the standard form, and 23·σ((z + 5)/7.5).
 constexpr Softcap kCaps[] = {{}, {15.0f}, {11.5f, 5.0f, 15.0f}};

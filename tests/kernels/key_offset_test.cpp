@@ -1,4 +1,4 @@
-// Keys with some dimensions of the token before, against float64: values are moved, or two of them added.
+// Keys with some dimensions of the previous token, against float64. Values are moved or, in backward, two are added.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {

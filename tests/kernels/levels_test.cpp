@@ -74,7 +74,7 @@ TEST(LevelsTest, Attention) {
     }
 }
 
-// Rows that end in a partial vector, and more rows than chunks of a reduction.
+// Rows that end in a partial vector, and more rows than a reduction has chunks.
 TEST(LevelsTest, RowsAndElements) {
     constexpr int64_t kRows = 311, kCols = 90;
     expect_same_at_all_levels([](Harness& h) -> Outputs {

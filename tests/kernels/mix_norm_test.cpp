@@ -1,5 +1,5 @@
-// The norm that reads the residual stream through a mix. Sum, mix and norm round as operations of their own
-// would, so each step is held to the reference of that step applied to what the step before stored.
+// The norm of a mix with the residual stream. Sum, mix and norm round like separate operations. Each step is compared
+// with its reference on the stored result of the step before.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -11,14 +11,13 @@ struct Case {
     NormKind kind;
     bool affine;
     int64_t rows, cols;
-    bool strided;  // every matrix is part of a wider one
-    int odd = -1;  // the matrix, by its turn, that begins where nothing is aligned
+    bool strided;  // every matrix is a slice of a wider one
+    int odd = -1;  // index of an unaligned matrix; -1: none
 };
 
 constexpr NormKind kKinds[] = {NormKind::rmsnorm, NormKind::layernorm};
 
-// The sizes end chunks, rows, blocks and vectors of every backend at awkward places; 33 is aligned to
-// nothing.
+// Sizes with partial chunks, rows, blocks and vectors on every backend. Rows of 33 are not aligned.
 template <class Body>
 void for_cases(Body&& body) {
     for (NormKind kind : kKinds) {
@@ -42,8 +41,7 @@ Matrix coefficients() {
     return c;
 }
 
-// The matrices of a call: the right halves of wider tensors if they are strided, the odd one a column further
-// to the left.
+// Matrices of a call. If strided, they are the right halves of wider tensors; the odd one starts a column earlier.
 struct Operands {
     const Case& c;
     DType dtype;
@@ -82,7 +80,7 @@ TEST_P(MixNormTest, Forward) {
             const Matrix gain = c.affine ? random_matrix(1, c.cols, 4, DType::f32) : Matrix();
             const Matrix bias = c.affine ? random_matrix(1, c.cols, 5, DType::f32) : Matrix();
             const bool with_mean = c.kind == NormKind::layernorm, added = mode != Entered::absent;
-            const float epsilon = c.affine ? 0.25f : kNormEpsilon;  // seen where it is as large as the rows
+            const float epsilon = c.affine ? 0.25f : kNormEpsilon;  // 0.25: as large as the rows
             const Outputs out = run([&](Harness& h) -> Outputs {
                 Operands o{c, dtype(), h};
                 const Tensor y = o.output(), sum = o.output(), rstd = h.output(DType::f32, {c.rows});
@@ -113,7 +111,7 @@ TEST_P(MixNormTest, Forward) {
             expect_close(out[0], expected.y, reduction(dtype(), c.cols), "y");
             expect_close(out[2], expected.rstd, reduction(DType::f32, c.cols), "rstd");
             if (with_mean) expect_close(out[3], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
-            if (dtype() == DType::bf16) continue;  // there the roundings between the steps add up
+            if (dtype() == DType::bf16) continue;  // in bf16, roundings between the steps add up
             const auto whole = reference::mix_norm_forward(x, added ? delta : Matrix(), z, coefficients(),
                                                            gain, bias, c.kind, epsilon);
             expect_close(out[0], whole.norm.y, reduction(dtype(), c.cols), "y of all steps");
@@ -128,8 +126,8 @@ struct BackwardCase {
     bool residual, accumulate, accumulate_z;
 };
 
-// What norm_backward, which norm_test.cpp holds to the reference, gives for ds goes through the reference of
-// the mix; and all of it at once is held to the reference of the whole.
+// ds of norm_backward (tested in norm_test.cpp) is the input of the mix's reference. In f32 the result is also
+// compared with the reference of all steps together.
 void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DType dtype) {
     const auto matrix = [&](uint64_t seed) { return random_matrix(c.rows, c.cols, seed, dtype); };
     const Matrix entered = matrix(1), z = matrix(2), dy = matrix(3), dz_before = matrix(5);
@@ -204,7 +202,7 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
     }
     expect_close(out[0], mix.dx, few_operations(dtype), "dx");
     expect_close(out[1], mix.dz, few_operations(dtype), "dz");
-    // Sums of T·C products of size 1 or so, which cancel to some √(T·C): judged against that.
+    // Sums of T·C products of size about 1 cancel to about √(T·C), so the tolerance is relative to that.
     const double terms = static_cast<double>(c.rows * c.cols);
     expect_close(out[2], mix.dcoefficients, {16 * kF32Roundoff, 0, 32 * std::sqrt(terms) * kF32Roundoff},
                  "dc");
@@ -212,7 +210,7 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
         expect_close(out[4], norm.dgain, reduction(DType::f32, c.rows), "dgain");
         expect_close(out[5], norm.dbias, reduction(DType::f32, c.rows), "dbias");
     }
-    if (dtype == DType::bf16) return;  // there the roundings between the steps add up
+    if (dtype == DType::bf16) return;  // in bf16, roundings between the steps add up
     expect_close(out[0], whole.dx, reduction(dtype, c.cols), "dx of all steps");
     expect_close(out[1], whole.dz, reduction(dtype, c.cols), "dz of all steps");
 }

@@ -56,12 +56,12 @@ TEST_P(NormTest, Forward) {
                         Matrix s = x;
                         if (mode != Sum::absent) {
                             expect_close(out[3], reference::plus(x, delta), few_operations(dtype()), "sum");
-                            // Backward sees the sum as it was stored, so that is what has to be normed.
+                            // Backward reads the stored sum, so the norm must be that of the stored sum.
                             s = out[3];
                         }
                         const reference::NormForward expected = reference::norm_forward(s, gain, bias, kind);
                         expect_close(out[0], expected.y, reduction(dtype(), cols), "y");
-                        // A sum of squares has no cancellation; the mean has, and is judged against values of
+                        // A sum of squares does not cancel. The mean does, so its tolerance is relative to values of
                         // size 1.
                         expect_close(out[1], expected.rstd, reduction(DType::f32, cols), "rstd");
                         if (with_mean) expect_close(out[2], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
@@ -72,8 +72,8 @@ TEST_P(NormTest, Forward) {
     }
 }
 
-// A mean far from 0 must not cost accuracy: the variance is of the differences from it. The error allowed is
-// that of a mean which is itself rounded: 2⁻²⁴ · 64, relative to a deviation of 1, and few times that.
+// A mean far from 0 must not cost accuracy: the variance sums squared differences from the mean. Tolerance: a few
+// times the error of a rounded mean, 2⁻²⁴ · 64, relative to a deviation of 1.
 TEST_P(NormTest, LayernormWithLargeMean) {
     if (dtype() != DType::f32) GTEST_SKIP() << "bf16 inputs are too coarse to show it";
     for (int64_t cols : {48, 33, 17}) {
@@ -95,7 +95,7 @@ TEST_P(NormTest, LayernormWithLargeMean) {
     }
 }
 
-// Rows whose mean square is below, at and above the epsilon that is added to it.
+// Rows with a mean square below, near and above epsilon.
 TEST_P(NormTest, EpsilonIsTheCalls) {
     for (const NormKind kind : kKinds) {
         for (const float epsilon : {1.1920929e-7f, 1e-2f}) {

@@ -104,9 +104,8 @@ constexpr double kBf16Ulp = 0x1p-8;  // rounding to nearest errs by half of it
 constexpr Tolerance few_operations(DType output) {
     return {output == DType::bf16 ? kBf16Ulp : 16 * kF32Roundoff, 16 * kF32Roundoff};
 }
-// Sums of `terms` products of similar size in f32. Partial sums have the size √terms and rounding errors add
-// up like a random walk. So the error relative to the result's own size grows like √terms, for any order of
-// summation.
+// Sums of `terms` products of similar size in f32. Partial sums have the size √terms, and rounding errors add up like
+// a random walk. The error relative to the result's size therefore grows like √terms, for any order of summation.
 inline Tolerance reduction(DType output, int64_t terms) {
     Tolerance tolerance = few_operations(output);
     tolerance.scaled += 8 * std::sqrt(static_cast<double>(terms)) * kF32Roundoff;

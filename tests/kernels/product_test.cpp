@@ -227,7 +227,7 @@ TEST_P(ProductTest, PartsOfK) {
            false});  // too large for parts: pieces of K
 }
 
-// Short matmuls of whole panels, whose b is read in place, and cases just beyond each bound.
+// Short matmuls of whole panels, which read b in place, and cases just beyond each bound.
 TEST_P(ProductTest, PanelsInPlace) {
     for (const bool transpose_a : {false, true}) {
         for (const int64_t gap : {0, 3, 320}) {  // the last: row stride a multiple of 512

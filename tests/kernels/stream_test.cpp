@@ -224,7 +224,7 @@ TEST_P(StreamTest, BuffersAndTheMemoryTable) {
         Buffer moved = std::move(small);
         EXPECT_EQ(moved.data(), data);
         EXPECT_EQ(moved.bytes(), 100);
-        EXPECT_EQ(table.total() - before, 100 + (5 << 20)) << "a move holds no memory twice";
+        EXPECT_EQ(table.total() - before, 100 + (5 << 20)) << "a move allocates no memory";
         large = std::move(moved);  // releases the large one
         EXPECT_EQ(large.data(), data);
         EXPECT_EQ(table.total() - before, 100);

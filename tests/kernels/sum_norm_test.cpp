@@ -1,4 +1,4 @@
-// Norms of weighted sums: in every bit what the sum and the norm give as operations of their own, both ways.
+// Fused sum and norm: forward and backward are bitwise equal to the separate operations.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -14,13 +14,14 @@ struct Case {
     int terms;
     NormKind kind = NormKind::rmsnorm;
     bool affine = false;
-    bool odd = false;       // nothing is aligned
+    bool odd = false;       // rows are not aligned
     bool residual = false;  // backward
-    bool adds = false;      // backward, to what its outputs hold
-    bool shifted = false;   // forward: the last term, and one has a coefficient for each head
+    bool adds = false;      // backward: adds to the outputs
+    bool shifted = false;   // forward: the last term is shifted, and the first has one coefficient per head
 };
 
-// Rows that end vectors, what a warp has of a row, and what stays in registers; as many terms as there are kernels for, and more.
+// Rows with partial vectors, longer than a warp's share, and longer than registers hold. Up to the largest number of
+// terms with a kernel, and more.
 std::vector<Case> cases() {
     std::vector<Case> all;
     for (const int terms : {1, 2, 3, 5, 6, 8})
@@ -60,7 +61,7 @@ Per per_of(const Case& c, int j) {
     return kAll[j % 4];
 }
 
-// What a call is given; the same for both ways to compute it.
+// Operands of one call; fused and separate calls get equal ones.
 struct Operands {
     const Case& c;
     DType dtype;
@@ -113,7 +114,7 @@ TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
                                        .gain = o.vector(4),
                                        .bias = o.vector(5),
                                        .kind = c.kind,
-                                       .epsilon = 0.25f};  // seen: the rows are as large
+                                       .epsilon = 0.25f};  // as large as the rows
             if (fused) {
                 h.ops().sum_norm_forward(a, h.stream());
             } else {
@@ -131,7 +132,7 @@ TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
     });
 }
 
-// dsources: the first in the place of dresidual or of dy, the last two in one place, which the second of them adds to.
+// dsources: the first aliases dresidual or dy. The last two share a tensor, and the second of them adds to it.
 TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
     for_cases([&](const Case& c) {
         if (c.shifted) return;
@@ -168,7 +169,7 @@ TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
                 } else if (j + 1 == c.terms && j > 1) {
                     g.dsource = a.gradients[j - 1].dsource;
                     g.accumulate_source = true;
-                } else if (j % 4 != 2 || j + 2 == c.terms) {  // some want none
+                } else if (j % 4 != 2 || j + 2 == c.terms) {  // others are not requested
                     g.dsource = o.inout(seed);
                 }
                 if (coefficient.present() && j != 5) {

@@ -1,4 +1,4 @@
-// Weighted sums whose outputs alias their inputs.
+// Weighted sums with outputs that alias inputs.
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {

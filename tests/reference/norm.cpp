@@ -38,8 +38,8 @@ NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias
     return out;
 }
 
-// With ŝ = (s − mean)·rstd and g = dy·gain:  ds = rstd·(g − ŝ·mean(g·ŝ)), and for layernorm − rstd·mean(g):
-// what the dependence of rstd and of the mean on s takes away.
+// With ŝ = (s − mean)·rstd and g = dy·gain: ds = rstd·(g − ŝ·mean(g·ŝ)), for layernorm also − rstd·mean(g). The
+// subtracted terms are the derivatives through rstd and mean.
 NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind,
                            float epsilon) {
     const NormForward plain = norm_forward(s, {}, {}, kind, epsilon);  // its y is ŝ

@@ -1,4 +1,4 @@
-"""Run folders for the tests: real ones of the tested binary, and damaged copies."""
+"""Run folders for the tests: runs of the tested binary, and damaged copies."""
 
 import gzip
 import hashlib
@@ -15,7 +15,7 @@ SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 CONFIG = {
-    "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+    "model": {"preset": "modern", "model_dim": 32, "vocab_size": 257, "layers": {"count": 1, "each": {"attention": {"heads": 2}}}},
     "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
     "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
     "optimizers": {

@@ -42,7 +42,7 @@ class MlperfTest(unittest.TestCase):
         self.temporary.cleanup()
 
     def accepted(self, log: Path) -> bool:
-        """Runs the checker's program."""
+        """Runs the checker as a program."""
         done = subprocess.run(
             [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", RULES, "--werror", str(log)],
             cwd=self.work,

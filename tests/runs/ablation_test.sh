@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/ablation.py with a few steps of a tiny model: its table, what a second call repeats, what it refuses.
+# scripts/ablation.py with a few steps of a tiny model: its table, repeated calls, refused input.
 # Usage: ablation_test.sh SPEEDRUN. Exit code 77 = skipped, because python3 is missing.
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u

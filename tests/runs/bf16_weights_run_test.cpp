@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/runs/rank_run_fixture.h"
+#include "tests/train/small_model.h"
 #include "train/engine/batch_sources.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
@@ -46,16 +47,14 @@ class Bf16WeightsRunTest : public RankRunFixture {
                 dtype + R"(},{"type":"muon","params":["blocks.1.attn.*.weight"],"lr":0.02,"normuon":true)" +
                 dtype +
                 R"(},{"type":"muon","params":["blocks.*.weight"],"lr":0.02},{"params":["*"],"lr":0.01}])",
-            "model.mix_first_embedding=true",
-            "model.value_embeddings=1",
+            kMix,
             "precision=bf16",
             "schedule.steps=7",
             "checkpoint.every=4",
             "checkpoint.keep=9",
             "batch.microbatch_tokens=128",
             "threads=1"};
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
+        return config(together({all, with_tables({.values = 1}), more}));
     }
     Config bf16(const Settings& more = {}) const { return config_with("bf16", more); }
     Config f32(const Settings& more = {}) const { return config_with("f32", more); }
@@ -120,7 +119,7 @@ TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
 
 // A bucket without masters has neither f32 weights nor a second copy in the compute dtype.
 TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
-    if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
+    if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());
     const std::vector<bool> kept = kept_in_bf16(bf16());
     int64_t without = 0;
@@ -159,7 +158,7 @@ TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
 
 // Ranks sum gradients in another order, which may change the rounding of a weight by 1/256 of its value.
 TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
-    if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
+    if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     run_on(1, bf16(), "one");
     run_on(1, f32(), "f32");
     const std::vector<double> expected = curve("one");
@@ -176,7 +175,7 @@ TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
 }
 
 TEST_F(Bf16WeightsRunTest, ContinueBitwiseOnTheirRanksAndCloselyOnOthers) {
-    if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
+    if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     for (const int ranks : {1, 2}) {
         const std::string whole = "whole" + std::to_string(ranks), later = "later" + std::to_string(ranks);
         const Config c = bf16(by(ranks == 1 ? "zero1" : "zero3"));
@@ -190,7 +189,7 @@ TEST_F(Bf16WeightsRunTest, ContinueBitwiseOnTheirRanksAndCloselyOnOthers) {
 }
 
 TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
-    if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
+    if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     run_on(2, bf16(by("zero1")), "run");
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());
     const std::vector<bool> kept = kept_in_bf16(bf16());

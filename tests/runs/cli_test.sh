@@ -46,11 +46,12 @@ expect 2 "tiny" "$speedrun" prepare --input text.txt --out tiny --document-marke
 expect 2 "no_such.json" "$speedrun" train no_such.json
 expect 0 "computing: .* threads, a[vm]x" "$speedrun" plan tiny.json
 expect 0 "CPU level  *avx2 (this processor has" env SPEEDRUN_ISA=avx2 "$speedrun" doctor
-expect 2 "model.num_head: unknown key, did you mean num_heads?" "$speedrun" plan tiny.json --set model.num_head=2
-expect 2 "model.num_layers" "$speedrun" plan tiny.json --set model.num_layers=two
-expect 2 "num_heads 3" "$speedrun" plan tiny.json --set model.num_heads=3
+expect 2 "model.model_dims: unknown key, did you mean model_dim?" "$speedrun" plan tiny.json --set model.model_dims=2
+expect 2 "model.num_layers: .*instead: model.layers.count" "$speedrun" plan tiny.json --set model.num_layers=2
+expect 2 "model.layers.count" "$speedrun" plan tiny.json --set model.layers.count=two
+expect 2 "heads 3 does not divide" "$speedrun" plan tiny.json --set model.layers.each.attention.heads=3
 expect 2 "no group takes" "$speedrun" train tiny.json --set 'optimizers.groups=[{"type":"adamw","params":["blocks.*"]}]'
-expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norm_parameters=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
+expect 2 "muon trains matrices only" "$speedrun" train tiny.json --set model.norms.gain=true --set 'optimizers.groups=[{"type":"muon","params":["*"]}]'
 expect 2 "replicate 2 x shard 1 .* is not the number of ranks, 1" "$speedrun" plan tiny.json --set parallel.replicate=2 --set parallel.shard=1
 expect 2 "ddp | zero1 | zero2 | zero3, got \"zero9\"" "$speedrun" plan tiny.json --set parallel.strategy=zero9
 expect 2 "device: 'cuda'" env CUDA_VISIBLE_DEVICES=-1 "$speedrun" train tiny.json --set device=cuda
@@ -64,13 +65,13 @@ expect 2 "4 ranks = 1024: .*--set batch.microbatch_tokens=64" "$speedrun" plan t
 
 # Stages: each in the plan, one selected for single-stage outputs, invalid lists refused.
 cat >stages <<'END'
---set schedule.stages=[2,8] --set schedule.steps=8 --set batch.sequence_length=[32,64] --set model.window=[8,0]
+--set schedule.stages=[2,8] --set schedule.steps=8 --set batch.sequence_length=[32,64] --set model.windows.near=[8,0] --set model.layers.each.attention.window=near
 --set schedule.lr_factor=[[0.5,1],1]
 END
 # shellcheck disable=SC2046  # words
 staged() { command=$1; shift; "$speedrun" "$command" tiny.json $(cat stages) "$@"; }
-expect 0 "^stage 0 of 0-1, steps 1 to 2: learning rates x 0.5 to 1, window 8$" staged plan
-for line in "^stage 1 of 0-1, steps 3 to 8: learning rates x 1, window all$" "x 32 tokens; 2 steps = 512 tokens$" "x 64 tokens; 6 steps = 1536 tokens$"; do
+expect 0 "^stage 0 of 0-1, steps 1 to 2: learning rates x 0.5 to 1, window near 8$" staged plan
+for line in "^stage 1 of 0-1, steps 3 to 8: learning rates x 1, window near all$" "x 32 tokens; 2 steps = 512 tokens$" "x 64 tokens; 6 steps = 1536 tokens$"; do
     grep -q -e "$line" out || fail "plan with stages has no $line"
 done
 expect 0 "attention .*window 8" staged plan --stage 0
@@ -87,7 +88,7 @@ assert run["stages"][1]["step_ms"] == step != run["stages"][0]["step_ms"], (run,
 seconds = sum(stage["steps"] * stage["step_ms"] for stage in run["stages"]) / 1e3
 assert abs(run["s"] - seconds) < 1e-9 * seconds, run' || fail "the stages of a modelled run do not make up the run"
 expect 2 "^error: --stage 2: schedule.stages has 2, counted from 0" staged plan --stage 2
-expect 2 "model.window has 2 entries, schedule.stages has 3" staged plan --set 'schedule.stages=[2,4,8]'
+expect 2 "model.windows.near has 2 entries, schedule.stages has 3" staged plan --set 'schedule.stages=[2,4,8]'
 expect 2 "schedule.stages ends after step 8, expected schedule.steps, 9" staged plan --set schedule.steps=9
 expect 0 "steps of 256 tokens" staged bench --steps 1 --stage 0
 expect 0 "window (or a list: by stage)\|keys that a query sees at most.*(or a list: by stage)" "$speedrun" plan --options
@@ -143,11 +144,12 @@ expect 0 "^embed.weight  *\[320,32\]  f32 .* adamw  row t is token t's, added to
 expect 0 '"meaning": "logits = W x; rows after the vocabulary are padding"' "$speedrun" plan tiny.json --parameters --json
 python3 -m json.tool out >/dev/null || fail "plan --parameters --json prints no JSON"
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --parameters --gpu h100
-expect 2 "model.num_head: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.num_head=2
+expect 2 "model.model_dims: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.model_dims=2
 expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
 
 # The model as its graph: layers, the busiest step, a unit as text for Graphviz and, if available, as a picture.
-expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.num_layers=2 --set model.value_embeddings=1
+expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.layers.count=2 --set 'model.tables={"values":{}}' \
+    --set model.layers.at.1.attention.value_table=values
 for line in "^  0  *embeddings  *embedding 320 x 32; rmsnorm$" "^  1  *block 0  *rmsnorm; linear 32 -> 96; QK-norm, rotary 2 x 16;" \
     "^  2  *block 1  *add; rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *add; rmsnorm; head 32 -> 320 (257 tokens), not tied, "; do
     grep -q -e "$line" out || fail "plan's table of layers has no $line"
@@ -168,7 +170,7 @@ expect 2 "^error: --unit 3: the model has units 0 to 2; speedrun plan tiny.json 
 expect 2 "units 0 to 2" "$speedrun" plan tiny.json --graph unit.dot --unit -1
 expect 2 "unit.svg: ends in '.svg', expected .dot or .gv" "$speedrun" plan tiny.json --graph unit.svg
 [ ! -e unit.svg ] || fail "a refused picture left a file"
-expect 2 "nowhere/unit.dot: the file cannot be written (No such file" "$speedrun" plan tiny.json --graph nowhere/unit.dot
+expect 1 "nowhere/unit.dot.part: creating it failed: No such file" "$speedrun" plan tiny.json --graph nowhere/unit.dot
 expect 2 "\-\-unit 1 is for the picture" "$speedrun" plan tiny.json --unit 1
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --graph unit.dot --gpu h100
 expect 2 "name a config" "$speedrun" plan --graph unit.dot
@@ -226,7 +228,7 @@ grep -q '"blocks.0.attn.qkv.weight"' made.safetensors && grep -q '"loss.mean"' m
 expect 2 "vocab_size is 257" gradients --length 64 --separator 257
 expect 2 "nothing says which token they start with" gradients --length 64 --set data.val=elsewhere.bin
 expect 0 "64 targets" gradients --length 64 --set data.val=elsewhere.bin --separator 256
-expect 3 "missing tensor blocks.1" gradients --length 64 --set model.num_layers=2
+expect 3 "missing tensor blocks.1" gradients --length 64 --set model.layers.count=2
 expect 3 "tokens, but a row of" gradients --length 1000000
 expect 2 "--stage 1" gradients --length 64 --stage 1
 expect 2 "weights" "$speedrun" gradients tiny.json --tokens tiny/val_000000.bin --out made.safetensors
@@ -240,7 +242,9 @@ expect 0 "$(cat loss)" "$speedrun" eval logs/halves/checkpoints/step-00000004
 expect 0 "chapter" "$speedrun" sample logs/halves --tokens 5 --prompt "chapter "
 expect 2 "groups\[1\].weights_dtype is bf16, but the run computes in f32" "$speedrun" plan tiny.json $halves --set precision=f32
 # With n-grams: sampling works only with the same rows as in training.
-expect 0 "done" "$speedrun" train tiny.json --name ngrams --set model.max_ngram=4 --set model.ngram_rows=999 --set schedule.steps=60
+expect 0 "done" "$speedrun" train tiny.json --name ngrams --set schedule.steps=60 \
+    --set 'model.tables={"grams": {"rows": "ngrams", "max_ngram": 4, "num_rows": 999}}' \
+    --set 'model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "grams"}, {"type": "norm"}]'
 expect 0 "^the quick brown fox jumps over" "$speedrun" sample logs/ngrams --prompt "the quick" --tokens 24 --temperature 0
 expect 2 "not a run folder" "$speedrun" sample tiny
 
@@ -274,9 +278,9 @@ expect 0 "^chapter " "$speedrun" sample logs/imported --prompt "chapter " --toke
 expect 0 "done" gpt2 continued --set model.init_from=hf --set schedule.steps=0
 loss_of() { grep -o '"val_loss": [0-9.]*' "logs/$1/summary.json"; }
 [ "$(loss_of continued)" = "$(loss_of gpt2)" ] || fail "a run does not start from the weights of model.init_from: $(loss_of gpt2), $(loss_of continued)"
-expect 2 "hf does not fit the config: model.num_layers is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.num_layers=2
+expect 2 "hf does not fit the config: model.layers.count is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.layers.count=2
 expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=nowhere
-expect 2 "only a GPT-2 can be exported.*model.norm is rmsnorm, expected layernorm" "$speedrun" export logs/first hf3
+expect 2 "only a GPT-2 can be exported.*model.norms.type is .rmsnorm., expected .layernorm." "$speedrun" export logs/first hf3
 expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first
 
 # Damage: truncated weights, a truncated shard.

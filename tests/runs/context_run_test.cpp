@@ -20,7 +20,7 @@ class ContextRunTest : public RankRunFixture {
                         "batch.sequence_length=30",
                         "batch.microbatch_tokens=240",
                         "batch.tokens_per_step=480",
-                        "model.window=11",
+                        "model.windows.window=11",
                         "eval.every=5",
                         "eval.sequence_length=50",
                         "eval.windows={\"window\": 0}",
@@ -28,13 +28,10 @@ class ContextRunTest : public RankRunFixture {
                         "checkpoint.keep=100",
                         "threads=1",
                         "parallel.context=" + std::to_string(context)};
-        // A whole model declares its windows itself.
-        const bool model = !more.empty() && more.front().starts_with("model=");
-        if (model) std::erase(all, "model.window=11");
         all.insert(all.end(), more.begin(), more.end());
         return config(all);
     }
-    // A model whose loss weights three further tokens, with hashed n-grams, smeared rows and keys of the previous token: each
+    // A loss with weights for three further tokens, hashed n-grams, smeared rows and keys of the previous token: each
     // token's values depend on its whole row.
     static std::string model_of_further_tokens() {
         return R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,

@@ -12,7 +12,7 @@ expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny
 # Extreme values are refused before training.
 group=optimizers.groups.1
 for set in $group.beta1=1 $group.beta2=1 $group.epsilon=0 $group.epsilon=1e-300 $group.beta1=0.99999999 $group.lr=1e999 $group.lr=nan \
-    optimizers.groups.0.momentum=1 optimizers.groups.0.polar_epsilon=0 model.logit_softcap=1e-45; do
+    optimizers.groups.0.momentum=1 optimizers.groups.0.polar_epsilon=0 model.head.softcap=1e-45; do
     expect 2 "${set%=*}\|${set##*.}\|groups\[" "$speedrun" train tiny.json --name refused --set "$set"
     [ ! -e logs/refused ] || fail "$set: a folder is left"
 done

@@ -14,8 +14,10 @@ namespace speedrun::testing {
 namespace golden_test {
 
 constexpr const char* kConfig = R"({
-    "model": {"preset": "modern", "num_layers": 2, "model_dim": 128, "num_heads": 2, "vocab_size": 257,
-              "mix_first_embedding": true, "value_embeddings": 1},
+    "model": {"preset": "modern", "model_dim": 128, "vocab_size": 257,
+              "tables": {"values": {"init": {"type": "normal", "value": 1}}},
+              "layers": {"count": 2, "each": {"enter": [{"terms": [{"of": "stream", "scale": 1, "name": "mix"}, {"of": "first", "scale": 0, "name": "mix"}]}], "attention": {"heads": 2}},
+                         "at": {"1": {"attention": {"value_table": "values"}}}}},
     "data": {"train": ["DATA/train_*.bin"], "val": ["DATA/val_*.bin"], "val_tokens": 20480},
     "batch": {"sequence_length": 128, "microbatch_tokens": 1024, "tokens_per_step": 2048},
     "optimizers": {"groups": [
@@ -50,11 +52,11 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     const auto golden = Json::parse(file).get<std::vector<double>>();
     ASSERT_EQ(losses.size(), golden.size());
     for (size_t i = 0; i < golden.size(); ++i) {
-        // Other processors, GPUs and libraries sum in other orders. Measured on a CPU: noise of 2^-24·√K of the root mean
-        // square on every matmul (more than the f32 rounding of a sum of K terms) changes no loss by more than 2e-6 (15 seeds),
-        // including Muon's amplification. Sixteen times this noise: 6e-5 (8 seeds). Thus 1e-4 suffices for GPUs, other
-        // libraries and compilers, but not for matmuls in TF32. A wrong data order, initial value or update changes the first
-        // losses by at least 1e-3.
+        // Other processors, GPUs and libraries sum in other orders. Measured on a CPU, with noise of 2^-24·√K of the
+        // root mean square added to every matmul (more than the f32 rounding of a sum of K terms): no loss changes by
+        // more than 2e-6 (15 seeds), including Muon's amplification. Sixteen times this noise: 6e-5 (8 seeds). Thus
+        // 1e-4 suffices for GPUs, other libraries and compilers, but not for matmuls in TF32. A wrong data order,
+        // initial value or update changes the first losses by at least 1e-3.
         constexpr double kTolerance = 1e-4;
         EXPECT_NEAR(losses[i], golden[i], kTolerance * golden[i]) << "step " << i;
     }

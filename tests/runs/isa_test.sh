@@ -23,7 +23,7 @@ for isa in $isas; do
         for family in modern gpt2; do
             run=$isa-$precision-$family
             expect 0 '^result: done' env SPEEDRUN_ISA=$isa "$speedrun" train tiny.json --name "$run" --set precision=$precision \
-                --set model.preset=$family --set schedule.steps=6 --set model.model_dim=48 --set model.num_layers=2 \
+                --set model.preset=$family --set schedule.steps=6 --set model.model_dim=48 --set model.layers.count=2 \
                 --set batch.sequence_length=80 --set batch.microbatch_tokens=240 --set batch.tokens_per_step=480
             grep -q "\"isa\": \"$isa\"" "logs/$run/environment.json" || fail "environment.json does not name $isa"
             grep -o '"loss":[^,]*' "logs/$run/metrics.jsonl" >"losses-$run"

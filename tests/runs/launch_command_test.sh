@@ -1,5 +1,6 @@
 #!/bin/sh
-# `speedrun launch`: a run whose process or rank is killed has the same result, and deterministic failures are not repeated.
+# `speedrun launch`: a run with a killed process or rank has the same result, and deterministic failures are not
+# repeated.
 # Usage: launch_command_test.sh SPEEDRUN [MPIEXEC]
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 # Covers: train/commands/host_list.cpp train/commands/launch_hosts.cpp
@@ -62,7 +63,7 @@ expect 5 "restarted 0 time(s), which is --max-restarts" launch --max-restarts 0 
 i=0
 while [ $i -lt 4 ]; do cat text.txt; i=$((i + 1)); done >long.txt
 expect 0 "train" "$speedrun" prepare --input long.txt --out long --document-marker %% --val-every 2
-sed 's/tiny\/val/long\/val/; s/"model_dim": 32/"model_dim": 256/; s/"num_layers": 1/"num_layers": 4/' tiny.json >slow.json
+sed 's/tiny\/val/long\/val/; s/"model_dim": 32/"model_dim": 256/; s/"count": 1/"count": 4/' tiny.json >slow.json
 # The first start hangs.
 printf '#!/bin/sh\n[ -e hung ] && exec "%s" "$@"\ntouch hung\nexec sleep 1000\n' "$speedrun" >speedrun-hangs
 chmod +x speedrun-hangs

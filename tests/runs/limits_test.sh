@@ -116,11 +116,11 @@ else
 fi
 if with_limit memory memory.limit_in_bytes memory.max 60M; then
     expect 2 'memory *0.05.* GiB available of .*limit 0.0586, /sys/fs/cgroup' $before "$speedrun" doctor
-    expect 2 'limit 60.0, .*DOES NOT FIT' $before "$speedrun" plan tiny.json --set model.num_layers=12 --set model.model_dim=256
+    expect 2 'limit 60.0, .*DOES NOT FIT' $before "$speedrun" plan tiny.json --set model.layers.count=12 --set model.model_dim=256
     # Near the limit a run is refused or completes, but is never killed.
     for width in 64 160 192 208 224 256 384; do
         for every in 0 1; do
-            $before "$speedrun" train tiny.json --name "m$width$every" --quiet --set "model.model_dim=$width" --set model.num_layers=4 \
+            $before "$speedrun" train tiny.json --name "m$width$every" --quiet --set "model.model_dim=$width" --set model.layers.count=4 \
                 --set schedule.steps=2 --set checkpoint.every=$every >out 2>&1
             code=$?
             case $code in

@@ -20,7 +20,7 @@ rm -rf records/fineweb/2*
 sed -i 's/"target_loss": 3.28/"target_loss": 50/; s/"tokens": 10485760/"tokens": 2000/; s/"min_runs": 5/"min_runs": 2/' records/fineweb/track.json
 cat >tiny.json <<'J'
 {
-  "model": {"preset": "modern", "num_layers": 1, "model_dim": 8, "num_heads": 1, "vocab_size": 50257},
+  "model": {"preset": "modern", "model_dim": 8, "vocab_size": 50257, "layers": {"count": 1, "each": {"attention": {"heads": 1}}}},
   "data": {"train": ["data/fineweb10B/fineweb_train_*.bin"], "val": ["data/fineweb10B/fineweb_val_*.bin"], "val_tokens": 2000},
   "batch": {"sequence_length": 50, "microbatch_tokens": 100, "tokens_per_step": 100},
   "optimizers": {"groups": [{"params": ["*"], "lr": 0.01}]},

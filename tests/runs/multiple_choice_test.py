@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEPARATOR = 256  # of the tokenizer "bytes"
 LENGTH = 64  # tokens of a row
 CONFIG = {
-    "model": {"preset": "gpt2", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+    "model": {"preset": "gpt2", "model_dim": 32, "vocab_size": 257, "layers": {"count": 2, "each": {"attention": {"heads": 2}}}},
     "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"], "document_mask": False},
     "batch": {"sequence_length": LENGTH, "microbatch_tokens": 192, "tokens_per_step": 192},
     "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.01}]},

@@ -87,7 +87,7 @@ echo '[]' >logs/damaged/config.json
 expect 3 "logs/damaged: " within records compare logs/damaged logs/whole
 
 # A file size limit, like a full disk: no partial lines.
-expect 1 "metrics.jsonl: writing failed: File too large; missing: [0-9]* lines of metrics.jsonl" sh -c "ulimit -f 8; exec timeout 20 '$speedrun' train tiny.json --quiet --name tight"
+expect 1 "metrics.jsonl: writing failed: File too large; missing: [0-9]* lines of metrics.jsonl" sh -c "ulimit -f 24; exec timeout 20 '$speedrun' train tiny.json --quiet --name tight --set schedule.steps=100"
 grep -q 'LOG ERROR' out && fail "the log library prints errors of its own"
 every_line_parses logs/tight/metrics.jsonl
 [ -s logs/tight/metrics.jsonl ] || fail "tight has no metrics"

@@ -205,7 +205,7 @@ small() {
     if in_parts "\$2"; then
         echo "\$1 schedule.stages=[1,2,\$steps]"
     else
-        for setting in model.num_layers=2 model.model_dim=64 model.num_heads=4; do echo "\$1 \$setting"; done
+        for setting in model.model_dim=64 model.layers.each.attention.heads=4; do echo "\$1 \$setting"; done
     fi
 }
 value_of() { # OPTION ARGUMENTS...

@@ -44,12 +44,13 @@ expect 2 "not valid UTF-8" attempt --runs 2 --what "$(printf '\377')"
 expect 2 "runs of a track start from random weights" attempt --runs 2 --set model.init_from=hf
 expect 2 "need --against" attempt --runs 2 --systems-only
 expect 2 "both sides are called 'tiny'" attempt --runs 2 --against tiny.json
-expect 2 "num_heads 3" attempt --runs 2 --name fast --against tiny.json --against-set model.num_heads=3
+expect 2 "heads 3 does not divide" attempt --runs 2 --name fast --against tiny.json --against-set model.layers.each.attention.heads=3
 expect 2 "no class large: track toy has open, small, gpu, dense, few, quick, low, old" attempt --runs 2 --class large
 expect 2 "tiny breaks a rule of class small of track toy: [0-9]* parameters, at most 40000" attempt --runs 2 --class small --set model.model_dim=64
 expect 2 "slow breaks a rule of class small" attempt --runs 2 --class small --against tiny.json --against-set model.model_dim=64 --baseline-name slow
 expect 2 "tiny breaks a rule of class gpu of track toy: made with 0 GPUs, 1 wanted" attempt --runs 2 --class gpu --set device=cpu
-expect 2 "tiny breaks a rule of class dense of track toy: model.max_ngram: 3, a table of hashed n-grams; a dense class allows" attempt --runs 2 --class dense --set model.max_ngram=3
+expect 2 "tiny breaks a rule of class dense of track toy: model.tables.grams.rows: .ngrams.; a dense class allows" attempt --runs 2 --class dense \
+    --set 'model.tables={"grams": {"rows": "ngrams"}}' --set 'model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "grams"}]'
 expect 2 "breaks a rule of class few of track toy: schedule.steps x batch.tokens_per_step: 5120 tokens, at most 2560" attempt --runs 2 --class few
 expect 2 "class old of track toy ended on 2020-01-01: Tables led it. Open classes: open, small, gpu, dense, few, quick, low" attempt --runs 2 --class old
 expect 2 "target_loss is 50, the target of class low of track toy is 40" attempt --runs 2 --class low

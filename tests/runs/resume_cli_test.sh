@@ -30,7 +30,7 @@ expect 2 "say with --name" train --resume auto
 expect 2 "neither a checkpoint nor" train --resume nowhere --name x
 expect 2 "continue it with --resume auto" train --name whole
 expect 2 "schedule.steps: 20 there, 30 here" train --name whole --resume auto --set schedule.steps=30
-expect 2 "model.num_layers: 1 there, 2 here.*" train --name x --resume logs/whole --set model.num_layers=2
+expect 2 "model.layers.count: 1 there, 2 here.*" train --name x --resume logs/whole --set model.layers.count=2
 [ ! -e logs/x ] || fail "a run that cannot start left a folder"
 
 # A new run from a checkpoint, the same in place, and a finished run, which has no work.
@@ -83,7 +83,7 @@ grep -q "^result: done" out || fail "a full disk kept the run from its end"
 expect 0 "continues after step 18" train --name full --resume logs/full/checkpoints/step-00000018/
 same whole full
 # The metrics exceed the limit too.
-expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 8; exec '$speedrun' train tiny.json --name tight"
+expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 24; exec '$speedrun' train tiny.json --name tight --set schedule.steps=100"
 # A folder in which no file can be created.
 mkdir -p logs/blocked && : >logs/blocked/checkpoints
 expect 1 "could not be saved: .*Not a directory" train --name blocked --resume auto

@@ -26,7 +26,7 @@ struct Ways {
         const std::string type = std::string(optimizer) == "adamw" ? "adamw" : "muon";
         const bool heads = std::string(optimizer) == "heads",
                    normuon = heads || std::string(optimizer) == "normuon";
-        return {"schedule.steps=10", "model.num_layers=1", "batch.tokens_per_step=256", "device=cpu",
+        return {"schedule.steps=10", "model.layers.count=1", "batch.tokens_per_step=256", "device=cpu",
                 "threads=1", "eval.every=5", "checkpoint.keep=100", "data.val_tokens=300",
                 "precision=" + std::string(precision), "parallel.strategy=" + std::string(strategy),
                 "parallel.replicate=" + std::to_string(replicate),

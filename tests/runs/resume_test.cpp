@@ -1,10 +1,11 @@
-// Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same parameters and
-// state on any other ranks. Also runs whose checkpoints cannot be written.
+// Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same
+// parameters and state on any other ranks. Also runs that cannot write their checkpoints.
 #include <cerrno>
 #include <cmath>
 #include <set>
 
 #include "tests/runs/resume_fixture.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace resume_test {
@@ -52,13 +53,12 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
 // the second epoch at step 6. Batches include n-grams.
 TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
     const std::vector<std::string> documents = {"data.rows=documents", "data.max_document_tokens=10",
-                                                "batch.tokens_per_step=1024", "model.max_ngram=3",
-                                                "checkpoint.every=3"};
+                                                "batch.tokens_per_step=1024", "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
         for (const int ranks : {1, 2}) {
             if (kSanitized && ranks == 1) continue;
             const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
-            std::vector<std::string> settings = documents;
+            std::vector<std::string> settings = together({documents, with_tables({.max_ngram = 3})});
             settings.push_back(fmt::format("data.shuffle={}", shuffle));
             const Config c = config_of({ranks, 1, "zero1"}, settings);
             EXPECT_EQ(train(c, ranks, name), "");
@@ -152,7 +152,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
 }
 
 TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
-    if (kSanitized) GTEST_SKIP() << "slow there, and resume_cli meets the same code";
+    if (kSanitized) GTEST_SKIP() << "slow with sanitizers; resume_cli covers the same code";
     const Config c = config_of({}, {"checkpoint.every=3"});
     train(c, 1, "run", "auto");  // nothing there: a new run
     ASSERT_EQ(metrics("run").size(), 12u);
@@ -174,7 +174,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
         EXPECT_NE(point.messages[0].find("XXH128"), std::string::npos) << point.messages[0];
         EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
     });
-    train(c, 1, "run", "auto");  // replaces what was damaged
+    train(c, 1, "run", "auto");  // replaces the damaged one
     EXPECT_EQ(curve("run"), expected);
     for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
     for (const int64_t step : {3, 6, 9, 10}) flip(step);
@@ -193,8 +193,8 @@ TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
     const Config c = config_of({}, {"schedule.steps=1"});
     train(c, 1, "run");
     const std::string from = checkpoint("run", 1);
-    expect_error(ExitCode::usage, "model.num_layers: 1 there, 2 here", from, "new",
-                 config_of({}, {"schedule.steps=1", "model.num_layers=2"}));
+    expect_error(ExitCode::usage, "model.layers.count: 1 there, 2 here", from, "new",
+                 config_of({}, {"schedule.steps=1", "model.layers.count=2"}));
     expect_error(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
                  config_of({}, {"optimizers.groups.1.lr=0.03"}));
     expect_error(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",

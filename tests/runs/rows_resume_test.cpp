@@ -3,6 +3,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/train/small_model.h"
 #include "train/checkpoint/resume.h"
 #include "train/sharding/resolve_ranks.h"
 
@@ -13,15 +14,14 @@ class RowsResumeTest : public RunFixture {
   protected:
     // Ten steps of two microbatches on each of two ranks; tables are stepped every two steps.
     Config config_by(TableExchange exchange, const std::string& every) const {
-        Config c = config({"schedule.steps=10", "model.num_layers=1", "batch.tokens_per_step=256",
-                           "batch.microbatch_tokens=64", "threads=1", "device=cpu", "eval.every=5",
-                           "data.val_tokens=300", "checkpoint.keep=100", "checkpoint.every=" + every,
-                           "model.max_ngram=3", "model.ngram_rows=400", "optimizers.groups.1.every=2",
-                           "parallel.strategy=zero1", "parallel.bucket_bytes=4096"});
-        c.model.parts = c.model.spelled_out();
-        c.model.preset = Family::none;
+        Config c = config(together(
+            {{"schedule.steps=10", "model.layers.count=1", "batch.tokens_per_step=256",
+              "batch.microbatch_tokens=64", "threads=1", "device=cpu", "eval.every=5", "data.val_tokens=300",
+              "checkpoint.keep=100", "checkpoint.every=" + every, "optimizers.groups.1.every=2",
+              "parallel.strategy=zero1", "parallel.bucket_bytes=4096"},
+             with_tables({.max_ngram = 3, .ngram_rows = 400})}));
         for (auto& [name, table] : c.model.parts.tables) table.exchange = exchange;
-        return parse_config(config_to_json(c), "spelled out", {});
+        return parse_config(config_to_json(c), "resolved", {});
     }
     std::string path(const std::string& name) const { return (folder_ / "logs" / name).string(); }
 

@@ -76,7 +76,8 @@ class RunFixture : public ::testing::Test {
         all.push_back("device=" + run_device());
         all.insert(all.end(), settings.begin(), settings.end());
         return parse_config(R"({
-            "model": {"preset": "modern", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 32},
+            "model": {"preset": "modern", "model_dim": 32, "vocab_size": 32, "windows": {"window": 0},
+                      "layers": {"count": 2, "each": {"attention": {"heads": 2, "window": "window"}}}},
             "batch": {"sequence_length": 32, "microbatch_tokens": 512, "tokens_per_step": 512},
             "optimizers": {"groups": [
                 {"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02, "momentum_warmup_steps": 10},

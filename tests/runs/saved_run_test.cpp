@@ -260,7 +260,7 @@ class SlowDisk final : public FileSystem {
 };
 
 TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
-    if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
+    if (kSanitized) GTEST_SKIP() << "waits in real time: release build only";
     using enum SlowDisk::Call;
     struct Trial {
         SlowDisk::Call call;
@@ -283,7 +283,7 @@ TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
 
 // The first rank deletes unfinished folders of an earlier process; this may exceed the timeout.
 TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
-    if (kSanitized) GTEST_SKIP() << "waits by the clock, for the release build";
+    if (kSanitized) GTEST_SKIP() << "waits in real time: release build only";
     const Config c = config_of({2, 1, "zero1"}, {"checkpoint.every=5"});
     train(c, 2, "run");
     fs::remove_all(checkpoint("run", 10));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace staged_run_test {
@@ -15,7 +16,7 @@ const Settings kStages = {"schedule.steps=12",
                           "batch.sequence_length=[16, 64, 32]",
                           "batch.microbatch_tokens=[256, 256, 128]",
                           "batch.tokens_per_step=[256, 512, 512]",
-                          "model.window=[4, 16, 0]",
+                          "model.windows.window=[4, 16, 0]",
                           "optimizers.groups.0.momentum=[0.9, [0.9, 0.95], 0.95]",
                           "threads=1"};
 
@@ -35,9 +36,9 @@ class StagedRunTest : public RankRunFixture {
 };
 
 TEST_F(StagedRunTest, EqualStagesAreOneRun) {
-    const Settings whole = {"schedule.steps=10", "model.window=8", "eval.every=5"};
+    const Settings whole = {"schedule.steps=10", "model.windows.window=8", "eval.every=5"};
     Settings stages = whole;
-    for (const char* setting : {"schedule.stages=[3, 4, 10]", "model.window=[8, 8, 8]",
+    for (const char* setting : {"schedule.stages=[3, 4, 10]", "model.windows.window=[8, 8, 8]",
                                 "batch.sequence_length=[32, 32, 32]", "schedule.lr_factor=[1, [1, 1], 1]"})
         stages.push_back(setting);
     run(config(whole), "whole");
@@ -177,27 +178,25 @@ TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
 
 // Learning rate 0, so that all validations are of the initial model.
 TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
-    const Settings still = {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=2",
-                            "model.zero_init_projections=false"};
-    const auto validate = [&](const std::string& name, Settings more) {
-        more.insert(more.begin(), still.begin(), still.end());
-        run(config(more), name);
+    const Settings still = {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=2"};
+    const auto validate = [&](const std::string& name, const Settings& more) {
+        run(config(together({still, nonzero_outputs(), more})), name);
         return validation_of(name);
     };
     const double full = validate("full", {"batch.sequence_length=64"});
-    const double narrow = validate("narrow", {"batch.sequence_length=64", "model.window=2"});
+    const double narrow = validate("narrow", {"batch.sequence_length=64", "model.windows.window=2"});
     EXPECT_NE(narrow, full);
     EXPECT_EQ(validate("rows", {"batch.sequence_length=32", "eval.sequence_length=64"}), full);
-    EXPECT_EQ(
-        validate("windows", {"batch.sequence_length=64", "model.window=2", "eval.windows={\"window\": 0}"}),
-        full);
-    EXPECT_EQ(
-        validate("both", {"batch.sequence_length=[16, 32]", "schedule.stages=[1, 2]", "model.window=[4, 8]",
-                          "eval.sequence_length=64", "eval.windows={\"window\": 2}"}),
-        narrow);
-    EXPECT_EQ(
-        validate("last", {"batch.sequence_length=[16, 64]", "schedule.stages=[1, 2]", "model.window=[4, 0]"}),
-        full)
+    EXPECT_EQ(validate("windows", {"batch.sequence_length=64", "model.windows.window=2",
+                                   "eval.windows={\"window\": 0}"}),
+              full);
+    EXPECT_EQ(validate("both", {"batch.sequence_length=[16, 32]", "schedule.stages=[1, 2]",
+                                "model.windows.window=[4, 8]", "eval.sequence_length=64",
+                                "eval.windows={\"window\": 2}"}),
+              narrow);
+    EXPECT_EQ(validate("last", {"batch.sequence_length=[16, 64]", "schedule.stages=[1, 2]",
+                                "model.windows.window=[4, 0]"}),
+              full)
         << "else as in the last stage";
 }
 
@@ -205,7 +204,7 @@ TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
 TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
     const auto bytes = [&](int64_t training, int64_t validation) {
         const std::string tokens = std::to_string(training);
-        return plan_memory(config({"model.num_layers=12", "batch.sequence_length=" + tokens,
+        return plan_memory(config({"model.layers.count=12", "batch.sequence_length=" + tokens,
                                    "batch.microbatch_tokens=" + tokens, "batch.tokens_per_step=" + tokens,
                                    "eval.sequence_length=" + std::to_string(validation)}))
             .bytes;

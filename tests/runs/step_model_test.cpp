@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/runs/run_fixture.h"
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 #include "train/engine/step_bench.h"
 #include "train/runlog/environment.h"
@@ -61,7 +62,7 @@ TEST_F(StepModelTest, CountsWhatARunCounts) {
     const std::vector<std::vector<std::string>> variants = {
         {"batch.tokens_per_step=1024"},
         {"precision=bf16", "memory.logits_at_once=4096"},  // chunks of 64 rows
-        {"model.mix_first_embedding=true", "model.value_embeddings=1", "model.max_ngram=2"},
+        together({{kMix}, with_tables({.values = 1, .max_ngram = 2})}),
         {"model.preset=gpt2", "optimizers.groups=[{\"type\": \"adamw\", \"params\": [\"*\"]}]"},
         {"memory.activation_checkpointing=full", "optimizers.groups.0.normuon=true"},
         {"optimizers.groups.0.every=2", "optimizers.clip=1"},
@@ -164,7 +165,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     const MeasuredKernels by_wgmma(path, DType::bf16, {.wgmma_attention = true});
     ASSERT_TRUE(by_wgmma.nearest(cost_of("attention_forward", {}, 9, 9)));
     EXPECT_EQ(by_wgmma.nearest(cost_of("attention_forward", {}, 9, 9))->name, "w");
-    const Config c = config({"precision=bf16", "model.mix_first_embedding=true"});
+    const Config c = config({"precision=bf16", kMix});
     const StepModel assumed = model_step(c, kAlone, gpu), with = model_step(c, kAlone, gpu, &measured);
     EXPECT_DOUBLE_EQ(assumed.floor_ms, with.floor_ms);
     for (const ModelledOperation& row : with.operations)

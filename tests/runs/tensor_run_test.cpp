@@ -1,7 +1,9 @@
 // Whole runs with ranks that share matrices: they train, validate, save and continue as one rank does.
+// Covers: train/model/tensor_axis.cpp
 #include <cmath>
 
 #include "tests/runs/rank_run_fixture.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
@@ -20,26 +22,26 @@ class TensorRunTest : public RankRunFixture {
     // A width of 60 in 3 heads; a vocabulary of 64 and 101 n-gram rows, not divisible by 3; rows of 30 tokens, divisible into
     // chunks of 3 ranks but not of 2; a window, value embeddings, and separate validation rows.
     Config shared(const MeshCase& mesh, const Settings& more = {}) const {
-        Settings all = {
-            R"(model={"preset": "modern", "num_layers": 2, "model_dim": 60, "num_heads": 3, "vocab_size": 32,
-                "mix_first_embedding": true, "value_embeddings": 1, "max_ngram": 3, "ngram_rows": 101,
-                "zero_init_projections": false, "window": 11})",
-            "schedule.steps=12",
-            "batch.sequence_length=30",
-            "batch.microbatch_tokens=180",
-            "batch.tokens_per_step=360",
-            "eval.every=5",
-            "eval.sequence_length=50",
-            "eval.windows={\"window\": 0}",
-            "checkpoint.every=4",
-            "checkpoint.keep=100",
-            "threads=1",
-            "parallel.context=" + std::to_string(mesh.context),
-            "parallel.tensor=" + std::to_string(mesh.tensor),
-            std::string("parallel.sequence=") + (mesh.sequence ? "true" : "false"),
-            std::string("parallel.strategy=") + mesh.strategy};
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
+        Settings all = {"model.model_dim=60",
+                        "model.layers.each.attention.heads=3",
+                        "model.windows.window=11",
+                        kMix,
+                        "schedule.steps=12",
+                        "batch.sequence_length=30",
+                        "batch.microbatch_tokens=180",
+                        "batch.tokens_per_step=360",
+                        "eval.every=5",
+                        "eval.sequence_length=50",
+                        "eval.windows={\"window\": 0}",
+                        "checkpoint.every=4",
+                        "checkpoint.keep=100",
+                        "threads=1",
+                        "parallel.context=" + std::to_string(mesh.context),
+                        "parallel.tensor=" + std::to_string(mesh.tensor),
+                        std::string("parallel.sequence=") + (mesh.sequence ? "true" : "false"),
+                        std::string("parallel.strategy=") + mesh.strategy};
+        return config(together(
+            {all, with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 101}), nonzero_outputs(), more}));
     }
 };
 
@@ -140,7 +142,7 @@ TEST_F(TensorRunTest, RefusesWhatCannotBeShared) {
                                                                       {"params": ["*"]}])"});
     try {
         bucket_rules(plan_ranks(muon, 3), parameters_of(muon.model, 50, {.size = 3}), muon.optimizers);
-        ADD_FAILURE() << "padding in a matrix that is orthogonalised";
+        ADD_FAILURE() << "padding in an orthogonalised matrix was accepted";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::usage);
         EXPECT_NE(std::string(error.what()).find("embed.weight has 64 rows, which so many ranks"),

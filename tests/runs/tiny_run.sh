@@ -9,7 +9,7 @@ done >text.txt
 
 cat >tiny.json <<'J'
 {
-  "model": {"preset": "modern", "num_layers": 1, "model_dim": 32, "num_heads": 2, "vocab_size": 257},
+  "model": {"preset": "modern", "model_dim": 32, "vocab_size": 257, "layers": {"count": 1, "each": {"attention": {"heads": 2}}}},
   "data": {"train": ["tiny/train_*.bin"], "val": ["tiny/val_*.bin"]},
   "batch": {"sequence_length": 64, "microbatch_tokens": 256, "tokens_per_step": 256},
   "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},

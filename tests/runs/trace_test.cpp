@@ -45,7 +45,7 @@ class TraceTest : public RunFixture {
             trainer.run();
         });
     }
-    // Names of all buckets, or of buckets whose optimizer does or does not need whole matrices.
+    // Names of all buckets, or of buckets with or without an optimizer that needs whole matrices.
     static std::vector<std::string> names(const BucketLayout& layout, StepOrder order,
                                           std::optional<bool> whole_matrix) {
         std::vector<std::string> names;

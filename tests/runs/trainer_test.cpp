@@ -103,8 +103,10 @@ void spoil_unused_row(Trainer& trainer, const Config& config) {
 
 TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
     for (const char* precision : {"f32", "bf16"}) {
-        const Config c = config({"schedule.steps=5", "checkpoint.every=2", "model.vocab_size=33",
-                                 "model.norm_embedding=false", std::string("precision=") + precision});
+        const Config c =
+            config({"schedule.steps=5", "checkpoint.every=2", "model.vocab_size=33",
+                    R"(model.input=[{"type": "table", "table": "embed"}])",
+                    "model.tables.embed.init.value=0.02", std::string("precision=") + precision});
         Runtime runtime(runtime_options(c));
         RunFolder run_folder((folder_ / "logs").string(), precision);
         Trainer trainer(c, runtime, {}, run_folder, {.quiet = true});

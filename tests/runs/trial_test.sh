@@ -49,7 +49,7 @@ assert a['wall_s'] > a['train_s'] > 0 and a['tokens'] == 6 * 256, a['tokens']" $
     expect 2 "not expected: .*--seed" "$speedrun" records trial $short --seed 3
     answer 2 "'breaks a rule of class small' in a['error']" $short --class small --set model.model_dim=64
     answer 0 "a['class']['name'] == 'small' and a['parameters'] <= 40000" $short --class small
-    answer 2 "'num_heads 3' in a['error']" $short --set model.num_heads=3
+    answer 2 "'heads 3 does not divide' in a['error']" $short --set model.layers.each.attention.heads=3
     answer 2 "'no class large' in a['error']" $short --class large
     answer 3 "'is no training shard of track toy' in a['error']" $short --set 'data.train=tiny/val_*.bin'
     answer 4 "a['loss'] is None and a['runs'][0]['status'] == 'diverged'" tiny.json --set optimizers.groups.1.lr=1000 \

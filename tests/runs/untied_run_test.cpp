@@ -1,4 +1,5 @@
-// Whole runs whose head is untied from the embedding: stopped and continued before and after the step of untying.
+// Whole runs with a head that is untied from the embedding: stopped and continued before and after the step of
+// untying.
 #include <iterator>
 #include <vector>
 
@@ -136,7 +137,7 @@ TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
 
 // Until that step, everything equals a run with a tied head, including validation without an earlier checkpoint.
 TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
-    if (kSanitized) GTEST_SKIP() << "numbers of whole runs, which are for the release build";
+    if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     run_on(1, untied({"checkpoint.every=0"}), "apart");
     run_on(1, untied({"checkpoint.every=0", "model.head.untied_after=-1"}), "tied");
     const auto first = [this](const std::string& name) {

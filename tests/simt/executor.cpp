@@ -265,8 +265,8 @@ std::string Executor::stuck() const {
             exchange += other.state == Thread::State::at_exchange;
         }
         return fmt::format(
-            "block ({},{},{}): nobody can go on: {} threads wait at a barrier, {} in an exchange with lanes "
-            "that do not come, {} have left; thread {} waits at {}:{}",
+            "block ({},{},{}): nobody can go on: {} threads wait at a barrier, {} in an exchange with missing "
+            "lanes, {} have left; thread {} waits at {}:{}",
             thread.position.block.x, thread.position.block.y, thread.position.block.z, barrier, exchange,
             num_done_, thread.position.linear, short_name(thread.where.file_name()), thread.where.line());
     }

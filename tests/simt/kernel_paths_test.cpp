@@ -34,7 +34,7 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
                                       h.stream());
                 return {h.read(losses), h.read(dlogits)};
             });
-            // Tolerance of cross_entropy_test.cpp, whose tanh error scales with `softcap`.
+            // Tolerance of cross_entropy_test.cpp: its tanh error scales with `softcap`.
             const double cap = std::max(15.0, static_cast<double>(softcap.cap)) / 15.0;
             expect_close(out[0], reference::cross_entropy_losses(logits, targets, padded - 3, softcap),
                          {16 * kF32Roundoff, 0, 1e-5 * cap}, "losses");

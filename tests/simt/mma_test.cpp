@@ -94,8 +94,8 @@ void ldmatrix_kernel(uint32_t* out, const Bf16* in) {
     const int lane = static_cast<int>(threadIdx.x);
     for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
     __syncwarp();
-    // Matrices in reverse order, so that an address from a wrong lane is detected; lanes whose address is
-    // ignored pass row 0.
+    // Matrices in reverse order, so that an address from a wrong lane is detected. Lanes with an ignored address pass
+    // row 0.
     const int matrix = kCount - 1 - lane / 8;
     const Bf16* row = tile + (matrix >= 0 ? matrix * 64 + lane % 8 * 8 : 0);
     uint32_t r[kCount];

@@ -107,12 +107,12 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
 }
 
 void RaceWatch::report(const char* what, const Access& access, const Mark& other, uintptr_t address) const {
-    const std::string by = other.thread >= 0
-                               ? fmt::format(" by thread {} of block {}", other.thread, other.block)
-                           : other.thread == kMany ? " by several threads"
-                                                   : "";
+    const std::string writer = other.thread >= 0
+                                   ? fmt::format(" (thread {} of block {})", other.thread, other.block)
+                               : other.thread == kMany ? " (several threads)"
+                                                       : "";
     throw_internal("race in {}: thread {} of block {} {}{}: {} memory at {:#x}", kernel_, access.thread,
-                   block_, what, by, access.shared ? "shared" : "device", address);
+                   block_, what, writer, access.shared ? "shared" : "device", address);
 }
 
 bool RaceWatch::is_removed(const Launch& /*launch*/, Where where) {

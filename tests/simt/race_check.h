@@ -1,14 +1,14 @@
 // Finds unordered accesses of a launch, to shared memory, and to device memory inside one launch.
 //
-// Two threads' accesses to one byte, at least one of them a write, need a barrier between them: a block
-// barrier or, in one warp, a __syncwarp of all its lanes. Threads of different blocks are ordered only by
-// fences and atomics. A thread orders its accesses, and earlier ones of its block before a barrier, by a
-// fence and then an atomic. They precede accesses of a thread that observes this atomic with one of its own
-// and then fences. Source: PTX ISA, "Memory Consistency Model", fence-fence synchronization.
+// Two threads' accesses to one byte, at least one of them a write, need a barrier between them: a block barrier or,
+// in one warp, a __syncwarp of all its lanes. Accesses of different blocks are ordered only by fences and atomics. A
+// fence followed by an atomic orders earlier accesses of its thread, and accesses of its block before the preceding
+// barrier. They precede accesses of a thread that observes this atomic with one of its own and then fences. Source:
+// PTX ISA, "Memory Consistency Model", fence-fence synchronization.
 //
-// Asynchronous copies are writes from their start until their thread has waited for them. Reads of shared
-// memory that the block has not written are found, too. Stricter than CUDA: shuffles order nothing, and two
-// threads that write equal values race. Laxer: atomics never race, also with plain accesses of their word.
+// An asynchronous copy is a write from its start until its thread has waited for it. Reads of shared memory that the
+// block has not written are reported, too. Stricter than CUDA: shuffles do not order memory, and two threads that
+// write equal values race. Less strict: atomics never race, even with plain accesses of their word.
 #pragma once
 
 #include <set>

@@ -112,9 +112,9 @@ TEST(RaceCheck, PlantedFaultsAreFound) {
     const std::map<Fault, std::string> messages = {
         {Fault::none, ""},
         {Fault::no_barrier, "reads shared memory that nobody has written"},
-        {Fault::no_reuse_barrier, "races with a write by thread"},
+        {Fault::no_reuse_barrier, "races with a write (thread"},
         {Fault::no_warp_barrier, "overwrites what others still read"},
-        {Fault::shuffle_only, "races with a write by thread"},
+        {Fault::shuffle_only, "races with a write (thread"},
         {Fault::unwritten, "reads shared memory that nobody has written"},
         {Fault::in_flight, "touches what an asynchronous copy is writing"},
         {Fault::no_copy_barrier, "nobody has written"}};
@@ -136,12 +136,12 @@ TEST(RaceCheck, BlocksCannotShareAWord) {
         });
     };
     EXPECT_EQ(run(1), "");
-    EXPECT_NE(run(2).find("races with a write by thread 0 of block 0: device memory"), std::string::npos)
+    EXPECT_NE(run(2).find("races with a write (thread 0 of block 0): device memory"), std::string::npos)
         << run(2);
 }
 
 TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
-    const std::string write = "races with a write by thread ";
+    const std::string write = "races with a write (thread ";
     const std::map<HandOver, std::string> messages = {{HandOver::ordered, ""},
                                                       {HandOver::no_barrier, write},
                                                       {HandOver::no_fence_before, write},

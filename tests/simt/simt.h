@@ -2,13 +2,11 @@
 // SPEEDRUN_SIMT. They run in the executor of executor.h, every thread of a block on its own fiber.
 //
 // Barriers, shuffles, votes and warp exchanges are the switch points. Rules stricter than the hardware's:
-// - every thread of the block must reach a barrier at the same source location, also threads that could
-// return; every
-//   lane of its mask must reach a warp exchange;
+// - every thread of the block must reach a barrier at the same source location, also threads that could return;
+// - every lane of its mask must reach a warp exchange;
 // - a shuffle may read only from lanes of the mask;
 // - shared memory starts as NaN, is surrounded by red zones, and indexing it is checked.
-// Non-goals: waiting for another block (blocks run one after the other), timing, float atomics (not
-// deterministic).
+// Non-goals: waiting for another block (blocks run one after the other), timing, float atomics (not deterministic).
 #pragma once
 
 #include <algorithm>
@@ -141,9 +139,9 @@ inline int lane() {
     return static_cast<int>(position->linear % kWarpSize);
 }
 
-// A pointer into shared memory with checked accesses: inside [low, high), the array (if its size was given)
-// or the rest of the block's shared memory. Converts to a plain pointer, whose accesses only the red zones
-// check.
+// A pointer into shared memory with checked accesses: inside [low, high), the array (if its size was given) or the
+// rest of the block's shared memory. Converts to a plain pointer; red zones detect some of its out-of-bounds
+// accesses.
 template <class T>
 class SharedPointer {
   public:

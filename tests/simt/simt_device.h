@@ -1,5 +1,5 @@
-// A device whose streams run .cu kernels in the executor: a CPU device with an execution order per device,
-// and memory on the heap (for AddressSanitizer). Non-goal: speed.
+// A CPU device that runs .cu kernels in the executor, with an execution order per device. Memory is on the heap (for
+// AddressSanitizer). Non-goal: speed.
 #pragma once
 
 #include <memory>

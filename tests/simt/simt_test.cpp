@@ -101,7 +101,7 @@ TEST(Simt, MissingBarrierIsCaught) {
     const auto bad =
         run_all(96, [](float* out, Stream& s) { launch(mirror_kernel<false>, 1, 96, 96 * 4, s, out); });
     EXPECT_FALSE(all_same(bad));
-    for (const Values& values : bad) EXPECT_TRUE(has_nan(values)) << "somebody read what was not yet written";
+    for (const Values& values : bad) EXPECT_TRUE(has_nan(values)) << "unwritten memory was read";
 }
 
 // Each round overwrites values that slower threads may still have to read.
@@ -128,7 +128,7 @@ TEST(Simt, MissingBarrierBeforeReuseIsCaught) {
     EXPECT_FALSE(all_same(bad)) << "no order showed it";
 }
 
-// Lanes of a warp do not run in lockstep either.
+// Lanes of a warp do not run in lockstep.
 template <bool kBarrier>
 __global__ void neighbour_kernel(float* out) {
     const auto values = shared_memory<float>(0, 32);

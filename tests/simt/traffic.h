@@ -1,8 +1,8 @@
-// Memory traffic of a launch, counted as in hardware. A warp's lanes at one instruction form one request. A
-// request to device memory touches sectors of 32 bytes; one to shared memory takes wavefronts of 32 banks of
-// 4 bytes. Sources: CUDA C++ Programming Guide, "Global Memory" and "Shared Memory" of compute capability 5.x
-// and above. Requests of 8 and 16 bytes per lane access shared memory by half and quarter warps. Here lanes
-// run one after the other: their n-th accesses at one instruction are counted as one request.
+// Memory traffic of a launch, counted as in hardware. A warp's lanes at one instruction form one request. A request
+// to device memory touches sectors of 32 bytes; one to shared memory takes wavefronts of 32 banks of 4 bytes.
+// Sources: CUDA C++ Programming Guide, "Global Memory" and "Shared Memory" of compute capability 5.x and above.
+// Requests of 8 and 16 bytes per lane access shared memory by half and quarter warps. Lanes run one after the other
+// here, so their n-th accesses at one instruction are counted as one request.
 #pragma once
 
 #include <map>

@@ -166,21 +166,21 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
         }
     }
     for (const auto& [kernel, reason] : table.reasons)
-        EXPECT_TRUE(above.contains(kernel))
-            << kernel << " is below " << kLimit << " now: its reason has no use any more";
+        EXPECT_TRUE(above.contains(kernel)) << kernel << " is now below " << kLimit << ": remove its reason";
     if (std::getenv("SPEEDRUN_UPDATE_TRAFFIC")) {
         std::ofstream file(kTable);
-        file << version_line()
-             << "# What each kernel moves on an H100, counted in the host executor at the shapes of "
-                "tests/simt/watched_cases.cpp.\n"
-                "# An operation: bytes of device memory touched, each sector once a launch, against each "
-                "input read once and\n"
-                "# each output written once. A kernel: sectors of 32 bytes loaded and stored, wavefronts of "
-                "shared memory loaded\n"
-                "# and stored, each with its ratio to the fewest that could hold what its requests ask for; "
-                "products of a warp\n"
-                "# (mma), barriers of a block, launches. Why a ratio is above "
-             << kLimit << ":\n";
+        file
+            << version_line()
+            << "# Memory traffic of each kernel on an H100, counted in the host executor at the shapes of "
+               "tests/simt/watched_cases.cpp.\n"
+               "# An operation: bytes of device memory accessed, each sector once per launch, relative to each "
+               "input read once\n"
+               "# and each output written once. A kernel: sectors of 32 bytes loaded and stored, wavefronts of "
+               "shared memory\n"
+               "# loaded and stored, each with its ratio to the minimum for the requested bytes; matmuls of a "
+               "warp (mma),\n"
+               "# barriers of a block, launches. Reasons for ratios above "
+            << kLimit << ":\n";
         for (const auto& [kernel, reason] : table.reasons) file << "! " << kernel << ": " << reason << "\n";
         for (const std::string& row : rows) file << row << "\n";
         ASSERT_TRUE(file.flush()) << kTable;
@@ -190,8 +190,7 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
     std::string first;
     std::getline(file, first);
     if (first + "\n" != version_line())
-        GTEST_SKIP() << "limits hold; the counts of " << kTable
-                     << " are those of another compiler: " << first;
+        GTEST_SKIP() << "limits hold; the counts of " << kTable << " are from another compiler: " << first;
     std::string differences;
     for (size_t i = 0; i < std::max(rows.size(), table.rows.size()); ++i) {
         const std::string is = i < rows.size() ? rows[i] : "",

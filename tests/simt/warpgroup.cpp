@@ -55,7 +55,7 @@ void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Wh
                  &where);
         const Arrival& arrival = arrivals_[at / kChunkBytes];
         if (arrival.thread && arrival.publishes == arrival.thread->products.publishes)
-            fail("a product reads what its writer has not published (fence.proxy.async)", &where);
+            fail("an unpublished write is read by wgmma (missing fence.proxy.async)", &where);
         note_access(Access::Kind::product, p.shared + at, kChunkBytes, __builtin_return_address(0));
     }
 }

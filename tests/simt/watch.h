@@ -27,8 +27,7 @@ struct Access {
     unsigned thread;          // index in its block
 };
 
-// Watch of one device, whose launches run one after the other. An exception from its functions ends the
-// launch.
+// Watch of one device. Launches run one after the other. An exception from these functions ends the launch.
 class Watch {
   public:
     virtual ~Watch() = default;

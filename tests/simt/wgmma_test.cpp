@@ -1,6 +1,5 @@
-// The twin of kernels/cuda/blocks/wgmma.h in the executor against plain matmuls of small integers, whose sums
-// are exact, and the faults that it must detect. Layouts are repeated here: descriptor and swizzle as in the
-// PTX ISA's tables.
+// The executor's emulation of kernels/cuda/blocks/wgmma.h against plain matmuls of small integers with exact sums,
+// and the faults that it must detect. Layouts are repeated here: descriptor and swizzle as in the PTX ISA's tables.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -161,7 +160,7 @@ TEST(Wgmma, PanelsAreSwizzledAtoms) {
 TEST(Wgmma, FaultsAreFound) {
     Small a = random_integers(kRows, 64, 5), b = random_integers(64, 64, 6), bt = transposed(b);
     const std::map<Fault, std::string> messages = {
-        {Fault::unpublished, "what its writer has not published"},
+        {Fault::unpublished, "an unpublished write"},
         {Fault::no_begin, "a product without wgmma.fence"},
         {Fault::early_copy, "shared memory changed while a product read it"},
         {Fault::never_waited, "has not waited for its products"},

@@ -1,4 +1,4 @@
-// Parts of attention against a model written as loops in float64: losses, and gradients by differences of those.
+// Attention options against a float64 model written as plain loops: losses, and gradients by finite differences.
 // Covers: train/config/attention_part.cpp train/model/parts/*.cpp
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 2, kSequence = 11;
 
-// Three layers: values as they are projected, mixed with a table's, and scaled; the second sees its whole document.
+// Three layers: plain values, values mixed with a table, scaled values. The second attends to its whole document.
 ModelConfig model_with(const std::string& parts_of_each, int heads = 6) {
     return parse_config(R"({
         "model": {
@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"four_paired", R"(, "paired": true)", 4}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Some tens of roundings of 6e-8 in a row, of losses of 3 to 10 nats.
+// Tolerance: some tens of successive f32 roundings of 6e-8, for losses of 3 to 10 nats.
 TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
     ModelHarness h(model_, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
@@ -88,7 +88,7 @@ TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
     for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 3e-5) << "token " << t;
 }
 
-// Central differences in float64, whose own error is some 1e-9: what is left are f32's roundings of the gradient.
+// Central differences in float64 err by about 1e-9, so f32 rounding of the gradient dominates.
 TEST_P(AttentionPartsTest, GradientsAreDifferencesOfThePlainModel) {
     ModelHarness h(model_, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
@@ -118,7 +118,7 @@ TEST_P(AttentionPartsTest, GradientsAreDifferencesOfThePlainModel) {
     }
 }
 
-// The graph's table of layers, as plan prints it.
+// Layer table of the graph, as `plan` prints it.
 std::vector<std::string> nodes_of(const ModelGraph& written) {
     std::vector<std::string> nodes;
     for (const speedrun::Layer& layer : layer_table(written.graph))
@@ -129,7 +129,7 @@ ModelGraph graph_of(const std::string& parts_of_each) {
     return build_model(model_with(parts_of_each), {.tokens = 22, .sequence_length = 11}, {.logit_rows = 22});
 }
 
-// Behind attention, and before the gate; of what v is, its table or factor included.
+// Applied after attention and before the gate. v includes its table or its factor.
 TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
     const ModelGraph written = graph_of(R"(, "exclude_own_value": {"start": 0.25}, "gate": {"columns": 6})");
     const Parameter& share = written.table.find("blocks.1.attn.own_value");
@@ -147,7 +147,7 @@ TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.own_value"));
 }
 
-// One number a head each, which begin as they are said; what the mix gives is added before anything else is done.
+// One scalar per head with a configured start value. The composed maps are added to the output first.
 TEST(AttentionGraph, HeadsAreComposedFirst) {
     const ModelGraph written = graph_of(
         R"(, "compose_heads": {"keys": 7, "output_start": 0.5}, "exclude_own_value": {}, "gate": {"columns": 6})");
@@ -185,7 +185,7 @@ TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
                 HasSubstr("compose_heads.keys: 257 is outside [1, 256]"));
 }
 
-// Behind rotary and the norm of keys; two pairs of four turn.
+// The previous token's key is used after rotary and QK-norm. Two of four pairs rotate.
 TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
     const std::vector<std::string> nodes = nodes_of(graph_of(R"(, "key_offset": true)"));
     for (const size_t layer : {1U, 2U, 3U})
@@ -194,7 +194,7 @@ TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
     EXPECT_EQ(nodes_of(graph_of("")).at(1).find("token before"), std::string::npos);
 }
 
-// A token has two positions, for which tables are twice as long; layers share them.
+// Each token has two positions: tables have twice the length and are shared by the layers.
 TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
     const ModelGraph written = graph_of(R"(, "paired": true)");
     std::vector<int64_t> lengths;
@@ -209,7 +209,7 @@ TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
     EXPECT_EQ(lengths, (std::vector<int64_t>{22}));
     EXPECT_EQ(ids, 2);
     EXPECT_EQ(graph_of("").inputs.size(), 4u) << "no column of pairs";
-    // Mixed and scaled values have memory of their own.
+    // Mixed and scaled values already have their own buffer and need no copy.
     const char* const copies[] = {"copy of q; copy of k; copy of v; attention 3 pairs x 8, window 5",
                                   "copy of q; copy of k; attention 3 pairs x 8, within",
                                   "copy of q; copy of k; attention 3 pairs x 8, window 5"};

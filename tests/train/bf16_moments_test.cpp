@@ -1,15 +1,16 @@
-// AdamW's moments in bf16 beside everything else in f32: memory, and checkpoints, whose tensors then differ in type.
+// AdamW's moments in bf16 with everything else in f32: memory, and checkpoints of mixed dtypes.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <functional>
 #include <sstream>
 
+#include "data/xxh128.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
+#include "tests/train/small_model.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
-#include "train/checkpoint/xxh128.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
@@ -28,7 +29,7 @@ class Bf16MomentsTest : public ::testing::Test {
         fixture_.group = adamw(moments);
         return muon_harness(fixture_, DType::f32);
     }
-    OptimizerFixture fixture_ = load_optimizer_fixture("muon");  // for its matrices and gradients
+    OptimizerFixture fixture_ = load_optimizer_fixture("muon");  // source of matrices and gradients
 };
 
 TEST_F(Bf16MomentsTest, TakeHalfTheMemory) {
@@ -39,8 +40,8 @@ TEST_F(Bf16MomentsTest, TakeHalfTheMemory) {
     EXPECT_EQ(bf16.optimizer_bytes(), numbers * 2 * 2);
 }
 
-// A moment is off by 1/512 of itself at most, of which ten steps keep the like: less than 1% of the way. That of f32 is
-// another one.
+// A bf16 moment has a relative error of at most 1/512, and ten steps add little to it: less than 1% of the update.
+// The difference is nonzero, so the bf16 path is used.
 TEST_F(Bf16MomentsTest, TenStepsGoNearlyTheSameWay) {
     OptimizerHarness f32 = harness(DType::f32), bf16 = harness(DType::bf16);
     for (const auto& [name, entry] : fixture_.parameters) {
@@ -67,7 +68,7 @@ TEST_F(Bf16MomentsTest, ResetForgets) {
     }
 }
 
-// ---- checkpoints: a master of f32 and a moment of bf16, each written in odd pieces by two ranks
+// ---- checkpoints: an f32 master and a bf16 moment, written by two ranks in ranges of odd sizes
 
 class Bf16CheckpointTest : public ::testing::Test {
   protected:
@@ -134,14 +135,13 @@ TEST_F(Bf16CheckpointTest, EveryTensorComesBackInItsType) {
         reader.read(name, TensorBox::run(0, 21), moments.data());
         for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(moments[i], bits(i)) << name;
         std::vector<uint16_t> some(6);
-        reader.read(name, {.begin = 8, .rows = 2, .columns = 3, .stride = 7}, some.data());  // of both ranks
+        reader.read(name, {.begin = 8, .rows = 2, .columns = 3, .stride = 7}, some.data());  // both ranks
         const int64_t at[] = {8, 9, 10, 15, 16, 17};
         for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(some[i], bits(at[i])) << name;
     }
 }
 
-// Types are those that the files have; a model that wants another is refused, and so is a file that differs from what
-// checkpoint.json says of it.
+// Dtypes are read from the file. A dtype that differs from the model's or from checkpoint.json is an error.
 TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
     save();
     CheckpointReader reader(folder_);
@@ -181,10 +181,9 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
     EXPECT_NE(error.find("expected a dtype f32 or bf16, got \"f16\""), std::string::npos) << error;
 }
 
-// What a run with such a group saves, by the table.
+// Tensors saved by a run with such a group, from its parameter table.
 TEST_F(Bf16CheckpointTest, TensorsOfARun) {
-    ModelConfig model;
-    model.apply_preset();
+    const ModelConfig model = tiny_model();
     OptimizersConfig optimizers;
     optimizers.groups = {adamw(DType::bf16)};
     for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(model, 8), optimizers))

@@ -1,5 +1,4 @@
-// Weights that are kept in bf16, in the store of parameters: initial values, host values and memory; and what a checkpoint
-// of such groups has.
+// Weights stored in bf16 without f32 masters: initial values, host values, memory, and the tensors of a checkpoint.
 #include <gtest/gtest.h>
 
 #include "tests/train/cut_table.h"
@@ -13,7 +12,7 @@ namespace bf16_weights_test {
 
 using Values = std::vector<float>;
 
-// Matrices in group 0, kept in bf16, and vectors in group 1.
+// Group 0: matrices stored in bf16. Group 1: vectors.
 BucketRules rules_of(const ParameterTable& table, bool in_bf16) {
     BucketRules rules;
     for (const Parameter& p : table.all()) rules.group_of.push_back(p.is_matrix() ? 0 : 1);
@@ -27,7 +26,7 @@ struct Way {
     bool stored_sharded = false;
 };
 
-// The masters of all ranks of a tensor part, one shard behind the other.
+// Concatenates the master shards of all ranks of one tensor part.
 template <class Fill>
 Values masters(const Way& way, int part, bool in_bf16, Fill&& fill) {
     const ParameterTable table = cut_table({.size = way.parts, .index = part});
@@ -52,7 +51,7 @@ Values masters(const Way& way, int part, bool in_bf16, Fill&& fill) {
             for (const Piece& piece : store.layout().shard_pieces(bucket)) {
                 for (int64_t i = piece.in_bucket; i < piece.in_bucket + piece.count; ++i) {
                     if (bucket.group == 1) continue;
-                    // Where there are masters, the copy is what would have been kept.
+                    // With f32 masters, the compute copy equals the value stored without them.
                     values.push_back(compute.as<Bf16>()[i]);
                     if (halves) continue;
                     EXPECT_EQ(Bf16(master.as<float>()[i]).bits, compute.as<Bf16>()[i].bits);
@@ -93,7 +92,7 @@ TEST(Bf16WeightsTest, HostValuesAreRounded) {
         EXPECT_EQ(masters({}, 0, in_bf16, one_by_one), masters({}, 0, false, assign)) << in_bf16;
 }
 
-// A table of more numbers than are rounded at a time.
+// More elements than one rounding chunk holds.
 TEST(Bf16WeightsTest, LargeParametersAreRoundedInParts) {
     using enum Dimension;
     ParameterTable table;

@@ -1,4 +1,4 @@
-// Every element of every parameter lies in exactly one bucket, and buckets close as backward goes.
+// Every element of every parameter is in exactly one bucket. Buckets close in backward order.
 #include "train/sharding/bucket_layout.h"
 
 #include <gtest/gtest.h>
@@ -14,16 +14,16 @@ namespace speedrun::testing {
 namespace bucket_layout_test {
 
 ModelConfig odd_model() {
-    return model_of(Family::gpt2, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
 ModelConfig gpt2_124m() {
-    return model_of(Family::gpt2, {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
+    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
 }
 
 constexpr int64_t kTarget = 20000;
 
-// Group 0: the blocks' matrices, which their optimizer needs whole.
+// Group 0: the blocks' matrices. Its optimizer updates whole matrices.
 BucketRules rules_for(const ParameterTable& table, int shards, int index = 0, int64_t target = kTarget) {
     BucketRules rules;
     rules.num_shards = shards;
@@ -39,7 +39,7 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     for (const int64_t target : {int64_t{0}, int64_t{1000}, kTarget, int64_t{1} << 40}) {
         for (const int shards : {1, 2, 3, 4, 8}) {
-            std::map<int, std::set<int64_t>> seen;  // by parameter: elements
+            std::map<int, std::set<int64_t>> seen;  // elements seen, by parameter
             for (int index = 0; index < shards; ++index) {
                 const BucketLayout layout(table, rules_for(table, shards, index, target));
                 int64_t end = 0;
@@ -66,11 +66,11 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
     }
 }
 
-// Neighbours in the order of backward, of one group and type, until there are enough of them.
+// A bucket collects consecutive parameters of one group and dtype in backward order until it reaches the target size.
 TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     const BucketLayout layout(table, rules_for(table, 4));
-    std::map<std::pair<int, bool>, int> last;  // by group and type: the earliest parameter so far
+    std::map<std::pair<int, bool>, int> last;  // earliest parameter so far, by group and dtype
     int full = 0;
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
@@ -92,11 +92,11 @@ TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
         if (!alone) last[key] = static_cast<int>(bucket.first_parameter());
     }
     EXPECT_GE(full, 3) << "the blocks are not one bucket";
-    // One rank has nothing to send: every parameter is one.
+    // One rank sends nothing: each parameter is its own bucket.
     EXPECT_EQ(BucketLayout(table, rules_for(table, 1, 0, 0)).size(), table.size());
 }
 
-// zero3: what a unit reads arrives in one piece, and the vectors of all units in another.
+// zero3: one bucket for each unit's matrices, one for the vectors of all units.
 TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     BucketRules rules = rules_for(table, 4);
@@ -115,7 +115,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
     EXPECT_EQ(layout.size(), 5) << "and one of vectors";
 }
 
-// Gains of norms are whole on every rank of the tensor axis, biases of the MLP's hidden units are cut there.
+// Norm gains are replicated over the tensor axis. Biases of the MLP's hidden layer are sharded over it.
 TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     OptimizersConfig optimizers;

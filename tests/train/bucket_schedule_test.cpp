@@ -1,4 +1,4 @@
-// What a step of all optimizers reports and changes, on one rank.
+// Reported values and parameter changes of a step with all optimizers, on one rank.
 // Covers: train/sharding/elementwise_update.cpp train/sharding/group_update.cpp train/sharding/state_memory.cpp
 #include "train/sharding/bucket_schedule.h"
 
@@ -23,7 +23,7 @@ class BucketScheduleTest : public ::testing::Test {
           harness_(model_, 16, 8, DType::f32, bucket_rules(ranks_, parameters_of(model_, 8), config_)) {
         harness_.randomize(0.3, 1);
     }
-    // The updates of one run, and what it reports.
+    // Optimizer state of one run and its reported values.
     struct Run {
         Run(const OptimizersConfig& config, const Ranks& ranks, ModelHarness& h)
             : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
@@ -40,7 +40,7 @@ class BucketScheduleTest : public ::testing::Test {
     };
     std::unique_ptr<Run> make() { return std::make_unique<Run>(config_, ranks_, harness_); }
 
-    // Backward and the step; the gradients stay readable.
+    // Runs backward and the optimizer step. Gradients remain readable.
     void step(Run& run, int64_t step) {
         harness_.model.track(&run.schedule);
         run.schedule.begin_microbatch({.step = step});
@@ -87,11 +87,11 @@ TEST_F(BucketScheduleTest, NormIsOverAllParametersAndEveryParameterMoves) {
     EXPECT_EQ(run.numbers().coefficient(), 1);
 }
 
-// Norm as torch.nn.utils.clip_grad_norm_ defines it: the p-norm of all gradients as one vector.
+// Norm as in torch.nn.utils.clip_grad_norm_: the p-norm of all gradients concatenated.
 TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
     const std::vector<Values> before = masters();
     for (const char* norm : {"1", "2", "3", "inf"}) {
-        for (const double share : {0.0, 0.3, 2.0}) {  // of the norm, that the limit is; 0: no limit
+        for (const double share : {0.0, 0.3, 2.0}) {  // clip limit / norm; 0: no limit
             SCOPED_TRACE(fmt::format("norm {}, limit {} of it", norm, share));
             for (const Parameter& p : harness_.table().all()) harness_.set(p, before[p.id]);
             const double power = std::stod(norm);
@@ -105,7 +105,7 @@ TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
             };
             config_.clip_norm = choice_of<VectorNorm>(norm);
             config_.clip = 0;
-            step(*make(), 0);  // for the gradients
+            step(*make(), 0);  // fills the gradients
             Values terms;
             for (const Parameter& p : harness_.table().all()) terms.push_back(term(harness_.gradient(p)));
             double expected = 0;
@@ -117,7 +117,7 @@ TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
             const auto made = make();
             Run& run = *made;
             step(run, 0);
-            // f32 sums of up to 1024 terms, and a root.
+            // f32 sums of up to 1024 terms and one root.
             EXPECT_NEAR(run.numbers().grad_norm(), expected, 1e-6 * expected);
             EXPECT_NEAR(run.numbers().coefficient(), share == 0.3 ? 0.3 : 1, 1e-6);
             for (const Parameter& p : harness_.table().all()) {
@@ -127,7 +127,7 @@ TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
     }
 }
 
-// The norm that is reported is the one before clipping.
+// The reported norm is the norm before clipping.
 TEST_F(BucketScheduleTest, ClippingScalesDownToTheLimit) {
     config_.clip = 0.25;
     const auto made = make();
@@ -138,7 +138,7 @@ TEST_F(BucketScheduleTest, ClippingScalesDownToTheLimit) {
     EXPECT_NEAR(run.numbers().coefficient(), 0.25 / norm, 1e-6 * 0.25 / norm);
 }
 
-// One bad gradient anywhere, and no parameter changes: the last good ones can be saved.
+// A single non-finite gradient leaves all parameters unchanged, so the last good ones can be saved.
 class EveryNormTest : public BucketScheduleTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Norms, EveryNormTest, ::testing::Values("1", "2", "3", "inf"),
                          [](const auto& info) { return std::string(info.param); });
@@ -163,12 +163,12 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
     EXPECT_FALSE(std::isfinite(run.numbers().grad_norm()));
     const std::vector<Values> after = masters();
     for (const Parameter& p : harness_.table().all()) {
-        if (p.id == embed.id) continue;  // NaN differs from itself
+        if (p.id == embed.id) continue;  // NaN != NaN
         EXPECT_EQ(after[p.id], before[p.id]) << p.name;
     }
 }
 
-// A step before the last microbatch would leave gradients out.
+// A step before the last microbatch would use incomplete gradients.
 TEST_F(BucketScheduleTest, StepWithMicrobatchesToComeIsAnError) {
     const auto made = make();
     made->schedule.begin_microbatch({.step = 3, .first = true, .last = false});
@@ -180,7 +180,7 @@ TEST_F(BucketScheduleTest, StepWithMicrobatchesToComeIsAnError) {
     }
 }
 
-// A group of `every: 2` steps on the sum of two steps' gradients, the first of which is not in the norm.
+// A group with `every: 2` steps on the summed gradients of two steps. The first step's gradients are not in the norm.
 TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
     config_.groups.back().every = 2;
     const auto made = make();
@@ -198,7 +198,7 @@ TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
     std::vector<Values> first;
     for (const Parameter& p : harness_.table().all()) first.push_back(harness_.gradient(p));
     for (const Parameter& p : harness_.table().all())
-        harness_.set(p, start[p.id]);  // the same gradient again
+        harness_.set(p, start[p.id]);  // restores the parameter, so that the gradient repeats
     step(run, 1);
     for (const Parameter& p : harness_.table().all()) {
         EXPECT_NE(masters()[p.id], start[p.id]) << p.name;
@@ -210,7 +210,7 @@ TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
     }
 }
 
-// From the same state again: reset() forgets moments and momentum.
+// reset() clears moments and momentum: the step equals one from a fresh optimizer.
 TEST_F(BucketScheduleTest, ResetStartsAfresh) {
     const auto made = make();
     Run& run = *made;

@@ -1,4 +1,4 @@
-// What is in shared memory when most is, counted by hand.
+// Peak of shared memory, compared with byte counts derived by hand.
 #include "train/model/graph/busiest_step.h"
 
 #include <gtest/gtest.h>
@@ -17,24 +17,24 @@ std::vector<std::string> rows_of(const BusiestStep& busiest) {
     return rows;
 }
 
-TEST(BusiestStepTest, Lodgers) {
-    const std::vector<NamedLodger> named = {
+TEST(BusiestStepTest, Buffers) {
+    const std::vector<NamedBuffer> named = {
         {"a", {.bytes = 10, .first = 0, .last = 1}}, {"b", {.bytes = 30, .first = 1, .last = 3}},
         {"a", {.bytes = 20, .first = 1, .last = 1}}, {"c", {.bytes = 30, .first = 3, .last = 4}},
         {"d", {.bytes = 0, .first = 0, .last = 4}},
     };
     const BusiestStep busiest = busiest_step(named);
-    EXPECT_EQ(busiest.number, 1);  // step 3 has as much: the first counts
+    EXPECT_EQ(busiest.number, 1);  // step 3 ties; the first one is reported
     EXPECT_EQ(busiest.bytes, 60);
     EXPECT_EQ(rows_of(busiest), (std::vector<std::string>{"a x 2: 30", "b x 1: 30"}));
 
-    std::vector<Lodger> lodgers;
-    for (const NamedLodger& one : named) lodgers.push_back(one.lodger);
-    EXPECT_EQ(first_fit(lodgers, 1).bytes, busiest.bytes);
+    std::vector<BufferRequest> requests;
+    for (const NamedBuffer& one : named) requests.push_back(one.request);
+    EXPECT_EQ(first_fit(requests, 1).bytes, busiest.bytes);
     EXPECT_EQ(busiest_step({}).number, -1);
 }
 
-// Two blocks of two products each, 4 tokens in f32: a value of width 4 has 64 bytes, one of width 8 has 128.
+// Two blocks of two matmuls, 4 tokens in f32: a value of width 4 has 64 bytes, one of width 8 has 128.
 struct TwoBlocks {
     NodeGraph graph;
 
@@ -69,7 +69,7 @@ struct TwoBlocks {
     }
 };
 
-// Forward is steps 0 to 4, the loss 5, backward of the head 6.
+// Steps 0 to 4 are forward, 5 the loss, 6 the head's backward.
 TEST(BusiestStepTest, BackwardOfAProduct) {
     const BusiestStep busiest = TwoBlocks(8).busiest();
     EXPECT_EQ(busiest.number, 7);
@@ -80,7 +80,7 @@ TEST(BusiestStepTest, BackwardOfAProduct) {
                                         "embedding x 1: 64", "gradient of down x 1: 64"}));
 }
 
-// Logits of 40 numbers, 160 bytes: with what the head reads they are more than the gradient of `up`.
+// 160 bytes of logits (40 values) plus the head's input exceed the gradient of `up`.
 TEST(BusiestStepTest, BackwardOfTheHead) {
     const BusiestStep busiest = TwoBlocks(40).busiest();
     EXPECT_EQ(busiest.number, 6);
@@ -89,7 +89,7 @@ TEST(BusiestStepTest, BackwardOfTheHead) {
     EXPECT_EQ(rows_of(busiest)[1], "scratch of head, loss x 1: 160");
 }
 
-// Block 0 keeps its input alone: at step 7, `up` of block 1 is the only one.
+// Block 0 keeps only its input, so `up` of block 1 is the only one alive at step 7.
 TEST(BusiestStepTest, WhatIsNotKept) {
     Retained retained(4);
     retained[1] = Cost::input;
@@ -99,7 +99,7 @@ TEST(BusiestStepTest, WhatIsNotKept) {
     EXPECT_EQ(rows_of(busiest)[1], "up x 1: 128");
 }
 
-// y = x by way of scratch of 1600 bytes.
+// y = x, with 1600 bytes of scratch.
 class Wide final : public Node {
   public:
     Wide(ValueId y, ValueId x) : Node(Cost::pointwise) {
@@ -112,7 +112,7 @@ class Wide final : public Node {
     void backward(const Call& /*call*/) const override {}
 };
 
-// Backward computes `y` again beside the gradient of what was made of it.
+// Backward recomputes `y` while the gradient of z is alive.
 TEST(BusiestStepTest, ForwardAgain) {
     NodeGraph graph;
     const Extent tokens{Dimension::tokens, 4}, width{Dimension::width, 4};

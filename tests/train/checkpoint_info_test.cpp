@@ -1,4 +1,4 @@
-// A checkpoint.json with numbers that no run has, or names that leave its folder: refused, with a short message.
+// Impossible values in checkpoint.json and file names outside its folder are refused with a short message.
 #include "train/checkpoint/checkpoint_info.h"
 
 #include <gtest/gtest.h>

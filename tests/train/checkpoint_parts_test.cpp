@@ -1,5 +1,5 @@
-// Checkpoints of ranks that cut parameters along a tensor axis and shards: of the same tensors as one rank's, and read by
-// any other cut.
+// Checkpoints written by any tensor and shard cut contain the same tensors as one rank's and load under any other
+// cut.
 // Covers: train/sharding/sharded_state.cpp train/optim/state.cpp
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ BucketRules rules_of(const Cut& cut, int shard) {
     return rules;
 }
 
-// What is saved of one rank, alone in its world.
+// State of one rank of the cut, in a world of size 1.
 class PartState final : public RunState {
   public:
     PartState(const Cut& cut, int part, int shard)
@@ -56,7 +56,8 @@ class PartState final : public RunState {
     void refresh_copies() override {}
     Runtime& runtime() { return runtime_; }
 
-    // Calls with each number of the state, and a value that its kind, parameter and place in the whole give it.
+    // Calls visit(element, expected value). The value is determined by kind of state, parameter and index in the
+    // whole tensor.
     template <class Visit>
     void each_number(Visit&& visit) {
         for (const Bucket& bucket : state_.layout().all()) {
@@ -89,7 +90,7 @@ class PartState final : public RunState {
 
 class CheckpointPartsTest : public ::testing::Test {
   protected:
-    // Each tensor rank writes what is cut, and the first one the rest too.
+    // Every tensor rank writes its slices. Tensor rank 0 also writes the replicated tensors.
     void save(const Cut& cut) {
         CheckpointInfo info;
         info.step = 1;
@@ -174,7 +175,7 @@ TEST_F(CheckpointPartsTest, NamesSayWhichPartOfTheWhole) {
     for (const std::string& name : names_in(0)) EXPECT_EQ(name.find('['), std::string::npos) << name;
 }
 
-// Files with good headers that hold too much, or say that they hold what no tensor has.
+// Valid headers with overlapping, missing, out-of-range or unknown ranges.
 TEST_F(CheckpointPartsTest, BoxesThatDoNotFitAreFound) {
     save({.parts = 2, .shards = 1});
     const std::vector<NamedTensor> good = read_safetensors(file(1));
@@ -205,7 +206,7 @@ TEST_F(CheckpointPartsTest, BoxesThatDoNotFitAreFound) {
     expect("master/out.weight[0:5,3:6", "unknown tensor master/out.weight[0:5,3:6");
 }
 
-// Their state is that of whole matrices, whatever part of them a rank has.
+// State of matrix optimizers has the shape of whole matrices, independent of the slice that a rank owns.
 TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     OptimizersConfig config = adamw();
     config.groups.insert(config.groups.begin(), OptimizerGroupConfig());
@@ -223,7 +224,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
     EXPECT_EQ(std::count(by_row.begin(), by_row.end(), CheckpointTensor{"normuon_v/down.weight", {1, 5}}), 1);
 }
 
-// Those of one parameter may have other numbers of lines than each other.
+// The matrices of one parameter may differ in their number of rows.
 TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
     ParameterTable table;
     table.declare("qkv.weight", {{Dimension::head_width, 36}, {Dimension::width, 6}}, InitRule{}, 3);
@@ -240,7 +241,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
         group.muon.normuon_lines = lines;
         return checkpoint_tensors(table, config).back();
     };
-    // Two of 6 x 6 of q, two of k, and 12 x 6 of v.
+    // q and k give two 6 x 6 matrices each, v one of 12 x 6.
     EXPECT_EQ(state(NormuonLines::rows), (CheckpointTensor{"normuon_v/qkv.weight", {4 * 6 + 12}}));
     EXPECT_EQ(state(NormuonLines::columns), (CheckpointTensor{"normuon_v/qkv.weight", {5, 6}}));
 }

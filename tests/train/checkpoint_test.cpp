@@ -1,5 +1,4 @@
-// Checkpoints as files: what is damaged is found and named, and whenever the process dies or the disk
-// refuses, there is a good one.
+// Checkpoint files: damage is detected and named, and a crash or a full disk at any call leaves a good checkpoint.
 // Covers: train/checkpoint/*.cpp
 #include <gtest/gtest.h>
 
@@ -25,7 +24,7 @@ namespace fs = std::filesystem;
 
 struct Crash {};
 
-// Lets so many calls pass; from then on the process is "dead" (every call throws) or the disk refuses them.
+// The first n calls succeed. After them every call throws (process killed) or fails with ENOSPC.
 class BadFileSystem final : public FileSystem {
   public:
     explicit BadFileSystem(int good_calls, bool crashes) : left_(good_calls), crashes_(crashes) {}
@@ -35,7 +34,7 @@ class BadFileSystem final : public FileSystem {
     int create(const std::string& path) override { return bad() ? -1 : FileSystem::create(path); }
     int64_t write(int file, const void* data, size_t bytes) override {
         if (!bad()) return FileSystem::write(file, data, bytes);
-        return FileSystem::write(file, data, bytes / 2) < 0 || bytes > 1 ? -1 : 0;  // half of it is there
+        return FileSystem::write(file, data, bytes / 2) < 0 || bytes > 1 ? -1 : 0;  // a partial write
     }
     int sync(int file) override { return bad() ? -1 : FileSystem::sync(file); }
     int sync_folder(const std::string& path) override { return bad() ? -1 : FileSystem::sync_folder(path); }
@@ -63,7 +62,7 @@ class BadFileSystem final : public FileSystem {
     bool met_ = false;
 };
 
-// A model of two parameters and one kind of state, written by two ranks.
+// A model of two parameters with one kind of state, written by two ranks.
 class CheckpointTest : public ::testing::Test {
   protected:
     static std::vector<CheckpointTensor> tensors() {
@@ -84,7 +83,7 @@ class CheckpointTest : public ::testing::Test {
             std::vector<StatePiece> pieces;
             for (size_t t = 0; t < info.tensors.size(); ++t) {
                 const int64_t numel = info.tensors[t].numel(),
-                              half = t == 2 ? numel : 14;  // b is the first rank's
+                              half = t == 2 ? numel : 14;  // rank 0 writes all of b
                 const int64_t begin = rank == 0 ? 0 : half, end = rank == 0 ? half : numel;
                 if (begin == end) continue;
                 numbers.emplace_back();
@@ -101,7 +100,7 @@ class CheckpointTest : public ::testing::Test {
         commit_checkpoint(system, run_, info, keep);
     }
 
-    // Reads all of a checkpoint with every check; its step.
+    // Reads a whole checkpoint with every check. Returns its step.
     static int64_t expect_good(const std::string& folder) {
         CheckpointReader reader(folder);
         for (const CheckpointFile& file : reader.info().files) reader.verify_file(file);
@@ -116,12 +115,12 @@ class CheckpointTest : public ::testing::Test {
                 EXPECT_EQ(numbers[i], value(step, t, i)) << tensor.name;
         }
         float some[6] = {};
-        reader.read("adamw_m/a", TensorBox::run(11, 6), some);  // across two ranks' pieces
+        reader.read("adamw_m/a", TensorBox::run(11, 6), some);  // spans both ranks' pieces
         for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(some[i], value(step, 1, 11 + i));
         return step;
     }
 
-    // What is wrong with a checkpoint, as a data error says it.
+    // Message of the data error, or "nothing".
     static std::string damage(const std::string& folder) {
         try {
             expect_good(folder);
@@ -168,8 +167,8 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
     EXPECT_EQ(steps(), (Steps{12, 9}));
     EXPECT_EQ(expect_good(folder(12)), 12);
     EXPECT_EQ(expect_good(folder(9)), 9);
-    // A run that goes on from before a damaged one replaces it when it comes there, and keeps what it stands
-    // on.
+    // A run resumed from an earlier step replaces the damaged checkpoint at that step and keeps the one that it
+    // started from.
     put(folder(12) + "/checkpoint.json", "{");
     save(real_file_system(), 10);
     EXPECT_EQ(steps(), (Steps{12, 10, 9}));
@@ -178,7 +177,7 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
     EXPECT_EQ(expect_good(folder(12)), 12);
 }
 
-// File systems that cannot exchange two names replace the damaged one in two calls.
+// Without an atomic exchange of names, the damaged checkpoint is replaced in two calls.
 TEST_F(CheckpointTest, ReplacesWithoutExchange) {
     class Simple final : public FileSystem {
         int exchange(const std::string&, const std::string&) override {
@@ -192,7 +191,7 @@ TEST_F(CheckpointTest, ReplacesWithoutExchange) {
     EXPECT_EQ(steps(), Steps{12});
 }
 
-// Any byte of any file, flipped: found, and the file is named.
+// A flipped byte in any file is detected, and the file is named.
 TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
     save(real_file_system(), 5);
     for (const auto& entry : fs::directory_iterator(folder(5))) {
@@ -212,8 +211,8 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
     EXPECT_EQ(damage(folder(5)), "nothing");
 }
 
-// What the first rank writes has two sums of each rank, however much that has written, and each file's header and tensors have
-// theirs beside it: of all bytes until their end.
+// XXH128SUMS has two hashes per rank, independent of the number of tensors. A file next to each rank file has the
+// hashes of its header and tensors, each over all bytes up to its end.
 TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
     save(real_file_system(), 5);
     EXPECT_EQ(read_sums(folder(5) + "/XXH128SUMS").size(), 2u * 2 + 1);
@@ -251,11 +250,11 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     expect_text({second.string(), "XXH128 is", "expected", "damaged is tensor adamw_m/a[14:24], bytes",
                  "to " + std::to_string(good.size())});
     bad = good;
-    bad[bad.find("\"F32\"") - 9] ^= 1;  // of the key "dtype"
+    bad[bad.find("\"F32\"") - 9] ^= 1;  // in the key "dtype"
     put(second, bad);
     expect_text({second.string(), "XXH128 is"});
     bad = good;
-    bad.replace(bad.find("[14:24]"), 7, "[14:23]");  // other numbers of the tensor, by the header
+    bad.replace(bad.find("[14:24]"), 7, "[14:23]");  // a different range in the header
     put(second, bad);
     expect_text({second.string(), "XXH128 is", "damaged is the header, bytes 0 to"});
     put(second, good.substr(0, good.size() - 3));
@@ -270,7 +269,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     expect_text({"XXH128SUMS: cannot be read"});
 }
 
-// A checkpoint.json whose hash is right, with numbers that nothing can be done with.
+// checkpoint.json with a correct hash and values that are no valid counts.
 TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
     using Json = nlohmann::json;
     save(real_file_system(), 5);
@@ -302,11 +301,11 @@ TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
               std::string::npos);
     EXPECT_NE(damage_of(std::string(1'000'000, '[')).find("nested deeper than 64"), std::string::npos);
     json = Json::parse(good);
-    json["step"] = 5.0;  // as other writers of JSON may put it
+    json["step"] = 5.0;  // other JSON writers may store 5 as 5.0
     EXPECT_EQ(damage_of(json.dump()), "nothing");
 }
 
-// Files whose hashes are right, but which are not the model's.
+// Files with correct hashes, but of another model.
 TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
     save(real_file_system(), 5);
     CheckpointReader reader(folder(5));
@@ -328,7 +327,7 @@ TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
          {"master/a is [4,6], expected [6,4]", "missing tensor master/c", "unknown tensor master/b"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
 
-    // The second rank's file without one of its tensors, then with one that ends early.
+    // The second rank's file with a tensor missing, then with a truncated tensor.
     const std::string path = folder(5) + "/rank-00001.safetensors";
     const std::vector<NamedTensor> all = read_safetensors(path);
     write_safetensors(path, {all[0]});
@@ -344,16 +343,15 @@ TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
               std::string::npos);
 }
 
-// The process dies at any call of the file system: what is there afterwards is good, is the newest that was
-// complete, and the next save succeeds and leaves no rubbish. The same where the disk refuses from some call
-// on.
+// The process is killed, or the disk is full, at any call. Each remaining checkpoint is good and the newest complete
+// one is kept. The next save succeeds and removes temporary files.
 TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
     for (const bool crashes : {true, false}) {
         int calls = 0;
         for (bool stopped = true; stopped; ++calls) {
             fs::remove_all(run_ + "/checkpoints");
             for (const int64_t step : {3, 6}) save(real_file_system(), step);
-            fs::create_directories(folder(12));  // a damaged one that the run comes to
+            fs::create_directories(folder(12));  // a damaged checkpoint at a later step of the run
             BadFileSystem bad(calls, crashes);
             try {
                 save(bad, 9);

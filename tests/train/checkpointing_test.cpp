@@ -1,29 +1,25 @@
-// Activation checkpointing: gradients equal those without it in every bit, memory falls to what backward
-// needs, work grows by what is repeated, and no parameter is read after it was released.
+// Activation checkpointing: gradients are bitwise unchanged, memory falls to backward's inputs, FLOPs grow by the
+// recomputed part, and no parameter is read after its release.
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 
 namespace speedrun::testing {
 namespace checkpointing_test {
 
 constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
 
-ModelConfig family(const std::string& name) {
-    ModelConfig model;
-    model.preset = name == "gpt2" ? Family::gpt2 : Family::modern;
-    model.apply_preset();
-    model.num_layers = 4;
-    model.model_dim = 48;
-    model.num_heads = 3;
-    model.mlp_ratio = 3;
-    model.vocab_size = 100;
-    model.mix_first_embedding = name == "recipe";
-    model.value_embeddings = name == "recipe" ? 2 : 0;
-    model.max_ngram = name == "recipe" ? 3 : 0;
-    return model;
+constexpr int64_t kRatio = 3, kHeads = 3;
+
+ModelConfig family(const std::string& name, int64_t layers = 4, int64_t values = 2) {
+    ModelSettings more = {fmt::format("model.layers.each.mlp.ratio={}", kRatio)};
+    if (name == "recipe")
+        more = together({more, {kMix}, with_tables({.layers = layers, .values = values, .max_ngram = 3})});
+    return model_of(name == "recipe" ? "modern" : name,
+                    {.layers = layers, .width = 48, .heads = kHeads, .vocabulary = 100}, more);
 }
 const char* const kFamilies[] = {"gpt2", "modern", "recipe"};
 constexpr Checkpointing kCheckpointings[] = {Checkpointing::none, Checkpointing::selective,
@@ -39,7 +35,7 @@ struct Outcome {
     }
 };
 
-// Every parameter becomes NaN where backward releases it.
+// Fills every parameter with NaN when backward releases it.
 class Poisoner final : public PassTracker {
   public:
     explicit Poisoner(ModelHarness& harness)
@@ -57,7 +53,7 @@ class Poisoner final : public PassTracker {
     ModelHarness& harness_;
 };
 
-// Two microbatches. Poisoned: every parameter becomes NaN where backward releases it in the second.
+// Two microbatches. With `poison`, parameters released in the second one become NaN.
 Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precision, bool poison = false) {
     ModelHarness h(model, kTokens, kSequence, precision, {}, memory);
     h.randomize(0.2, 5);
@@ -88,7 +84,7 @@ TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
     }
 }
 
-// An optimizer may step a parameter from there on.
+// The optimizer may update a parameter as soon as it is released.
 TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
@@ -105,22 +101,20 @@ int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, D
     return runtime.device().memory().total(MemoryCategory::activations);
 }
 
-// With r bytes of a real, m = 1 if blocks mix the first embedding and y = 1 in a block with a value embedding,
-// backward needs of a block
+// r: bytes per element of the compute dtype. m = 1 if blocks mix in the first embedding. y = 1 in a block with a
+// value embedding. Bytes kept for backward per block:
 //     none       r·T·((8 + m + 2y)·C + 2·F) + 4·T·(2 + 3·H)
 //     selective  r·T·((6 + y)·C + F) + 4·T·3·H
 //     full       r·T·(1 + y)·C
-// bytes, and of the one at which it is all of the first line. The rest (embeddings, logits, gradients) is the
-// memory of one block and the head at most.
+// The block being computed needs the bytes of `none`. Everything else (embeddings, logits, gradients) takes at most
+// the memory of one block and the head.
 TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
-            ModelConfig model = family(name);
-            model.num_layers = 12;
-            model.value_embeddings = name == std::string("recipe") ? 12 : 0;
+            const bool recipe = name == std::string("recipe");
+            const ModelConfig model = family(name, 12, 12);
             const int64_t r = precision == DType::f32 ? 4 : 2, T = kTokens, C = model.model_dim,
-                          F = model.mlp_ratio * C, H = model.num_heads, m = model.mix_first_embedding,
-                          y = model.value_embeddings > 0;
+                          F = kRatio * C, H = kHeads, m = recipe ? 1 : 0, y = m;
             const auto held = [&](Checkpointing mode) {
                 if (mode == Checkpointing::none)
                     return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (2 + 3 * H);
@@ -148,9 +142,9 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
         EXPECT_EQ(none.recomputed_flops, 0);
         EXPECT_EQ(selective.recomputed_flops, 0);
         EXPECT_EQ(selective.flops, none.flops);
-        // qkv, the output projection and the MLP's first product, and q·k and p·v of the keys that causality
-        // leaves; of every block but the last that is checkpointed; twice.
-        const int64_t C = model.model_dim, F = model.mlp_ratio * C,
+        // FLOPs of one recomputed block: matmuls of qkv, output projection and MLP up, and causal q·k and p·v. Every
+        // checkpointed block but the last is recomputed, in both microbatches.
+        const int64_t C = model.model_dim, F = kRatio * C,
                       products = 2 * kTokens * (3 * C * C + C * C + C * F),
                       attention = kRows * 4 * C * kSequence * (kSequence + 1) / 2;
         EXPECT_EQ(full.recomputed_flops, 2 * 3 * (products + attention)) << name;

@@ -1,11 +1,11 @@
-// Options that are one word out of a list.
+// Options with a fixed list of words.
 #include "train/fields/choice.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "train/config/choices.h"
+#include "train/config/config.h"
 
 namespace speedrun::testing {
 namespace choice_test {
@@ -13,11 +13,11 @@ namespace choice_test {
 template <class E>
 class WordsTest : public ::testing::Test {};
 using Choices =
-    ::testing::Types<Family, NormKind, Activation, PositionKind, TableRows, TableExchange, NgramHash,
-                     InitKind, StreamPart, SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm,
-                     Decay, Strategy, DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder,
-                     OptimizerStep, std::optional<Reshard>, std::optional<CommunicatorKind>,
-                     std::optional<DeviceKind>, DType, std::optional<DType>, Products, AttentionKind>;
+    ::testing::Types<NormKind, Activation, TableRows, TableExchange, NgramHash, InitKind, StreamPart,
+                     SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy,
+                     DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
+                     std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,
+                     DType, std::optional<DType>, Products, AttentionKind>;
 TYPED_TEST_SUITE(WordsTest, Choices);
 
 TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {
@@ -41,7 +41,7 @@ TEST(ChoiceTest, OtherWordsAreRefusedWithTheList) {
     }
 }
 
-// A value that the list leaves out, in a type that has more.
+// An enum value without a word in the list.
 TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }

@@ -1,4 +1,4 @@
-// Classes that end, have a target of their own, or a budget in place of one.
+// Classes that have ended, have their own target, or have a budget instead of a target.
 // build: apart
 #include <gtest/gtest.h>
 
@@ -44,10 +44,10 @@ TEST(ClassRulesTest, RulesOfModelAndBatchesNameBothValues) {
     ClassFacts facts{.parameters = {}, .hardware = {}};
     EXPECT_EQ(classes[0].problem(facts), "dense, and nobody looked at the model's tables");
     EXPECT_EQ(classes[2].problem(facts), "at most 100 tokens, and nobody counted them");
-    facts.not_dense = "model.max_ngram: 3";
+    facts.not_dense = "model.tables.more.rows: 'ngrams'";
     facts.tokens = 101;
     facts.longest_run_ms = 60001;
-    EXPECT_EQ(classes[0].problem(facts), "model.max_ngram: 3");
+    EXPECT_EQ(classes[0].problem(facts), "model.tables.more.rows: 'ngrams'");
     EXPECT_EQ(classes[1].problem(facts), "a run trained for 60.00 s, at most 60");
     EXPECT_EQ(classes[2].problem(facts), "schedule.steps x batch.tokens_per_step: 101 tokens, at most 100");
     facts.not_dense = "";
@@ -104,7 +104,7 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
                  {"class old of track toy ended on 2999-12-31: Tables led it.", "Open classes: open"},
                  [&] { track().class_named("old"); });
     EXPECT_EQ(track().class_named("open").name, "open");
-    // A record that is younger than the end.
+    // The record was made after the class ended.
     end_on("2020-01-01");
     EXPECT_EQ(read(name).classes, std::vector<std::string>{"open"});
     EXPECT_NE(problems(name).find("verdict.rules.5.met: record.json says true, computed again false"),
@@ -123,7 +123,7 @@ TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
     const Record record = read(name);
     EXPECT_TRUE(record.is_record);
     EXPECT_EQ(record.classes, (std::vector<std::string>{"open", "other"}));
-    EXPECT_EQ(leader("open", record), "");  // nothing has to be beaten at the new target
+    EXPECT_EQ(leader("open", record), "");  // no earlier record at the new target
     EXPECT_EQ(leader("other", record), name);
     const std::string text = boards();
     const size_t today =
@@ -134,7 +134,7 @@ TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
     EXPECT_LT(today, past) << text;
     EXPECT_NE(past, std::string::npos) << text;
     EXPECT_NE(text.find("**other** (any model, any hardware), 2 cores"), std::string::npos) << text;
-    // Without its history, or after its last day, the old target is none.
+    // Without its history entry, or after its last day, the old target is not accepted.
     move_target("2020-01-01");
     EXPECT_EQ(read(name).classes, std::vector<std::string>{"other"});
     EXPECT_NE(problems(name).find("verdict.rules.0.met: record.json says true, computed again false"),
@@ -155,7 +155,7 @@ TEST_F(ClassRecordTest, AttemptsAimAtTheTargetOfTheirClass) {
                  [&] { claim("open", 1.15); });
     expect_error(ExitCode::usage, {"record.target_loss is 1, the target of track toy is 1.15"},
                  [&] { claim("other", 1); });
-    // The target fits, or counts for nothing: the next thing that is wrong is that there are no shards.
+    // The target matches, or the class ignores it: the next error is the missing shards.
     expect_error(ExitCode::data, {"0 validation tokens"}, [&] { claim("open", 1); });
     expect_error(ExitCode::data, {"0 validation tokens"}, [&] { claim("s", 7); });
 }
@@ -176,7 +176,7 @@ TEST_F(ClassRecordTest, RecordsWithoutAClassAreOfTheOneThatTheTrackNames) {
 
 class BudgetTest : public ClassRecordTest {
   protected:
-    // 12 steps of 64 tokens; runs take 120 and 180 ms.
+    // 12 steps of 64 tokens; runs take 120 ms and 180 ms.
     BudgetTest() {
         budget(R"("budget_s": 0.2, "budget_tokens": 768)");
         terms_.race = "budget";
@@ -235,7 +235,7 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
     other.record.systems_only = true;
     EXPECT_EQ(unmet(other), "loss ");
     other = result;
-    other.record.target_loss = 1.15;  // it has none
+    other.record.target_loss = 1.15;  // the class has no target
     EXPECT_EQ(unmet(other), "data ");
     other = result;
     other.record.runs[0].train_ms = 201;
@@ -243,7 +243,7 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
     budget(R"("budget_tokens": 767)");
     EXPECT_EQ(unmet(result), "class ");
     budget(R"("budget_s": 0.2)");
-    // It is faster by a third, and its loss the same, or higher.
+    // Training time is a third lower, but the loss is equal or higher.
     EXPECT_EQ(unmet(result_of("same", 0)), "loss ");
     result = result_of("higher", -0.01);
     EXPECT_EQ(unmet(result), "loss ");
@@ -251,7 +251,7 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
     EXPECT_EQ(gain_text(result.record), "0.0100 above slow");
 }
 
-// A record for a target is on the board of a budget that it keeps to, and leads that by its loss alone.
+// A record for a target also appears on the board of a budget that it meets. There it is ranked by loss only.
 TEST_F(BudgetTest, ARecordForATargetHasALossToo) {
     terms_.race = "open";
     baseline_above_ = -0.005;
@@ -262,7 +262,7 @@ TEST_F(BudgetTest, ARecordForATargetHasALossToo) {
     const Record record = read(fast);
     EXPECT_EQ(record.classes, (std::vector<std::string>{"open", "budget"}));
     EXPECT_EQ(leader("open", record), fast);
-    EXPECT_EQ(leader("budget", record), slow);  // beaten by time, not by loss
+    EXPECT_EQ(leader("budget", record), slow);  // slower, but equal in loss
     const std::string text = boards();
     EXPECT_LT(text.rfind("| [slow]"), text.rfind("| [fast]")) << text;
     budget(R"("budget_s": 0.15)");

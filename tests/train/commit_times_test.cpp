@@ -1,12 +1,12 @@
-// Times of a record's runs, and commits of a repository.
+// Parsing of UTC times, and lookup of commit times in a repository.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
+#include "data/text_file.h"
 #include "tests/temp_dir.h"
 #include "train/records/commit_times.h"
-#include "train/records/text_files.h"
 #include "train/records/timeline_checks.h"
 
 namespace speedrun {

@@ -1,6 +1,6 @@
-// Reading configs: what is accepted, and what each mistake is told.
+// Config reader: accepted inputs and the error message of each mistake.
 // Covers: train/config/config_json.cpp train/config/config_reader.cpp train/config/config_keys.cpp
-// Covers: train/config/model_config.cpp train/config/suggestion.cpp
+// Covers: train/config/model_config.cpp train/config/presets.cpp train/config/suggestion.cpp
 #include "train/config/config_json.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace speedrun {
 namespace config_test {
 
-// The least that is valid, with these members beside the optimizers.
+// Smallest valid config with these extra members.
 std::string config_text(const std::string& members = "") {
     return R"({"optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"], "lr": 0.02},
                                         {"params": ["*"], "lr": 0.003}]})" +
@@ -22,7 +22,7 @@ Config parse(const std::string& members = "", const std::vector<std::string>& se
     return parse_config(config_text(members), "test.json", settings);
 }
 
-// The whole message of the usage error that this config or these settings lead to.
+// Full message of the usage error for this text and these settings.
 std::string error_of_text(const std::string& text, const std::vector<std::string>& settings = {}) {
     try {
         parse_config(text, "test.json", settings);
@@ -44,8 +44,8 @@ void expect_parts(const std::string& message, const std::vector<std::string>& pa
 // ---- unknown keys
 
 TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
-    EXPECT_EQ(error_of(R"("model": {"num_head": 4})"),
-              "model.num_head: unknown key, did you mean num_heads?");
+    EXPECT_EQ(error_of(R"("model": {"model_dims": 4})"),
+              "model.model_dims: unknown key, did you mean model_dim?");
     EXPECT_EQ(error_of(R"("modle": {})"), "modle: unknown key, did you mean model?");
     EXPECT_EQ(error_of(R"("batch": {"sequence_len": 64})"),
               "batch.sequence_len: unknown key, did you mean sequence_length?");
@@ -73,20 +73,23 @@ TEST(ConfigValuesTest, WrongTypes) {
         const char* members;
         std::vector<std::string> parts;
     } cases[] = {
-        {R"("model": {"num_layers": "four"})", {"model.num_layers: expected a whole number, got \"four\""}},
-        {R"("model": {"num_layers": 2.5})", {"model.num_layers: expected a whole number, got 2.5"}},
-        {R"("model": {"num_layers": true})", {"model.num_layers: expected a whole number, got true"}},
-        {R"("model": {"num_layers": null})", {"model.num_layers: expected a whole number, got null"}},
+        {R"("model": {"layers": {"count": "four"}})",
+         {"model.layers.count: expected a whole number, got \"four\""}},
+        {R"("model": {"layers": {"count": 2.5}})", {"model.layers.count: expected a whole number, got 2.5"}},
+        {R"("model": {"layers": {"count": true}})",
+         {"model.layers.count: expected a whole number, got true"}},
+        {R"("model": {"layers": {"count": null}})",
+         {"model.layers.count: expected a whole number, got null"}},
         {R"("model": {"init_scale": "1"})", {"model.init_scale: expected a number, got \"1\""}},
-        {R"("model": {"qk_norm": 1})", {"model.qk_norm: expected true or false, got 1"}},
-        {R"("model": {"norm": "batchnorm"})",
-         {"model.norm: expected rmsnorm | layernorm, got \"batchnorm\""}},
+        {R"("model": {"norms": {"gain": 1}})", {"model.norms.gain: expected true or false, got 1"}},
+        {R"("model": {"norms": {"type": "batchnorm"}})",
+         {"model.norms.type: expected rmsnorm | layernorm, got \"batchnorm\""}},
         {R"("memory": {"activation_checkpointing": true})",
          {"memory.activation_checkpointing: expected none | selective | full, got true"}},
         {R"("memory": {"checkpointed_blocks": 2})",
          {"memory.checkpointed_blocks: 2, but there is no such option any more: all blocks"}},
-        {R"("model": {"preset": "gpt3"})", {"model.preset: expected modern | gpt2 | none, got \"gpt3\""}},
-        {R"("model": {"preset": 2})", {"model.preset: expected modern | gpt2 | none, got 2"}},
+        {R"("model": {"preset": "gpt3"})", {"model.preset: expected gpt2 | modern | none, got \"gpt3\""}},
+        {R"("model": {"preset": 2})", {"model.preset: expected gpt2 | modern | none, got 2"}},
         {R"("model": [])", {"model: an object {…} is expected, not []"}},
         {R"("model": 3)", {"model: an object {…} is expected, not 3"}},
         {R"("data": {"train": 7})", {"data.train: expected a list of strings, got 7"}},
@@ -103,9 +106,10 @@ TEST(ConfigValuesTest, WrongTypes) {
 }
 
 TEST(ConfigValuesTest, Ranges) {
-    expect_parts(error_of(R"("model": {"num_layers": 0})"), {"model.num_layers: 0 is outside [1, 1000]"});
-    expect_parts(error_of(R"("model": {"num_layers": 1e30})"),
-                 {"model.num_layers: 1e+30 is outside [1, 1000]"});
+    expect_parts(error_of(R"("model": {"layers": {"count": 0}})"),
+                 {"model.layers.count: 0 is outside [1, 1000]"});
+    expect_parts(error_of(R"("model": {"layers": {"count": 1e30}})"),
+                 {"model.layers.count: 1e+30 is outside [1, 1000]"});
     expect_parts(error_of(R"("model": {"vocab_size": 65537})"),
                  {"model.vocab_size: 65537 is outside [2, 65536]"});
     expect_parts(error_of(R"("schedule": {"cooldown_fraction": 1.5})"),
@@ -116,7 +120,7 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of("", {"optimizers.clip_norm=4"}),
                  {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
     expect_parts(error_of(R"("model": {"preset": "llama"})"),
-                 {"model.preset: expected modern | gpt2 | none, got \"llama\""});
+                 {"model.preset: expected gpt2 | modern | none, got \"llama\""});
 }
 
 TEST(ConfigValuesTest, AcceptedForms) {
@@ -130,8 +134,7 @@ TEST(ConfigValuesTest, AcceptedForms) {
 }
 
 TEST(ConfigValuesTest, InvalidJson) {
-    expect_parts(error_of_text("{\"model\": {\n  \"num_layers\": }}"),
-                 {"test.json: not valid JSON", "line 2"});
+    expect_parts(error_of_text("{\"model\": {\n  \"layers\": }}"), {"test.json: not valid JSON", "line 2"});
     expect_parts(error_of_text(""), {"test.json: not valid JSON"});
     const std::string deep(100000, '['), end(100000, ']');
     expect_parts(error_of_text(R"({"model": )" + deep + end + "}"),
@@ -142,12 +145,12 @@ TEST(ConfigValuesTest, InvalidJson) {
 // ---- --set
 
 TEST(ConfigSettingsTest, JsonStringsAndIndices) {
-    const Config config = parse(
-        "", {"model.num_layers=7", "model.qk_norm=false", "data.train=data/*.bin", "data.val=[\"a\",\"b\"]",
-             "optimizers.groups.0.lr=0.1", "optimizers.groups.1.params=[\"embed*\",\"*\"]",
-             "record.track=laptop=fast", "eval={\"every\": 5}"});
-    EXPECT_EQ(config.model.num_layers, 7);
-    EXPECT_FALSE(config.model.qk_norm);
+    const Config config = parse("", {"model.layers.count=7", "model.norms.gain=true", "data.train=data/*.bin",
+                                     "data.val=[\"a\",\"b\"]", "optimizers.groups.0.lr=0.1",
+                                     "optimizers.groups.1.params=[\"embed*\",\"*\"]",
+                                     "record.track=laptop=fast", "eval={\"every\": 5}"});
+    EXPECT_EQ(config.model.parts.layers.count, 7);
+    EXPECT_TRUE(config.model.parts.norms.gain);
     EXPECT_EQ(config.data.train, std::vector<std::string>{"data/*.bin"});
     EXPECT_EQ(config.data.val, (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(config.optimizers.groups[0].lr, 0.1);
@@ -175,34 +178,74 @@ TEST(ConfigSettingsTest, Errors) {
     const std::string long_list =
         "[" + std::string(10000, ' ') + R"(1, "a)" + std::string(10000, 'a') + "\"]";
     EXPECT_LT(error_of("", {"data.train=" + long_list}).size(), 300u);
-    expect_parts(error_of("", {"model.num_layers=many"}),
-                 {"model.num_layers: expected a whole number, got \"many\""});
+    expect_parts(error_of("", {"model.layers.count=many"}),
+                 {"model.layers.count: expected a whole number, got \"many\""});
 }
 
 // ---- presets
 
 TEST(ConfigPresetTest, KeysBesideThePresetWinWhateverTheOrder) {
-    for (const char* model : {R"("model": {"preset": "gpt2", "norm": "rmsnorm", "logit_softcap": 30})",
-                              R"("model": {"logit_softcap": 30, "norm": "rmsnorm", "preset": "gpt2"})"}) {
-        const Config config = parse(model);
-        EXPECT_EQ(config.model.norm, NormKind::rmsnorm);
-        EXPECT_EQ(config.model.logit_softcap, 30);
-        EXPECT_EQ(config.model.position, PositionKind::learned);  // the rest is GPT-2's
-        EXPECT_TRUE(config.model.tied_head && config.model.biases && config.model.norm_parameters);
-        EXPECT_FALSE(config.model.qk_norm || config.model.norm_embedding ||
-                     config.model.zero_init_projections);
+    for (const char* model :
+         {R"("model": {"preset": "gpt2", "norms": {"type": "rmsnorm"}, "head": {"softcap": 30}})",
+          R"("model": {"head": {"softcap": 30}, "norms": {"type": "rmsnorm"}, "preset": "gpt2"})"}) {
+        const ModelParts parts = parse(model).model.parts;
+        EXPECT_EQ(parts.norms.type, NormKind::rmsnorm);
+        EXPECT_EQ(parts.head.softcap, 30);
+        // The rest is GPT-2's.
+        EXPECT_TRUE(parts.norms.gain && parts.norms.bias && parts.layers.each.attention->bias);
+        EXPECT_TRUE(parts.has_positions());
+        EXPECT_EQ(parts.head.tied_to, "embed");
     }
 }
 
 TEST(ConfigPresetTest, PresetBySetting) {
     for (const std::vector<std::string>& settings :
-         {std::vector<std::string>{"model.preset=gpt2", "model.biases=false"},
-          {"model.biases=false", "model.preset=gpt2"}}) {
-        const Config config = parse(R"("model": {"activation": "relu_squared"})", settings);
-        EXPECT_EQ(config.model.activation, Activation::relu_squared);
-        EXPECT_EQ(config.model.norm, NormKind::layernorm);
-        EXPECT_FALSE(config.model.biases);
+         {std::vector<std::string>{"model.preset=gpt2", "model.norms.bias=false"},
+          {"model.norms.bias=false", "model.preset=gpt2"}}) {
+        const ModelParts parts =
+            parse(R"("model": {"layers": {"each": {"mlp": {"activation": "relu_squared"}}}})", settings)
+                .model.parts;
+        EXPECT_EQ(parts.layers.each.mlp->activation, Activation::relu_squared);
+        EXPECT_EQ(parts.norms.type, NormKind::layernorm);
+        EXPECT_FALSE(parts.norms.bias);
     }
+}
+
+// A layer of `at` starts from `each`, with the preset's keys and the config's, in any order of the keys.
+TEST(ConfigPresetTest, LayersOfAtChangeEach) {
+    const std::string at = R"("at": {"1": {"attention": {"window": 8}}})";
+    const std::string each = R"("each": {"attention": {"heads": 2}, "mlp": {"ratio": 3}})";
+    for (const std::string& layers : {at + ", " + each, each + ", " + at}) {
+        const Config config =
+            parse(R"("model": {"layers": {"count": 2, )" + layers + R"(}, "preset": "gpt2"})");
+        const auto resolved = config.model.parts.layers.resolved();
+        for (const auto& layer : resolved) {
+            EXPECT_EQ(layer->attention->heads, 2);
+            EXPECT_TRUE(layer->attention->bias && layer->mlp->bias);
+            EXPECT_EQ(layer->mlp->ratio, 3);
+            EXPECT_EQ(layer->attention->init.value, 0.02);
+        }
+        EXPECT_EQ(resolved[0]->attention->window, "0");
+        EXPECT_EQ(resolved[1]->attention->window, "8");
+    }
+}
+
+TEST(ConfigPresetTest, ListsReplaceAndTablesOfNullGo) {
+    const ModelParts parts = parse(R"("model": {"preset": "gpt2", "tables": {"position": null},
+        "input": [{"type": "table", "table": "embed"}]})")
+                                 .model.parts;
+    ASSERT_EQ(parts.tables.size(), 1u);
+    EXPECT_EQ(parts.tables.front().first, "embed");
+    EXPECT_EQ(parts.input.size(), 1u);
+    expect_parts(error_of(R"("model": {"preset": "none"})"), {"model.input is empty"});
+}
+
+TEST(ConfigPresetTest, RemovedSwitchesNameTheirNewForm) {
+    EXPECT_EQ(error_of(R"("model": {"num_layers": 2})"),
+              "model.num_layers: there is no such key any more; instead: model.layers.count");
+    expect_parts(error_of("", {"model.window=[4, 8]"}),
+                 {"model.layers.each.attention.window", "model.windows"});
+    expect_parts(error_of("", {"model.ngram_tables=0"}), {"model.ngram_tables", "share a table"});
 }
 
 TEST(ConfigPresetTest, ModernIsTheDefault) {
@@ -215,7 +258,7 @@ TEST(ConfigPresetTest, ModernIsTheDefault) {
 
 TEST(ConfigRoundTripTest, ResolvedConfigReadsBackTheSame) {
     for (const char* members :
-         {"", R"("model": {"preset": "gpt2", "logit_softcap": 0.1}, "seed": 8999999999999999)",
+         {"", R"("model": {"preset": "gpt2", "head": {"softcap": 0.1}}, "seed": 8999999999999999)",
           R"("schedule": {"steps": 300, "cooldown_fraction": 0.3333333333333333},
                                    "data": {"train": ["a b", "c\"d"]}, "parallel": {"shard": 1}, "precision": "f32")"}) {
         const std::string resolved = config_to_json(parse(members));
@@ -230,22 +273,14 @@ TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
     EXPECT_EQ(config.threads, 3);
 }
 
-// Every key of the resolved config is in the help, which comes from the same declarations.
-TEST(ConfigRoundTripTest, HelpNamesTheOptions) {
-    const std::string help = describe_options();
-    for (const char* key : {"model.num_layers", "batch.tokens_per_step", "optimizers.groups[i].lr",
-                            "schedule.steps", "seed", "model.preset", "(modern|gpt2|none)"}) {
-        EXPECT_NE(help.find(key), std::string::npos) << key;
-    }
-}
-
 // ---- combinations
 
 TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
-    expect_parts(error_of(R"("model": {"model_dim": 100, "num_heads": 3})"),
-                 {"model.model_dim 100", "model.num_heads 3"});
-    expect_parts(error_of(R"("model": {"model_dim": 100, "num_heads": 20})"),
-                 {"even head size", "not 5", "model_dim 100", "num_heads 20"});
+    expect_parts(error_of("", {"model.model_dim=100", "model.layers.each.attention.heads=3"}),
+                 {"model.layers, layer 0: attention.heads 3 does not divide model.model_dim 100"});
+    const std::vector<std::string> odd = {"model.model_dim=100", "model.layers.each.attention.heads=20"};
+    expect_parts(error_of("", odd), {"attention.rotary needs an even head size, not 5"});
+    EXPECT_EQ(error_of(R"("model": {"preset": "gpt2"})", odd), "no error") << "without rotary angles";
     expect_parts(error_of(R"("batch": {"sequence_length": 100, "microbatch_tokens": 250})"),
                  {"batch.microbatch_tokens 250", "batch.sequence_length 100"});
     expect_parts(
@@ -253,19 +288,21 @@ TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
         {"batch.tokens_per_step 250", "batch.microbatch_tokens 100"});
 }
 
-// Sizes that are each allowed, and together beyond any machine and 64 bits.
+// Each size is in its range, but their product exceeds 64 bits.
 TEST(ConfigValidationTest, AbsurdSizes) {
     expect_parts(error_of(R"("batch": {"microbatch_tokens": 1e9})"),
                  {"batch.microbatch_tokens: 1000000000 is outside [1, 16777216]"});
     expect_parts(
         error_of(R"("batch": {"sequence_length": 1, "microbatch_tokens": 1, "tokens_per_step": 1e12})"),
         {"batch.tokens_per_step 1000000000000 is 1000000000000 microbatches", "at most 65536"});
-    expect_parts(error_of(R"("model": {"model_dim": 65536, "num_layers": 1000, "mlp_ratio": 64},
+    expect_parts(
+        error_of(R"("model": {"model_dim": 65536, "layers": {"count": 1000, "each": {"mlp": {"ratio": 64}}}},
                              "batch": {"tokens_per_step": 524288})"),
-                 {"a step would be about 1.8e+21 floating-point operations", "1000 layers x 65536"});
-    // GPT-3's size is not absurd.
+        {"a step would be about 1.8e+21 floating-point operations", "1000 layers x 65536"});
+    // GPT-3's size is accepted.
     EXPECT_EQ(
-        error_of(R"("model": {"model_dim": 12288, "num_layers": 96, "num_heads": 96, "vocab_size": 50257},
+        error_of(
+            R"("model": {"model_dim": 12288, "layers": {"count": 96, "each": {"attention": {"heads": 96}}}, "vocab_size": 50257},
                           "batch": {"sequence_length": 2048, "microbatch_tokens": 2048, "tokens_per_step": 3145728})"),
         "no error");
 }
@@ -285,22 +322,17 @@ TEST(ConfigValidationTest, Parallel) {
     expect_parts(error_of(R"("parallel": {"timeout_s": 0})"), {"parallel.timeout_s: 0 is outside"});
 }
 
-// The first records' resolved configs name an option that was replaced.
+// Resolved configs of the first records contain an option that was later replaced.
 TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
-    EXPECT_EQ(error_of(R"("model": {"ngram_tables": 0})"), "no error");
-    expect_parts(error_of(R"("model": {"ngram_tables": 2})"), {"model.ngram_tables: 2", "no such option"});
+    EXPECT_EQ(error_of(R"("memory": {"checkpointed_blocks": "all"})"), "no error");
     EXPECT_EQ(error_of(R"("parallel": {"tensor_chunks": 1, "context_exchange": "gather"})"), "no error");
     expect_parts(error_of(R"("parallel": {"context_exchange": "ring"})"),
                  {"parallel.context_exchange: \"ring\"", "keys are gathered"});
     expect_parts(error_of(R"("parallel": {"tensor_chunks": 4})"),
                  {"parallel.tensor_chunks: 4", "no step faster"});
-    expect_parts(error_of(R"("model": {"ngram_table": 0})"), {"model.ngram_table: unknown key"});
 }
 
 TEST(ConfigValidationTest, OtherCombinations) {
-    expect_parts(error_of(R"("model": {"num_layers": 2, "value_embeddings": 3})"),
-                 {"model.value_embeddings 3", "model.num_layers 2"});
-    expect_parts(error_of(R"("model": {"max_ngram": 1})"), {"model.max_ngram 1", "2 and more"});
     EXPECT_EQ(parse(R"("data": {"rows": "documents", "max_document_tokens": 512})").data.rows,
               RowKind::documents);
     expect_parts(error_of(R"("data": {"max_document_tokens": 7})"),
@@ -312,8 +344,6 @@ TEST(ConfigValidationTest, OtherCombinations) {
                  {"schedule.warmup_steps 11", "schedule.steps 10"});
     expect_parts(error_of_text("{}"), {"optimizers.groups is empty"});
     expect_parts(error_of("", {"optimizers.groups.1.params=[]"}), {"optimizers.groups[1].params is empty"});
-    EXPECT_EQ(error_of(R"("model": {"preset": "gpt2", "model_dim": 100, "num_heads": 20})"),
-              "no error");  // no rotary angles
 }
 
 }  // namespace config_test

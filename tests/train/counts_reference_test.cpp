@@ -1,4 +1,4 @@
-// References of a track: files that are refused, losses that verify computes again, rows of boards.
+// References of a track: invalid files, losses recomputed by verify, rows of the boards.
 #include "train/records/counts_reference.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ HardwareClass cores(int64_t count, const std::string& level) {
     return hardware;
 }
 
-// A repository with a track, its shards in data/toy, and a reference.
+// Repository with a track, shards in data/toy and a reference.
 class CountsReferenceTest : public ::testing::Test {
   protected:
     void SetUp() override {
@@ -77,7 +77,7 @@ class CountsReferenceTest : public ::testing::Test {
     }
 
     void write(const Json& json) { std::ofstream(reference_.path) << json.dump(2) << "\n"; }
-    // The error of a reference in which `pointer` has another value.
+    // Error message after replacing the value at `pointer`.
     std::string error_with(const std::string& pointer, const Json& value) {
         Json json = Json::parse(reference_to_json(reference_));
         json[Json::json_pointer(pointer)] = value;
@@ -205,7 +205,7 @@ TEST_F(CountsReferenceTest, BoardShowsTheReferenceOfItsHardwareOrTheNearest) {
         std::string::npos);
     EXPECT_NE(reference_note(cores(48, "avx512"), all, true).find("other hardware, 64 cores, amx_bf16"),
               std::string::npos);
-    // A board without a record has the note alone.
+    // A board without a record shows only the note.
     const std::string board = board_text(boards_of({}, track_)[0], TableStyle::text, all);
     EXPECT_NE(board.find("no record yet\ncounts (reference, "), std::string::npos) << board;
     EXPECT_TRUE(Json::parse(records_json({}, all))[1]["reference"].get<bool>());

@@ -1,12 +1,11 @@
-// Matrices of two blocks as ranks of the tensor axis share them: by rows in three stacks, by rows, by columns, and one that
-// all of them have.
+// Matrices of two blocks sharded over the tensor axis: by rows in three stacks, by rows, by columns, and replicated.
 #pragma once
 
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun::testing {
 
-// sizes: of the whole matrices, of which `part.size` parts are equal.
+// sizes of the whole matrices, each split into part.size equal slices
 struct CutSizes {
     int64_t width = 10, heads = 12, hidden = 24;
 };
@@ -28,7 +27,7 @@ inline ParameterTable cut_matrices(const TensorPart& part, const CutSizes& sizes
         declare(".mix", {{Dimension::width, sizes.width}, {Dimension::numbers, sizes.width / 2}}, 1);
         declare(".up", {cut(Dimension::hidden, sizes.hidden, 1), width}, 1);
         declare(".down", {width, cut(Dimension::hidden, sizes.hidden, 1)}, 1);
-        // Twice as tall as wide, but each half of its columns four times.
+        // Rows / columns is 2 for the whole matrix and 4 for one of two column slices.
         declare(".tall", {{Dimension::width, 2 * sizes.heads}, cut(Dimension::hidden, sizes.heads, 1)}, 1);
     }
     table.set_num_units(1);

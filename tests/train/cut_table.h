@@ -1,11 +1,11 @@
-// Parameters that ranks of a tensor axis cut in every way there is, with one left whole of each kind.
+// Parameters with every kind of tensor-axis cut, and a replicated one of each kind.
 #pragma once
 
 #include "train/parameters/parameter_table.h"
 
 namespace speedrun::testing {
 
-// What rank `index` of so many has of them; `parts` divides 6.
+// Slices owned by one rank. The number of parts divides 6.
 inline ParameterTable cut_table(const TensorPart& part) {
     using enum Dimension;
     using Kind = InitRule::Kind;
@@ -28,7 +28,7 @@ inline ParameterTable cut_table(const TensorPart& part) {
     table.declare("down.weight", {across, cut(hidden, 12)}, {Kind::normal, 2});
     table.declare("mix", {{.dimension = numbers, .size = 3}}, counted(3));
     table.declare("position.weight", {{.dimension = positions, .size = 4}, across}, {Kind::normal, 1});
-    // Where ranks have different tokens outside of matrices, gradients of what is not cut sum over those.
+    // Replicated parameters sum their gradients over the tensor ranks where these process different tokens.
     for (const Parameter& p : table.all())
         if (part.sequence && p.cut.all()) table.set_summed(p.id, {tokens, own_tokens});
     table.set_num_units(1);

@@ -1,4 +1,4 @@
-// Models that are transformers from their weights alone, and others.
+// Accepts transformers that predict from their weights alone, rejects others.
 #include "train/records/dense_rule.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/embedding.h"
@@ -40,27 +41,24 @@ TEST(DenseRuleTest, ShippedConfigsOfTheFirstRecordsMeetIt) {
 }
 
 TEST(DenseRuleTest, NamesTheKeyOfATableThatIsRefused) {
-    EXPECT_EQ(problem_of(R"({"num_layers": 1, "model_dim": 32, "num_heads": 2, "value_embeddings": 1})"), "");
-    EXPECT_EQ(problem_of(R"({"preset": "gpt2", "num_layers": 1, "model_dim": 32, "num_heads": 2})"), "");
-    EXPECT_TRUE(says(problem_of(R"({"num_layers": 1, "model_dim": 32, "num_heads": 2, "max_ngram": 3})"),
-                     "model.max_ngram: 3, a table of hashed n-grams"));
+    EXPECT_EQ(problem_of(R"({"model_dim": 32, "tables": {"values": {}},
+        "layers": {"count": 1, "each": {"attention": {"value_table": "values"}}}})"),
+              "");
+    EXPECT_EQ(problem_of(R"({"preset": "gpt2", "layers": {"count": 1}, "model_dim": 32})"), "");
     const std::string parts = R"("preset": "none", "model_dim": 32, "layers": {"count": 1},
         "input": [{"type": "table", "table": "embed"}, {"type": "table", "table": "more"}],
         "tables": {"embed": {}, "more": )";
     EXPECT_EQ(problem_of("{" + parts + R"({"rows": "positions"}}})"), "");
     EXPECT_TRUE(says(problem_of("{" + parts + R"({"rows": "ngrams", "num_rows": 512}}})"),
                      "model.tables.more.rows: 'ngrams'"));
-    EXPECT_TRUE(says(problem_of(R"({"num_layers": 1, "model_dim": 32, "num_heads": 2, "init_from": "hf"})"),
+    EXPECT_TRUE(says(problem_of(R"({"layers": {"count": 1}, "model_dim": 32, "init_from": "hf"})"),
                      "model.init_from: 'hf'"));
 }
 
-// Graphs as keys of the future could make them.
+// Graphs that future config keys could produce.
 class DenseGraphTest : public ::testing::Test {
   protected:
     DenseGraphTest() {
-        config_.num_layers = 1;
-        config_.model_dim = 32;
-        config_.num_heads = 2;
         model_ = build_model(config_, {.tokens = 64, .sequence_length = 64}, {.logit_rows = 64});
     }
     ParameterId table(int64_t rows) {
@@ -77,7 +75,8 @@ class DenseGraphTest : public ::testing::Test {
     }
     std::string problem() const { return dense_problem(model_, config_.padded_vocab_size()); }
 
-    ModelConfig config_;
+    ModelConfig config_ =
+        testing::model_of("modern", {.layers = 1, .width = 32, .heads = 2, .vocabulary = 257});
     ModelGraph model_;
 };
 

@@ -1,4 +1,4 @@
-// The text for Graphviz: whole for a tiny unit, and what must be in it for the units of a model.
+// Graphviz output: the full text for a tiny unit, and required parts for units of a model.
 #include "train/model/graph/dot_text.h"
 
 #include <gtest/gtest.h>
@@ -61,10 +61,8 @@ TEST(DotTextTest, WholeTextOfTheEmbeddings) {
 }
 
 TEST(DotTextTest, BlockOfAModel) {
-    ModelConfig config = model_of(Family::modern, {.layers = 3, .width = 16, .heads = 2, .vocabulary = 40});
-    config.mix_first_embedding = true;
-    config.value_embeddings = 1;
-    const Model m(config);
+    const Model m(
+        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 1})})));
     const NodeGraph& graph = m.model.graph;
     const std::string text = m.text(3);
     for (const auto& node : graph.nodes())
@@ -78,7 +76,7 @@ TEST(DotTextTest, BlockOfAModel) {
           ">columns 32-47 of attn.qkv<", ">over columns 0-15 of attn.qkv<", "linear 16 -&gt; 64",
           "a &lt;title&gt; &amp; &quot;more&quot;", "<b>batch.first_key</b> "})
         EXPECT_GT(count_of(text, part), 0u) << part << "\n" << text;
-    EXPECT_EQ(count_of(text, "blocks."), 0u);  // the unit's own prefix is left out
+    EXPECT_EQ(count_of(text, "blocks."), 0u);  // names omit the unit's own prefix
     EXPECT_EQ(count_of(m.text(0), "to block 0, block 1 and 1 more"), 1u);
     EXPECT_EQ(count_of(m.text(4), "read after the pass"), 1u);
     EXPECT_THROW(m.text(5), Error);
@@ -86,11 +84,13 @@ TEST(DotTextTest, BlockOfAModel) {
 }
 
 TEST(DotTextTest, MostTellingUnit) {
-    ModelConfig config = model_of(Family::modern, {.layers = 6, .width = 16, .heads = 2, .vocabulary = 40});
-    // Blocks 1 to 5 are units 2 to 6; block 0 lacks the sum.
-    EXPECT_EQ(most_telling_unit(Model(config).model.graph), 4);
-    config.value_embeddings = 2;
-    EXPECT_EQ(most_telling_unit(Model(config).model.graph), 5);  // of 5 and 6
+    const auto unit = [](int64_t values) {
+        return most_telling_unit(
+            Model(model_of("modern", {.layers = 6}, with_tables({.layers = 6, .values = values})))
+                .model.graph);
+    };
+    EXPECT_EQ(unit(0), 4);  // blocks 1 to 5 are units 2 to 6; block 0 lacks the sum
+    EXPECT_EQ(unit(2), 5);  // of 5 and 6
 }
 
 }  // namespace dot_text_test

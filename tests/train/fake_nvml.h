@@ -1,5 +1,5 @@
-// A stand-in for libnvidia-ml.so.1: a host with the GPUs 00000000:00:00.0 and 00000000:01:00.0, with reasons for reduced clocks that the
-// test sets.
+// Fake libnvidia-ml.so.1: a host with the GPUs 00000000:00:00.0 and 00000000:01:00.0. The test sets their clock
+// throttle reasons.
 #pragma once
 
 #include <array>
@@ -8,13 +8,13 @@
 namespace speedrun {
 
 struct FakeNvml {
-    std::array<std::atomic<unsigned long long>, 2> reasons = {};  // one entry for each GPU
+    std::array<std::atomic<unsigned long long>, 2> reasons = {};  // one bitmask per GPU
     std::atomic<int> reads = 0;
-    std::atomic<int> open = 0, inits = 0;  // nvmlInit_v2 without nvmlShutdown; all
-    std::atomic<int> fails = 0;            // code of each reading; 0: success
+    std::atomic<int> open = 0, inits = 0;  // nvmlInit_v2 calls without nvmlShutdown; all calls
+    std::atomic<int> fails = 0;            // return code of each reading; 0: success
 };
 
 }  // namespace speedrun
 
-// Found by dlsym.
+// Looked up by dlsym.
 extern "C" speedrun::FakeNvml* fake_nvml();

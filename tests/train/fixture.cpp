@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Lists whose keys are numbers.
+// Lists of an object with integer keys.
 std::map<int, Values> numbered(const Json& json) {
     std::map<int, Values> lists;
     for (const auto& [number, values] : json.items()) lists[std::stoi(number)] = values.get<Values>();
@@ -42,7 +42,7 @@ int64_t ModelFixture::valid_targets() const {
 ModelFixture load_model_fixture(const std::string& name) {
     const Json json = load_json_fixture(name);
     ModelFixture fixture;
-    // Written in a config's words; the rest of the config takes no part.
+    // Parsed with the config reader; sections other than `model` keep their defaults.
     const Json config = {{"model", json.at("model")},
                          {"optimizers", {{"groups", {{{"type", "adamw"}, {"params", {"*"}}}}}}}};
     fixture.model = parse_config(config.dump(), name + ".json", {}).model;

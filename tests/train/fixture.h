@@ -1,4 +1,4 @@
-// The committed answers of PyTorch: see fixtures/generate.py, which writes them.
+// Expected values from PyTorch, written by fixtures/generate.py.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using Values = std::vector<double>;
 struct ModelFixture {
     struct Entry {
         std::vector<int64_t> shape;
-        Values values, gradient;  // gradient: of the mean loss
+        Values values, gradient;  // gradient of the mean loss
     };
     ModelConfig model;
     int64_t sequence_length = 0;
@@ -28,21 +28,21 @@ struct ModelFixture {
     int64_t valid_targets() const;
 };
 
-// One parameter's way through an optimizer.
+// Values of one parameter over the steps of an optimizer.
 struct OptimizerFixture {
     struct Entry {
         Values start;
-        std::vector<Values> gradients;  // of each step
-        std::map<int, Values> after;    // value after so many steps
+        std::vector<Values> gradients;  // per step
+        std::map<int, Values> after;    // value after n steps
     };
     OptimizerGroupConfig group;
-    int64_t model_dim = 0, mlp_ratio = 0;  // of matrices: the model whose table holds the parameters
-    Values lr_factors;                     // of each step
+    int64_t model_dim = 0, mlp_ratio = 0;  // matrices only: shape of the model that declares them
+    Values lr_factors;                     // per step
     std::map<std::string, Entry> parameters;
 };
 
 ModelFixture load_model_fixture(const std::string& name);
-// The steps of the optimizer that configs call by this name. An elementwise one has one parameter, named "".
+// Steps of an optimizer, by its config name. Elementwise optimizers have one parameter, named "".
 OptimizerFixture load_optimizer_fixture(const std::string& name);
 nlohmann::json load_json_fixture(const std::string& name);
 std::string fixture_path(const std::string& file);

@@ -1,4 +1,4 @@
-// A copy of a record of the KJV track that a test changes and makes consistent again: hashes, statistics, README.
+// Copy of a KJV record that a test modifies and makes consistent again: hashes, statistics, README.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "data/durable_file.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "tests/data/test_files.h"
+#include "train/records/gzip.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/record_verify.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -23,7 +25,7 @@ using MetricsLine = nlohmann::ordered_json;
 
 struct Forgery {
     Record record;
-    std::map<std::string, std::vector<MetricsLine>> lines;  // by side and seed, as "candidate-seed1"
+    std::map<std::string, std::vector<MetricsLine>> lines;  // by side and seed, e.g. "candidate-seed1"
 
     RecordRun& run(const std::string& name) {
         for (RecordRun& run : record.runs) {
@@ -38,7 +40,7 @@ struct Forgery {
             for (MetricsLine& line : run_lines) change(line);
         }
     }
-    // Replaces a value of both sides' configs, or of one.
+    // Replaces a value in both sides' configs, or in one.
     void set(const std::string& pointer, const nlohmann::ordered_json& value, bool candidate = true,
              bool baseline = true) {
         const auto changed = [&](const std::string& config) {
@@ -51,7 +53,7 @@ struct Forgery {
     }
 };
 
-// As an attempt from now on writes it: each run with its wall clock and the state of a quiet machine.
+// Adds the fields of newer records: wall clock of each run and the state of an idle machine.
 inline void watch_runs(Forgery& f) {
     for (RecordRun& run : f.record.runs) {
         run.wall_s = (run.startup_ms + run.train_ms) * 1e-3 + 0.2;
@@ -99,20 +101,20 @@ class ForgedRecord {
     const Forgery& honest() const { return honest_; }
     std::string folder() const { return dir_.file("records/kjv/" + name_); }
 
-    // Problems of verify, a line each, after a change that leaves the record consistent.
+    // Output of verify, one problem per line, after a change that keeps the record consistent.
     std::string problems_after(const std::function<void(Forgery&)>& change, bool strict = false) const {
         namespace fs = std::filesystem;
         Forgery forged = honest_;
         change(forged);
         const Track track = read_track(dir_.file("records/kjv"));
-        for (const auto& entry : fs::directory_iterator(folder()))  // metrics of the forgery before
+        for (const auto& entry : fs::directory_iterator(folder()))  // metrics of the previous forgery
             if (entry.path().extension() == ".gz") fs::remove(entry.path());
         for (RecordRun& run : forged.record.runs) {
             std::string text;
             for (const MetricsLine& line : forged.lines.at(run.file.substr(0, run.file.find('.'))))
                 text += line.dump() + "\n";
             const std::string bytes = gzip(text);
-            write_text_file(folder() + "/" + run.file, bytes);
+            write_file(folder() + "/" + run.file, bytes);
             Sha256 hash;
             hash.update(bytes.data(), bytes.size());
             run.sha256 = hash.hex();
@@ -127,11 +129,11 @@ class ForgedRecord {
         }
         try {
             count_parameters(forged.record, track, "forged");
-        } catch (const Error&) {  // verify reports the config's error
+        } catch (const Error&) {  // verify reports the config error
         }
         evaluate(forged.record, track);
-        write_text_file(folder() + "/record.json", record_to_json(forged.record));
-        write_text_file(folder() + "/README.md", record_readme(forged.record));
+        write_file(folder() + "/record.json", record_to_json(forged.record));
+        write_file(folder() + "/README.md", record_readme(forged.record));
         std::string text;
         for (const std::string& problem : verify_record(folder(), strict).problems) text += problem + "\n";
         return text;

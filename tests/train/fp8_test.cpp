@@ -1,5 +1,4 @@
-// 8-bit products in a model, held to a float64 computation of it that is written from their definition: which operands are
-// rounded, by which scales, in which direction.
+// A model with FP8 matmuls against its float64 definition: quantised operands, scales, and dtype per direction.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +22,7 @@ using reference::transposed;
 constexpr int64_t kTokens = 48, kWidth = 32, kHidden = 64, kVocabulary = 60, kPadded = 64;
 constexpr float kGradientScale = 1.0f / 40;
 
-// up by amax, down by constants, head by the recipe's scales; or none of them.
+// FP8 of MLP up with amax scales, MLP down with constants, head with the recipe's scales; or no FP8.
 ModelConfig model_of(bool with_fp8) {
     const std::string mlp =
         with_fp8
@@ -85,7 +84,7 @@ Expected expected_of(const std::map<std::string, Matrix>& w, const HostBatch& ba
         rounded_by(reference::cross_entropy_dlogits(logits, batch.targets, kVocabulary, {}, kGradientScale),
                    kGradientScale / 448, DType::e5m2);
     result.gradients["head.weight"] = matmul(transposed(dlogits), x8);
-    // From here on nothing is rounded.
+    // Gradients below the head are not quantised.
     const Matrix dout = reference::norm_backward(matmul(dlogits, head8), out, {}, NormKind::rmsnorm).ds;
     result.gradients["blocks.0.mlp.down.weight"] = matmul(transposed(dout), active);
     const Matrix dhidden =
@@ -115,10 +114,11 @@ std::map<std::string, Matrix> parameters_of(ModelHarness& h) {
     return all;
 }
 
-// No rounding to 8 bits lies near enough to a tie for f32's own rounding to turn it, so that tolerances are those of f32 sums.
+// No value is close enough to an FP8 rounding tie for f32 errors to change its rounding. The tolerances are for
+// f32 sums.
 TEST(Fp8ModelTest, LossAndGradientsAreThoseOfRoundedOperands) {
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
-    // Rows of logits at once: all, and a third of them.
+    // Rows of logits per chunk: all, or a third.
     for (const int64_t logits_at_once : {int64_t{0}, 16 * kPadded}) {
         MemoryConfig memory;
         memory.logits_at_once = logits_at_once;
@@ -139,7 +139,7 @@ TEST(Fp8ModelTest, ValidationDoesNotRound) {
     EXPECT_NE(with.backward(batch, 1), without.backward(batch, 1));
 }
 
-// Backward repeats forward with the same rounding.
+// Recomputation in backward quantises the same operands in the same way.
 TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
     MemoryConfig memory;
     memory.activation_checkpointing = Checkpointing::full;
@@ -152,7 +152,8 @@ TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
         EXPECT_EQ(plain.gradient(p), checkpointed.gradient(p)) << p.name;
 }
 
-// Loss and gradients by a program with these fusions; how many of its steps are the activation with what multiplies it?
+// Loss and gradients of a program with these fusions. fused: number of steps that fuse the activation with
+// the matmul after it.
 struct Outcome {
     std::vector<float> numbers;
     int fused = 0;

@@ -1,4 +1,4 @@
-// Which sums of the residual stream and norms behind them are one operation; that it changes no bit, program_test shows.
+// Fusion of residual sums with the norms after them. program_test shows that fusion does not change any bit.
 #include "train/model/nodes/fusions.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ struct Joined {
             .model;
     }
 
-    // The sums that a pass runs as one operation with their norms, with the unit that the pass has entered last, and that of the norm.
+    // Sums fused with their norm, each with the unit entered last and the unit of the norm.
     Names fused(const std::vector<Step>& steps) const {
         Names found;
         int entered = -1;
@@ -60,8 +60,8 @@ struct Joined {
     Program program;
 };
 
-// The norm that a block begins with is run with the sum at the end of the one before, both ways; behind block 0 a network
-// stands between. The smear has the row of the token before, and is fused in forward alone.
+// The first norm of a block is fused with the sum at the end of the block before, in forward and backward. After
+// block 0 a network separates the two. The smear reads the previous token's row and is fused in forward only.
 TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
     const Joined joined(false);
     const Names forward = joined.fused(joined.program.forward);
@@ -73,7 +73,7 @@ TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
     EXPECT_EQ(backward, Names(forward.begin() + 1, forward.end()));
 }
 
-// A gain is a parameter of the block that it stands in, which has to be entered first.
+// A norm's gain is a parameter of its own block, which must be entered before the gain is read.
 TEST(FusionsTest, ANormWithAGainStaysInItsUnit) {
     const Joined joined(true);
     EXPECT_EQ(joined.fused(joined.program.forward),

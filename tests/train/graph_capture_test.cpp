@@ -1,4 +1,4 @@
-// Recordings of one stream among others: what they do at each launch, and where they are cut.
+// Capture of one stream with work on other streams: effects of each launch, and the points where a graph is split.
 // Covers: kernels/device/graph.cpp
 #include "kernels/runtime/graph_capture.h"
 
@@ -12,13 +12,13 @@ namespace graph_capture_test {
 class GraphCaptureTest : public ::testing::Test {
   protected:
     GraphCaptureTest() { device_.allow_graphs(true); }
-    static constexpr char kAwait = '-';  // the wait of compute for the other stream
+    static constexpr char kAwait = '-';  // compute waits for the other stream
 
-    // Enqueues on a stream: the next letter of what has happened.
+    // Enqueues a task that appends this letter to happened_.
     void enqueue(Stream& stream, char letter) {
         static_cast<CpuStream&>(stream).submit("letter", [this, letter] { happened_ += letter; });
     }
-    // On the other stream, between two events: compute goes on when it is done.
+    // Enqueues work on the other stream after the event `reached_`; `done_` is recorded after it.
     void other_work(char letter) {
         compute_->record(*reached_);
         if (!capture_.record(letter)) run(letter);
@@ -64,7 +64,7 @@ TEST_F(GraphCaptureTest, CapturesInsteadOfDoing) {
     EXPECT_EQ(launch(*captured), "ab");
 }
 
-// A graph waits for records that were enqueued before its launch: what waits for others begins a new one.
+// A graph can only wait for events recorded before its launch, so a wait for another stream starts a new graph.
 TEST_F(GraphCaptureTest, IsCutWhereComputeWaitsForOthers) {
     const auto captured = capture_.capture([&] {
         enqueue(*compute_, 'a');

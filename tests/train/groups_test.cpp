@@ -1,4 +1,4 @@
-// Which group takes which parameter.
+// Assignment of parameters to optimizer groups.
 #include "train/optim/groups.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
         assignment_error(tiny_model(), {optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_NE(message.find("no group takes embed.weight, head.weight"), std::string::npos) << message;
     EXPECT_EQ(message.find("blocks."), std::string::npos) << message;
-    // Patterns cover whole names.
+    // A pattern must match the whole name.
     EXPECT_NE(assignment_error(tiny_model(), {optimizer_group(OptimizerKind::adamw, {"blocks"})})
                   .find("blocks.0.attn.qkv.weight"),
               std::string::npos);
@@ -59,29 +59,28 @@ TEST(AssignGroupsTest, VectorsHaveMastersOfF32) {
     OptimizerGroupConfig group = optimizer_group(OptimizerKind::adamw, {"*"});
     group.adamw.weights_dtype = DType::bf16;
     EXPECT_EQ(assignment_error(tiny_model(), {group}), "no error") << "it has matrices alone";
-    const std::string message = assignment_error(tiny_model(Family::gpt2), {group});
+    const std::string message = assignment_error(tiny_model("gpt2"), {group});
     EXPECT_NE(message.find("optimizers.groups[0]: weights_dtype is bf16, but its params match the vector "),
               std::string::npos)
         << message;
-    EXPECT_EQ(assignment_error(tiny_model(Family::gpt2),
+    EXPECT_EQ(assignment_error(tiny_model("gpt2"),
                                {optimizer_group(OptimizerKind::adamw, {"*norm*", "*.bias"}), group}),
               "no error");
 }
 
 TEST(AssignGroupsTest, MuonTakesNoVectors) {
     const std::string message = assignment_error(
-        tiny_model(Family::gpt2),
+        tiny_model("gpt2"),
         {optimizer_group(OptimizerKind::muon, {"blocks.*"}), optimizer_group(OptimizerKind::adamw, {"*"})});
     EXPECT_NE(message.find("optimizers.groups[0]"), std::string::npos) << message;
     EXPECT_NE(message.find("blocks.0.attn_norm.gain"), std::string::npos) << message;
 }
 
-// Heads are those of q and k, which are in one parameter of three matrices.
+// heads_per_matrix applies to q and k, stored with v in one parameter of three matrices.
 TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
     OptimizerGroupConfig matrices = optimizer_group(OptimizerKind::muon, {"blocks.*.weight"});
     const OptimizerGroupConfig rest = optimizer_group(OptimizerKind::adamw, {"*"});
-    const ModelConfig model =
-        model_of(Family::modern, {.layers = 1, .width = 48, .heads = 6, .vocabulary = 50});
+    const ModelConfig model = model_of("modern", {.layers = 1, .width = 48, .heads = 6, .vocabulary = 50});
     for (const int64_t heads : {0, 1, 2, 3, 6}) {
         matrices.muon.heads_per_matrix = heads;
         EXPECT_EQ(assignment_error(model, {matrices, rest}), "no error") << heads;

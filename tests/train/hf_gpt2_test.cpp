@@ -1,6 +1,5 @@
-// Exchange with the transformers library: a GPT-2 that it saved (fixtures/hf_gpt2, by
-// fixtures/generate_hf.py) computes and trains here as there, comes back bit for bit, and what does not fit
-// is named.
+// Exchange with the transformers library. A GPT-2 saved by it (fixtures/hf_gpt2, fixtures/generate_hf.py) gives the
+// same losses and training steps here. Export is bitwise equal to the import. Mismatches are named.
 // Covers: train/hf/*.cpp
 #include "train/hf/hf_gpt2.h"
 
@@ -30,7 +29,7 @@ using Json = nlohmann::json;
 
 const std::string kFolder = std::string(SPEEDRUN_TRAIN_FIXTURES) + "/hf_gpt2";
 
-// The fixture's batches, or of several ranks each its rows.
+// Batches of the fixture. Each of several ranks receives its rows.
 class Batches final : public BatchSource {
   public:
     explicit Batches(const Json& expected, size_t rank = 0, size_t num_ranks = 1)
@@ -74,7 +73,8 @@ class HfGpt2Test : public ::testing::Test {
                                    R"(, "beta2": )" + number("beta2") + R"(, "epsilon": )" +
                                    number("epsilon");
         return parse_config(
-            R"({"model": {"preset": "gpt2", "num_layers": 2, "model_dim": 16, "num_heads": 2, "vocab_size": 67},
+            R"({"model": {"preset": "gpt2", "model_dim": 16, "vocab_size": 67,
+                          "layers": {"count": 2, "each": {"attention": {"heads": 2}}}},
                 "batch": {"sequence_length": 16, "microbatch_tokens": 32, "tokens_per_step": 32},
                 "data": {"document_mask": false}, "schedule": {"steps": 10, "decay": "constant"},
                 "optimizers": {"groups": [{"params": ["*.weight"], "weight_decay": )" +
@@ -86,7 +86,7 @@ class HfGpt2Test : public ::testing::Test {
     std::vector<std::vector<float>> weights(const std::string& folder = kFolder) const {
         return read_hf_weights(folder, table(), config().model);
     }
-    // A copy of the fixture whose tensors and config went through `change`.
+    // Copy of the fixture with tensors and config modified by `change`.
     std::string changed(const std::function<void(std::vector<NamedTensor>&, Json&)>& change) const {
         std::vector<NamedTensor> tensors = read_safetensors(kFolder + "/model.safetensors");
         Json json = Json::parse(read_text(kFolder + "/config.json"));
@@ -116,7 +116,7 @@ class HfGpt2Test : public ::testing::Test {
             const HfName name = hf_name(p);
             if (!expected_["after"].contains(name.name)) continue;
             const Json& values = expected_["after"][name.name];
-            const size_t rows = name.transposed ? static_cast<size_t>(p.shape[1]) : 1;  // there
+            const size_t rows = name.transposed ? static_cast<size_t>(p.shape[1]) : 1;  // in the HF shape
             const size_t cols = values.size() / rows;
             for (size_t i = 0; i < values.size(); ++i) {
                 const double here = actual[i % cols * rows + i / cols];
@@ -136,10 +136,10 @@ NamedTensor& tensor_of(std::vector<NamedTensor>& tensors, const std::string& nam
     throw std::out_of_range(name);
 }
 
-// Expectations are float64 from the same float32 weights. A logit is a sum of some hundred products of size 1
-// behind two layers, each rounding errs by 6e-8: 1e-5 is ten times what adds up. A step of AdamW divides by
-// the root of the gradient's square, so that its relative error, about 1e-5, is that of the step, at most lr;
-// ten of them are 3e-7, and 2e-6 leaves room for elements whose gradient nearly cancels.
+// Expected values: float64 computation from the same float32 weights. A logit is a sum of some hundred products of
+// size 1 after two layers. Each rounding errs by 6e-8, so 1e-5 is ten times the accumulated error. AdamW divides by
+// the root of the squared gradient, so the relative error of a step is the gradient's, about 1e-5. Ten steps of at
+// most lr give 3e-7; 2e-6 leaves room for elements whose gradient nearly cancels.
 TEST_F(HfGpt2Test, TenStepsOfAdamwAgreeWithPyTorch) {
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     StepRunner runner(config(), runtime);
@@ -147,7 +147,7 @@ TEST_F(HfGpt2Test, TenStepsOfAdamwAgreeWithPyTorch) {
     expect_ten_steps(runner, batches);
 }
 
-// The weights reach two ranks that share them as well; sums over ranks are rounded once more.
+// Two ranks import shards of the same weights. Sums over ranks add one rounding.
 TEST_F(HfGpt2Test, SoDoTwoRanks) {
     const Config c = config({"parallel.strategy=zero1", "batch.microbatch_tokens=16"});
     run_ranks(2, [&](World& world) {
@@ -180,7 +180,7 @@ TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
     }
 }
 
-// What the library saved, read and written again, is the same in name, shape and every bit.
+// Names, shapes and bits are unchanged by import and export.
 TEST_F(HfGpt2Test, ComesBackBitForBit) {
     const auto values = weights();
     const ReadMaster read = [&](const Parameter& p, float* host) {
@@ -222,7 +222,7 @@ TEST_F(HfGpt2Test, ComesBackBitForBit) {
 
 TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
     const auto values = weights();
-    // Without the prefix, with causal masks, and with the tied head stored twice.
+    // Variants: names without prefix, causal masks stored, tied head stored twice.
     const std::string bare = changed([](std::vector<NamedTensor>& tensors, Json& json) {
         NamedTensor head = tensor_of(tensors, "transformer.wte.weight");
         for (NamedTensor& tensor : tensors)
@@ -235,7 +235,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
     });
     EXPECT_EQ(weights(bare), values);
     expect_hf_fits(bare, config().model, 16);
-    // A shorter sequence takes the first positions.
+    // A shorter sequence uses the first positions.
     const ParameterTable shorter = parameters_of(config().model, 5);
     const auto cut = read_hf_weights(kFolder, shorter, config().model);
     const auto position = static_cast<size_t>(shorter.find("position.weight").id);
@@ -248,7 +248,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
         tensors.push_back(head);
         json["tie_word_embeddings"] = false;
     });
-    const Config c = config({"model.tied_head=false"});
+    const Config c = config({"model.head.tied_to="});
     expect_hf_fits(untied, c.model, 16);
     const ParameterTable table = parameters_of(c.model, 16);
     EXPECT_EQ(
@@ -289,11 +289,14 @@ TEST_F(HfGpt2Test, ConfigsThatAreNoGpt2OfOurs) {
     expect_error(ExitCode::data, {"absent/config.json: cannot be read"},
                  [&] { read_hf_config(dir_.file("absent")); });
     expect_error(ExitCode::usage,
-                 {"model.num_layers is 3, expected 2; batch.sequence_length is 32, expected at most 16"},
-                 [&] { expect_hf_fits(kFolder, config({"model.num_layers=3"}).model, 32); });
-    expect_error(ExitCode::usage, {"model.qk_norm is true, expected false", "model.window is 4, expected 0"},
+                 {"model.layers.count is 3, expected 2; batch.sequence_length is 32, expected at most 16"},
+                 [&] { expect_hf_fits(kFolder, config({"model.layers.count=3"}).model, 32); });
+    expect_error(ExitCode::usage,
+                 {"model.layers.each.attention.qk_norm is true, expected false",
+                  R"(model.layers.each.attention.window is "4", expected "0")"},
                  [&] {
-                     const Config c = config({"model.qk_norm=true", "model.window=4"});
+                     const Config c = config({"model.layers.each.attention.qk_norm=true",
+                                              "model.layers.each.attention.window=4"});
                      write_hf_gpt2(dir_.file("x"), c.model, table(), {}, {});
                  });
 }
@@ -333,7 +336,7 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
             std::memcpy(tensor_of(tensors, fc).bytes.data() + 12, &bad, sizeof bad);
         });
     }
-    // A map of names would drop one tensor silently.
+    // A map by name would silently drop one tensor.
     expect({"two tensors are transformer.wte.weight: with and without the prefix"}, [&](auto& tensors) {
         NamedTensor wte = tensor_of(tensors, "transformer.wte.weight");
         wte.name = "wte.weight";

@@ -1,4 +1,4 @@
-// Intervals of time, and exposed communication by hand.
+// Time intervals, and exposed communication compared with values computed by hand.
 #include "train/trace/intervals.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(IntervalsTest, UniteAndIntersectAndSubtract) {
     EXPECT_EQ(pairs(without(a, {})), pairs(a));
 }
 
-// Compute is idle from 10 to 20. A reduction ends at 12. The optimizer works from 12 to 15, with an exchange of its own
+// Compute is idle from 10 to 20. A reduction ends at 12. The optimizer runs from 12 to 15, including its own exchange
 // from 13 to 14. A gather runs from 13.5 to 17.
 TEST(IntervalsTest, ExposedExcludesWorkOfTheOptimizer) {
     const StreamTimes times{.idle = {{10, 20}},

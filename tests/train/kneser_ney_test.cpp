@@ -1,4 +1,5 @@
-// Counts against the formula of kneser_ney.h written down plainly: maps of n-grams, sums over the whole vocabulary.
+// Kneser-Ney counts against a direct implementation of the formula in kneser_ney.h: maps of n-grams, sums over the
+// vocabulary.
 #include "train/records/kneser_ney.h"
 
 #include <gtest/gtest.h>
@@ -87,9 +88,9 @@ class Plain {
     std::map<std::pair<size_t, int>, double> discounts_;
 };
 
-constexpr int kVocabulary = 7;  // 6 never occurs
+constexpr int kVocabulary = 7;  // token 6 never occurs
 
-// Two texts: some contexts determine the next token, others do not.
+// Two texts. Some contexts determine the next token, others do not.
 std::vector<Tokens> texts() {
     std::vector<Tokens> result;
     uint32_t state = 12345;
@@ -110,14 +111,14 @@ std::vector<std::span<const uint16_t>> spans(const std::vector<Tokens>& all) {
     return {all.begin(), all.end()};
 }
 
-// Contexts of the texts and ones that never occur, of 0 to 8 tokens.
+// Contexts of 0 to 8 tokens, from the texts and unseen ones.
 std::vector<Tokens> contexts() {
     const Tokens text = texts()[0], other = texts()[1];
     std::vector<Tokens> result = {{}, {6}, {6, 1, 3}, {0, 6, 2}, {5, 5, 5, 5, 5, 5, 5}};
     for (long length = 1; length <= 8; ++length) {
         result.emplace_back(text.begin() + 3 * length, text.begin() + 4 * length);
         result.emplace_back(text.begin(), text.begin() + length);
-        result.emplace_back(other.end() - length, other.end());  // nothing follows the longest
+        result.emplace_back(other.end() - length, other.end());  // the longest one ends the text
         result.emplace_back(text.rbegin() + length, text.rbegin() + 2 * length);
     }
     return result;
@@ -162,7 +163,8 @@ TEST(KneserNeyTest, RowSeesNothingBeforeItsStart) {
     EXPECT_EQ(counts.loss_sum({}), 0);
 }
 
-// "0 1" is followed by 2 at the start of the text alone, where no token is before it. So nothing was counted for it, but its n-gram is there.
+// Context "0 1" is followed by a token (2) only at the start of the text, where no token precedes it. Its continuation
+// counts are therefore 0, although the n-gram "0 1 2" occurs.
 TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
     const Tokens text = {0, 1, 2, 3, 4, 3, 2, 5, 0, 1},
                  row = {4, 3, 2, 5, 0, 1, 2, 3, 4, 3, 2, 5, 0, 1, 2, 3};
@@ -177,7 +179,7 @@ TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
     }
 }
 
-// measure_counts scores the rows that the engine validates.
+// measure_counts scores the same rows as the engine's validation.
 TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
     const std::vector<Tokens> all = texts();
     const TempDir folder;
@@ -241,7 +243,7 @@ TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {
     EXPECT_EQ(error_of(ExitCode::data, make({}, 2, 3)), "no tokens to count");
 }
 
-// The figure that README and boards show.
+// Figure shown in README.md and on the boards.
 TEST(KneserNeyTest, ReachesItsLossOnKjv) {
     const std::string root = SPEEDRUN_SOURCE_ROOT;
     const Track track = read_track(root + "/records/kjv");

@@ -1,4 +1,4 @@
-// The layers as plan prints them, from the graph: what a node says of itself, and which units are one row.
+// Layer table that `plan` prints: text of each node, and merging of equal units into one row.
 #include "train/model/graph/layer_table.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::vector<std::string> rows_of(const ModelConfig& config, bool documents = tru
 }
 
 TEST(LayerTableTest, Gpt2) {
-    ModelConfig config = model_of(Family::gpt2, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
+    ModelConfig config = model_of("gpt2", {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
     const std::string attention_and_mlp =
         " layernorm, gain, bias; linear 16 -> 48, bias; attention 2 x 8, within documents;"
         " linear 16 -> 16, bias; add; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
@@ -37,15 +37,11 @@ TEST(LayerTableTest, Gpt2) {
                                }));
 }
 
-TEST(LayerTableTest, ModernWithEverySwitch) {
-    ModelConfig config = model_of(Family::modern, {.layers = 4, .width = 16, .heads = 2, .vocabulary = 64});
-    config.mix_first_embedding = true;
-    config.value_embeddings = 2;
-    config.window = 4;
-    config.attention_scale = 0.12;
-    config.max_ngram = 3;
-    config.ngram_rows = 50;
-    config.logit_softcap = 15;
+TEST(LayerTableTest, ModernWithMoreTables) {
+    const ModelConfig config = model_of(
+        "modern", {.layers = 4, .width = 16, .heads = 2, .vocabulary = 64},
+        together({with_tables({.layers = 4, .values = 2, .max_ngram = 3, .ngram_rows = 50}),
+                  {kMix, "model.layers.each.attention.window=4", "model.layers.each.attention.scale=0.12"}}));
     const std::string attention =
         " attention 2 x 8, window 4, scale 0.12; linear 16 -> 16; add; rmsnorm; linear 16 -> 64;"
         " relu_squared; linear 64 -> 16;";
@@ -82,7 +78,7 @@ TEST(LayerTableTest, SoftcapsAreTheFunctionsThatWereAskedFor) {
     EXPECT_EQ(shown(23, SoftcapFunction::sigmoid, 5, 7.5), "softcap 23 x sigmoid((z + 5)/7.5)");
 }
 
-// Units with equal numbers of nodes, one of them of another width: another row.
+// Units with the same nodes but another width get their own row.
 TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
     NodeGraph graph;
     const Extent tokens{Dimension::tokens, 2};
@@ -102,15 +98,14 @@ TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
 }
 
 TEST(LayerTableTest, HalvesOfQkNormRotary) {
-    ModelConfig config = tiny_model();
-    config.qk_norm = false;
-    EXPECT_NE(rows_of(config)[1].find("; rotary 2 x 8;"), std::string::npos) << rows_of(config)[1];
-    config.qk_norm = true;
-    config.position = PositionKind::learned;
-    EXPECT_NE(rows_of(config)[1].find("; QK-norm 2 x 8;"), std::string::npos) << rows_of(config)[1];
+    const auto row = [](const char* setting) {
+        return rows_of(tiny_model("modern", {std::string("model.layers.each.attention.") + setting}))[1];
+    };
+    EXPECT_NE(row("qk_norm=false").find("; rotary 2 x 8;"), std::string::npos) << row("qk_norm=false");
+    EXPECT_NE(row("rotary=null").find("; QK-norm 2 x 8;"), std::string::npos) << row("rotary=null");
 }
 
-// Names that are no counts are not folded into one.
+// Names without a number are not merged.
 TEST(LayerTableTest, NamesOfUnits) {
     NodeGraph graph;
     graph.name_unit("encoder");
@@ -118,7 +113,7 @@ TEST(LayerTableTest, NamesOfUnits) {
     graph.name_unit("decoder");
     graph.begin_unit();
     const std::vector<Layer> layers = layer_table(graph);
-    ASSERT_EQ(layers.size(), 1u);  // all are empty
+    ASSERT_EQ(layers.size(), 1u);  // all units are empty
     EXPECT_EQ(layers[0].name, "encoder to unit 2");
     EXPECT_EQ(layers[0].last_unit, 2);
 }

@@ -1,4 +1,4 @@
-// Which stages need which buckets, and the memory that buckets share by it.
+// Stages at which each bucket is needed, and the memory shared between buckets.
 // Covers: train/sharding/first_fit.cpp
 #include "train/sharding/lifetimes.h"
 
@@ -13,7 +13,7 @@
 namespace speedrun::testing {
 namespace lifetimes_test {
 
-ModelConfig odd_model(Family preset, int64_t layers) {
+ModelConfig odd_model(const char* preset, int64_t layers) {
     return model_of(preset, {.layers = layers, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
@@ -27,7 +27,7 @@ const Bucket& bucket_of(const BucketLayout& layout, const ParameterTable& table,
     return layout.bucket_of(table.find(name));
 }
 
-std::vector<std::pair<int, int>> reads(Family preset, const char* name, Reshard reshard) {
+std::vector<std::pair<int, int>> reads(const char* preset, const char* name, Reshard reshard) {
     const ParameterTable table = parameters_of(odd_model(preset, 2), 16);  // units 0 to 3, stages 0 to 7
     const BucketLayout layout(table, cut_in(2));
     std::vector<std::pair<int, int>> pairs;
@@ -39,20 +39,19 @@ std::vector<std::pair<int, int>> reads(Family preset, const char* name, Reshard 
 using Pairs = std::vector<std::pair<int, int>>;
 
 TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
-    EXPECT_EQ(reads(Family::modern, "blocks.1.mlp.up.weight", Reshard::yes), Pairs({{2, 2}, {5, 5}}));
-    EXPECT_EQ(reads(Family::modern, "blocks.1.mlp.up.weight", Reshard::except_last), Pairs({{2, 2}, {5, 5}}));
-    EXPECT_EQ(reads(Family::modern, "blocks.1.mlp.up.weight", Reshard::no), Pairs({{2, 7}}));
-    EXPECT_EQ(reads(Family::modern, "head.weight", Reshard::yes), Pairs({{3, 3}, {4, 4}}));
-    EXPECT_EQ(reads(Family::modern, "head.weight", Reshard::except_last), Pairs({{3, 4}}));
-    EXPECT_EQ(reads(Family::modern, "embed.weight", Reshard::yes), Pairs({{0, 0}}))
-        << "backward reads no table";
-    EXPECT_EQ(reads(Family::gpt2, "embed.weight", Reshard::yes), Pairs({{0, 3}, {4, 4}})) << "it is the head";
-    EXPECT_EQ(reads(Family::gpt2, "embed.weight", Reshard::except_last), Pairs({{0, 4}}));
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::yes), Pairs({{2, 2}, {5, 5}}));
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::except_last), Pairs({{2, 2}, {5, 5}}));
+    EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::no), Pairs({{2, 7}}));
+    EXPECT_EQ(reads("modern", "head.weight", Reshard::yes), Pairs({{3, 3}, {4, 4}}));
+    EXPECT_EQ(reads("modern", "head.weight", Reshard::except_last), Pairs({{3, 4}}));
+    EXPECT_EQ(reads("modern", "embed.weight", Reshard::yes), Pairs({{0, 0}})) << "backward reads no table";
+    EXPECT_EQ(reads("gpt2", "embed.weight", Reshard::yes), Pairs({{0, 3}, {4, 4}})) << "it is the head";
+    EXPECT_EQ(reads("gpt2", "embed.weight", Reshard::except_last), Pairs({{0, 4}}));
 }
 
-// Units 1 and 3 of 5 read it, 3 in backward too.
+// Units 1 and 3 of 5 read the table; only unit 3 reads it in backward.
 TEST(LifetimeTest, WhatSeveralUnitsReadStaysFromTheFirstToTheLast) {
-    ParameterTable table = parameters_of(odd_model(Family::modern, 3), 16);
+    ParameterTable table = parameters_of(odd_model("modern", 3), 16);
     const int id = table.find("embed.weight").id;
     table.set_uses(id, {{.unit = 1}, {.unit = 3, .in_backward = true}});
     const BucketLayout layout(table, cut_in(2));
@@ -69,20 +68,20 @@ TEST(LifetimeTest, WhatSeveralUnitsReadStaysFromTheFirstToTheLast) {
 }
 
 TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
-    const auto of = [](Family preset, const char* name) {
+    const auto of = [](const char* preset, const char* name) {
         const ParameterTable table = parameters_of(odd_model(preset, 2), 16);
         const BucketLayout layout(table, cut_in(2));
         const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), Stages(table.num_units()));
         return std::pair(lifetime.first, lifetime.last);
     };
-    EXPECT_EQ(of(Family::modern, "blocks.1.mlp.up.weight"), std::pair(5, 5));
-    EXPECT_EQ(of(Family::modern, "embed.weight"), std::pair(7, 7));
-    EXPECT_EQ(of(Family::gpt2, "embed.weight"), std::pair(4, 7)) << "the head's contribution comes first";
+    EXPECT_EQ(of("modern", "blocks.1.mlp.up.weight"), std::pair(5, 5));
+    EXPECT_EQ(of("modern", "embed.weight"), std::pair(7, 7));
+    EXPECT_EQ(of("gpt2", "embed.weight"), std::pair(4, 7)) << "the head's contribution comes first";
 }
 
-// Buckets that live together never share a byte; those that share are in each other's lists.
+// Buckets with overlapping lifetimes share no byte. Buckets that share memory list each other.
 TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
-    for (const Family preset : {Family::modern, Family::gpt2}) {
+    for (const char* preset : {"modern", "gpt2"}) {
         const ParameterTable table = parameters_of(odd_model(preset, 5), 16);
         const Stages stages(table.num_units());
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
@@ -117,10 +116,10 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
     }
 }
 
-// Deeper models need no larger ring.
+// The size of the ring does not depend on the depth.
 TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     const auto bytes_of = [](int64_t layers) {
-        const ParameterTable table = parameters_of(odd_model(Family::modern, layers), 16);
+        const ParameterTable table = parameters_of(odd_model("modern", layers), 16);
         const BucketLayout layout(table, cut_in(2));
         std::vector<std::vector<Lifetime>> lifetimes;
         for (const Bucket& bucket : layout.all()) {

@@ -1,4 +1,4 @@
-// Every line of a file is whole after a disk that was full for a while.
+// After a temporarily full disk, every line in the file is complete.
 #include "train/runlog/line_file.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace line_file_test {
 
 using Begin = LineFile::Begin;
 
-// A limit of the file's size. The system writes a line up to the limit, as on a full disk.
+// File size limit: the system writes a line up to the limit, as on a full disk.
 class SizeLimit {
   public:
     explicit SizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -42,7 +42,7 @@ TEST(LineFileTest, ALineThatDoesNotFitLeavesNothing) {
     EXPECT_TRUE(file.write("first line\n"));
     {
         const SizeLimit limit(16);
-        EXPECT_FALSE(file.write("second line\n"));  // 5 of 12 bytes fit
+        EXPECT_FALSE(file.write("second line\n"));  // only 5 of 12 bytes fit
         EXPECT_FALSE(file.write("third line\n"));
         EXPECT_EQ(read_text_file(path), "first line\n");
         EXPECT_TRUE(file.write("4\n"));
@@ -53,7 +53,7 @@ TEST(LineFileTest, ALineThatDoesNotFitLeavesNothing) {
     EXPECT_EQ(file.reason(), "File too large");
 }
 
-// A process that was killed within a line; the next one begins a line of its own.
+// After a process killed in the middle of a line, the next process starts a new line.
 TEST(LineFileTest, LinesAreAppendedAfterATornOne) {
     const TempDir dir;
     const std::string path = dir.write("lines", "whole\ntor");

@@ -1,6 +1,5 @@
-// What a loss is a mean over: the targets that count, of the whole step or validation, however they are
-// spread over microbatches and ranks. The reference adds up the model's own token losses, and its gradients
-// of their bare sum, in double.
+// Loss means are over valid targets of the whole step or validation, for any split into microbatches and ranks.
+// Reference: the model's token losses, and gradients of their plain sum, added in double.
 // Covers: train/engine/microbatch_runner.cpp
 #include <gtest/gtest.h>
 
@@ -22,14 +21,15 @@ constexpr int32_t kVocab = 61;
 
 struct Layout {
     int ranks = 1;
-    int64_t microbatches = 1;  // of each rank
+    int64_t microbatches = 1;  // per rank
     const char* strategy = "ddp";
 };
 
 Config config_of(const Layout& layout) {
     const int64_t tokens = kRows * kSequence / (layout.ranks * layout.microbatches);
     return parse_config(R"({
-        "model": {"preset": "gpt2", "num_layers": 2, "model_dim": 32, "num_heads": 2, "vocab_size": 61},
+        "model": {"preset": "gpt2", "model_dim": 32, "vocab_size": 61,
+                  "layers": {"count": 2, "each": {"attention": {"heads": 2}}}},
         "batch": {"sequence_length": 16, "tokens_per_step": 128},
         "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
         "schedule": {"steps": 3, "decay": "constant"}, "data": {"document_mask": false},
@@ -40,8 +40,7 @@ Config config_of(const Layout& layout) {
                          "parallel.strategy=" + std::string(layout.strategy)});
 }
 
-// Rows padded at their ends: the first of a step not at all, the second has one target left, the last none;
-// the others have more of them in later steps.
+// Valid targets: row 0 has all, row 1 one, the last row none. The number in other rows grows with the step.
 int64_t targets_of_row(int64_t step, int64_t row) {
     if (row == 0) return kSequence;
     if (row == 1) return 1;
@@ -132,7 +131,7 @@ class LossMeanTest : public ::testing::Test {
         return curves[0];
     }
 
-    // Over the targets that count, in double.
+    // Sum of the losses of valid targets, in double.
     double sum_of_losses(const Batch& batch) {
         model_.forward_loss({batch.tokens, batch.targets, batch.positions, batch.first_key});
         return sum_of_valid(batch);
@@ -160,8 +159,8 @@ TEST_F(LossMeanTest, OfAStepIsOverTheTargetsThatCount) {
     const Curve expected = train({});
     EXPECT_NEAR(expected.losses[0], loss, 1e-6 * loss);
     EXPECT_NEAR(expected.norms[0], norm, 1e-5 * norm);
-    // Microbatches and ranks whose shares of the targets are as different as can be: rows of one target, or
-    // of none. The sums are added up in another order, f32 rounding.
+    // Microbatches and ranks with very different shares of targets, including rows with one target or none.
+    // Tolerances cover f32 sums in another order.
     for (const Layout& layout : {Layout{1, 4}, Layout{1, 8}, Layout{2, 2}, Layout{2, 4, "zero1"},
                                  Layout{4, 2, "zero3"}, Layout{8, 1}, Layout{8, 1, "zero2"}}) {
         const Curve curve = train(layout);
@@ -175,7 +174,7 @@ TEST_F(LossMeanTest, OfAStepIsOverTheTargetsThatCount) {
 }
 
 TEST_F(LossMeanTest, OfAValidationIsOverTheTargetsThatCount) {
-    constexpr int64_t kTargets = 3 * kSequence + 5;  // the fourth row is padded, and all after it
+    constexpr int64_t kTargets = 3 * kSequence + 5;  // row 3 is padded, later rows are empty
     const TempDir dir;
     std::vector<uint16_t> tokens;
     for (int t = 0; t < 200; ++t) tokens.push_back(static_cast<uint16_t>(t * t % kVocab));

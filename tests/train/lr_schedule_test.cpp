@@ -1,4 +1,4 @@
-// Learning rate and momentum over the steps of a run, at the corners.
+// Learning rate and momentum over the steps of a run, at the boundaries.
 #include "train/config/lr_schedule.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
 
 TEST(LearningRateTest, WarmUpEndsAtTheTop) {
     const ScheduleConfig s = schedule(Decay::linear, 10);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 0), 0.1);  // never a step of nothing
+    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 0), 0.1);  // the first rate is not 0
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 4), 0.5);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 9), 1.0);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 10), 1.0);
@@ -30,8 +30,7 @@ TEST(LearningRateTest, ConstantStaysConstant) {
         EXPECT_EQ(learning_rate_factor(schedule(Decay::constant), step), 1.0) << step;
 }
 
-// Steps 60 … 99 are the last 40 %: 40 left is still the top, and the value after the last step would be the
-// floor.
+// Steps 60 … 99 are the last 40 %. Step 60 still has the full rate; step 100 would have the final one.
 TEST(LearningRateTest, LinearCooldown) {
     const ScheduleConfig s = schedule(Decay::linear);
     EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
@@ -47,12 +46,12 @@ TEST(LearningRateTest, CosineCooldown) {
     const ScheduleConfig s = schedule(Decay::cosine);
     EXPECT_EQ(learning_rate_factor(s, 60), 1.0);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 70),
-                     0.1 + 0.9 * (0.5 + 0.5 * std::sqrt(0.5)));  // a quarter of the way
+                     0.1 + 0.9 * (0.5 + 0.5 * std::sqrt(0.5)));  // after a quarter of the cooldown
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 80), 0.55);
     EXPECT_DOUBLE_EQ(learning_rate_factor(s, 100), 0.1);
 }
 
-// Half of 2205 steps cool down to 0.1, where 40 more stay.
+// The second half of 2205 steps decays to 0.1. 40 more steps stay at 0.1.
 TEST(LearningRateTest, FinalStepsStayWhereTheCooldownEnds) {
     for (const Decay decay : {Decay::linear, Decay::cosine}) {
         ScheduleConfig s{
@@ -83,6 +82,29 @@ TEST(LearningRateTest, CooldownFromTheStartAndNone) {
     EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
 }
 
+// Record 92 of modded-nanogpt: factor·(1−t) + 0.30·t with t = clip((step − 234)/940, 0, 1) for every factor of a stage.
+TEST(LearningRateTest, TheFinalRateMayBeThatOfEveryFactor) {
+    ScheduleConfig s{.steps = 1174,
+                     .final_steps = 20,
+                     .cooldown_fraction = 940.0 / 1174,
+                     .final_lr_fraction = 0.3,
+                     .stages = {320, 681, 1107, 1194},
+                     .scale_final_lr = false};
+    const double factors[] = {1, 1.52, 1.73, 1.58};
+    s.lr_factor = Scheduled<double>({{1, 1}, {1.52, 1.52}, {1.73, 1.73}, {1.58, 1.58}});
+    for (int64_t step = 0; step < s.total_steps(); ++step) {
+        const double t = std::clamp(static_cast<double>(step - 234) / 940, 0.0, 1.0),
+                     factor = factors[s.stage_of(step)];
+        EXPECT_NEAR(learning_rate_factor(s, step), factor * (1 - t) + 0.3 * t, 1e-12) << step;
+    }
+    ScheduleConfig scaled = s;
+    scaled.scale_final_lr = true;
+    EXPECT_NEAR(learning_rate_factor(scaled, 1193), 1.58 * 0.3, 1e-12);
+    s.lr_factor = scaled.lr_factor = 1;  // nothing to scale
+    for (int64_t step = 0; step < s.total_steps(); ++step)
+        EXPECT_NEAR(learning_rate_factor(s, step), learning_rate_factor(scaled, step), 1e-12) << step;
+}
+
 TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
     const ScheduleConfig s = schedule(Decay::linear, 80);
     for (int64_t step = 0; step < 100; ++step) EXPECT_LE(learning_rate_factor(s, step), 1.0) << step;
@@ -101,7 +123,7 @@ TEST(MuonMomentumTest, LinearThenConstant) {
     EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 0), 0.95);
 }
 
-// The last 50 of 2245 steps: from 0.95 at step 2195 towards 0.85, which step 2245 would have if there were one.
+// Last 50 of 2245 steps: from 0.95 at step 2195 towards 0.85, reached at step 2245 after the run's end.
 TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     const ScheduleConfig schedule{.steps = 2245, .stages = {}};
     OptimizerGroupConfig group;
@@ -122,13 +144,13 @@ TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     group.muon.momentum_cooldown_steps = 0;
     EXPECT_EQ(at(2244), 0.95);
 
-    group.muon.momentum_cooldown_steps = 50;  // final steps are steps of the run
+    group.muon.momentum_cooldown_steps = 50;  // final steps are included
     const ScheduleConfig longer{.steps = 2205, .final_steps = 40, .stages = {}};
     for (const int64_t step : {0, 2195, 2196, 2244})
         EXPECT_EQ(muon_momentum_at(group, group.muon, step, longer.point_of(step)), at(step)) << step;
 }
 
-// A run shorter than warm-up and cooldown together never gets to the full momentum, and has no step in it.
+// A run shorter than warm-up plus cooldown: momentum falls before it reaches its maximum.
 TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
     const ScheduleConfig schedule{.steps = 10, .stages = {}};
     OptimizerGroupConfig group;
@@ -142,7 +164,8 @@ TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
             << step;
 }
 
-// An optimizer that steps every third step of 30 counts its own ten: the last two are those of steps 26 and 29 of the run.
+// With `every: 3` the cooldown of 2 counts the optimizer's ten own steps: its last two are steps 26 and 29 of the
+// run.
 TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
     OptimizerGroupConfig group;
     group.muon.momentum_start = 0;

@@ -1,4 +1,4 @@
-// The state of the machine during a run, from files that the test writes, and the reasons that mark a run.
+// Machine state during a run, read from files written by the test, and reasons for marking a run.
 // build: release
 #include "train/runlog/machine_state.h"
 
@@ -12,7 +12,7 @@
 namespace speedrun {
 namespace machine_state_test {
 
-// Files of a machine with four cores, two of which the process may use.
+// Files of a machine with four cores, two of them in the process's affinity mask.
 class MachineStateTest : public ::testing::Test {
   protected:
     MachineStateTest() {
@@ -28,7 +28,7 @@ class MachineStateTest : public ::testing::Test {
         write_throttling(100, 4);
     }
 
-    // Seconds that cores 2 and 3 were busy together, and that were stolen from them.
+    // Seconds of busy and stolen time, summed over cores 2 and 3.
     void write_stat(int busy_s, int stolen_s) const {
         const std::string ticks = std::to_string(50 * busy_s), stolen = std::to_string(100 * stolen_s);
         dir_.write("proc/stat",
@@ -50,7 +50,7 @@ class MachineStateTest : public ::testing::Test {
                                                      "\nnr_throttled " + std::to_string(throttled) +
                                                      "\nthrottled_usec 7\n");
     }
-    // Readings of these files at a time that the test says.
+    // Reads these files at a given time.
     MachineCounters counters(double at_s) const {
         const std::string root = std::filesystem::path(dir_.file("proc")).parent_path().string();
         MachineCounters read = read_machine_counters(cores_in_list(allowed_cores(root)), root);
@@ -98,7 +98,7 @@ TEST_F(MachineStateTest, NamesTheReasonOfAMark) {
     MachineCounters slowed = counters(10);
     slowed.raw_s += 0.05;
     EXPECT_EQ(state_between(begin, slowed, 12).problem(), "the clock ran -0.50% against the processor's");
-    // One tick of each core is no sign of another program.
+    // One tick per core does not count as another program.
     write_stat(0, 0);
     MachineCounters tick = counters(0.1);
     tick.busy_s += 0.02;

@@ -1,4 +1,4 @@
-// Clocks of GPUs during a run of an attempt, by a library in place of NVML. The rest of the state: machine_state_test.
+// GPU clock throttling during a run of an attempt, with a fake NVML. Other machine state: machine_state_test.
 // Covers: kernels/cuda/device/gpu_clocks.cpp
 #include "train/commands/machine_watch.h"
 
@@ -23,7 +23,7 @@ constexpr const char* kSecond = "00000000:01:00";
 constexpr unsigned long long kIdle = 0x1, kApplicationClocks = 0x2, kSyncBoost = 0x10, kDisplay = 0x100;
 constexpr unsigned long long kPowerCap = 0x4, kThermal = 0x40;
 
-// The reason for which a GPU alone marks the run, without the state of this machine's CPU.
+// Reason that a GPU alone marks the run, without the CPU state of this machine.
 std::string mark_of(const MachineState& state) {
     MachineState gpu;
     gpu.gpu_throttle = state.gpu_throttle;
@@ -44,7 +44,7 @@ class MachineWatchTest : public ::testing::TestWithParam<const char*> {
     ~MachineWatchTest() override { EXPECT_EQ(nvml_->open, 0); }
 
     NvmlOptions options() const { return {.library = GetParam(), .every = std::chrono::milliseconds(2)}; }
-    // Returns after two readings that began after the call, or fails after 10 seconds.
+    // Returns after two readings started after the call. Fails after 10 seconds.
     void await_readings() const {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         for (const int from = nvml_->reads; nvml_->reads < from + 3;) {
@@ -52,7 +52,7 @@ class MachineWatchTest : public ::testing::TestWithParam<const char*> {
             if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("NVML is not read");
         }
     }
-    // A run with these reasons in its middle, after and before which the GPU idles.
+    // A run with these throttle reasons in the middle and an idle GPU before and after them.
     MachineState run(MachineWatch& watch, unsigned long long reasons) const {
         watch.begin(kFirst);
         await_readings();
@@ -77,7 +77,7 @@ TEST_P(MachineWatchTest, ThermalReasonInTheMiddleMarksTheRun) {
               std::string::npos)
         << text;
     EXPECT_EQ(machine_state_to_json(machine_state_from_json(text, "here")), text);
-    // The next run has reasons of its own, and NVML is not opened again.
+    // Reasons are recorded per run, and NVML is not opened again.
     EXPECT_EQ(run(watch, kIdle).gpu_throttle, Names{});
     EXPECT_EQ(nvml_->inits, 1);
 }
@@ -126,7 +126,7 @@ TEST_P(MachineWatchTest, RunWithoutAGpuSaysNothing) {
     EXPECT_EQ(nvml_->inits, 0);
 }
 
-// Runs of one attempt, and how its warning ends.
+// Two runs of one attempt print a single warning that contains `reason`.
 void expect_one_warning(MachineWatch& watch, const std::string& gpu, const std::string& reason) {
     ::testing::internal::CaptureStderr();
     for (int run = 0; run < 2; ++run) {

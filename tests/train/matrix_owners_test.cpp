@@ -1,4 +1,4 @@
-// Which rank orthogonalises which matrix: each has one owner, to whom all of it comes once, and none has much more to do.
+// Owners for orthogonalisation: each matrix is sent to exactly one owner rank, and the load is balanced.
 // build: apart
 #include "train/sharding/matrix_owners.h"
 
@@ -18,14 +18,14 @@ namespace speedrun::testing {
 namespace {
 
 ModelConfig odd_model() {
-    return model_of(Family::gpt2, {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
+    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
 }
 
 ModelConfig gpt2_124m() {
-    return model_of(Family::gpt2, {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
+    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
 }
 
-// Group 0: the blocks' matrices, which their optimizer needs whole.
+// Group 0: the blocks' matrices. Its optimizer updates whole matrices.
 BucketRules rules_for(const ParameterTable& table, int shards, int64_t target) {
     BucketRules rules;
     rules.num_shards = shards;
@@ -60,10 +60,10 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
     }
 }
 
-// Pairs of 6 heads of q and of k are a third of the rows of a matrix each; the others are as they were.
+// With heads in pairs, q and k give three matrices each, of a third of the rows. Other matrices are unchanged.
 TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
     const ParameterTable table =
-        parameters_of(model_of(Family::gpt2, {.layers = 2, .width = 48, .heads = 6, .vocabulary = 257}), 16);
+        parameters_of(model_of("gpt2", {.layers = 2, .width = 48, .heads = 6, .vocabulary = 257}), 16);
     for (const int shards : {1, 3, 8}) {
         BucketRules rules;
         rules.num_shards = shards;
@@ -95,7 +95,7 @@ TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
     }
 }
 
-// 124M: 48 matrices of 768 x 768 and 24 of three times their work.
+// 124M: 48 matrices of 768 x 768, and 24 with three times their FLOPs.
 TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
     const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {2, 4, 8, 16, 64, 1024}) {
@@ -104,7 +104,7 @@ TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
     }
 }
 
-// One group of all; buckets of parameters that are cut alike.
+// One group. Buckets contain parameters with the same cut.
 BucketRules rules_of_cut(const ParameterTable& table, int shards, int64_t target, int index = 0) {
     BucketRules rules;
     rules.num_shards = shards;
@@ -140,7 +140,7 @@ void expect_one_owner_each(const Sharers& sharers, int64_t target) {
         const double flops = orthogonalisation_flops(m.whole_rows(), m.whole_cols());
         for (int t = 0; t < all / ranks; ++t)
             loads[static_cast<size_t>(owned.owner * (all / ranks) + t)] += flops;
-        std::set<int64_t> arrived;  // elements of the parts, one after the other
+        std::set<int64_t> arrived;  // received elements; indices are concatenated over the slices
         for (int rank = 0; rank < ranks; ++rank) {
             const auto span = MatrixOwners::stored(bucket, m, rank);
             for (int64_t e = 0; e < span.count; ++e)
@@ -170,7 +170,7 @@ TEST(MatrixOwnersTest, AMatrixCutOverTensorHasOneOwnerAmongAllThatHaveSomeOfIt) 
             for (const int64_t target : {1, 300, 1 << 20}) expect_one_owner_each({shards, tensor}, target);
 }
 
-// What a tensor axis adds in owners is as good as ranks that share the state.
+// Tensor ranks balance the load as well as ranks that shard the state.
 TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
     const auto flops_of = [](const MatrixOwners& owners) {
         double sum = 0;
@@ -193,8 +193,9 @@ TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
     }
 }
 
-// The fifth goes to rank 3, which has the shortest so far and then the most of all. Ranks 2 and 3 would both repeat a
-// matrix that is not cut, behind the busier of them: it is for ranks 0 and 1, though rank 2 has less to do than they.
+// The fifth matrix goes to rank 3, which had the smallest load and then has the largest. "mix" is replicated, so one
+// owner per tensor rank orthogonalises it: ranks 2 and 3, or ranks 0 and 1. Ranks 0 and 1 have the smaller maximum,
+// although rank 2 has the smallest load.
 TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
     ParameterTable table;
     for (const int64_t side : {64, 62, 60, 58, 56})
@@ -210,7 +211,8 @@ TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
     EXPECT_EQ(owner, expected);
 }
 
-// All matrices of a stack's heads have one owner, whether a rank has whole ones or not: 6 heads of 8 rows, in pairs.
+// All head matrices of a stack have one owner, even if a tensor rank's slice splits them: 6 heads of 8 rows, in
+// pairs.
 TEST(MatrixOwnersTest, HeadsOfCutMatricesStayTogether) {
     for (const int parts : {2, 3}) {
         ParameterTable table;
@@ -235,7 +237,7 @@ TEST(MatrixOwnersTest, HeadsOfCutMatricesStayTogether) {
     }
 }
 
-// An owner keeps what it has: of 96 elements on 2 x 2 ranks, of which it stores 32, two thirds travel.
+// An owner sends nothing to itself. Of 96 elements on 2 x 2 ranks it already stores 32, so two thirds are sent.
 TEST(MatrixOwnersTest, SentBytesAreWhatOwnersLack) {
     ParameterTable table;
     table.declare("down", {{Dimension::width, 8}, {Dimension::hidden, 6, 2}}, {});

@@ -1,4 +1,4 @@
-// Files of a run hold the metrics that train/runlog/metrics.h declares: their bytes, and the roll-up of steps.
+// Files of a run contain the metrics declared in train/runlog/metrics.h: exact bytes, and the summary of steps.
 #include "train/runlog/metrics.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ RunSummary a_summary() {
     return s;
 }
 
-// Readers of these files know the bytes; the order of keys is part of them.
+// Other programs parse these files: their exact bytes, including the order of keys, are fixed.
 TEST(MetricsTest, FilesHaveTheseBytes) {
     EXPECT_EQ(
         metrics_line(a_step()),
@@ -133,7 +133,7 @@ TEST(MetricsTest, ASummaryRollsStepsUp) {
     EXPECT_EQ(summary.comm_ms, 93.5);
     EXPECT_EQ(summary.bytes, (BytesByKind{{"all_gather", 344064 + 2 * 8192}, {"reduce_scatter", 2 * 4096}}));
     EXPECT_EQ(summary.checkpoint_stall_ms, 2.75);
-    // Whatever else is in both files is measured for each.
+    // Fields present in both files are measured independently.
     EXPECT_EQ(summary.train_ms, 525.75);
     EXPECT_EQ(summary.tokens_per_s, 654425);
     EXPECT_EQ(summary.step_ms.max, 14.5);

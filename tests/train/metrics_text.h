@@ -1,4 +1,4 @@
-// Runs' metrics as text, for tests of records.
+// Metrics of runs as text, for tests of records.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline std::string val_line(int64_t step, double loss, double train_ms) {
            "\n";
 }
 
-// 12 steps, validated after 6 and 12.
+// 12 steps, validated after steps 6 and 12.
 inline std::string metrics_of(double loss, double step_ms, double middle = 1.5) {
     std::string text;
     for (int64_t step = 0; step < 12; ++step) {
@@ -35,7 +35,7 @@ struct MadeRun {
     int64_t seed, tokens_per_step;
 };
 
-// 12 steps with every figure, validated after 6 and 12. The losses follow from the seed, the single steps' times from
+// 12 steps with all fields, validated after steps 6 and 12. Losses are derived from the seed. Step times vary around
 // step_ms, their mean.
 inline std::string whole_metrics_of(const MadeRun& run) {
     std::mt19937 losses(static_cast<unsigned>(run.seed)), times(static_cast<unsigned>(run.step_ms * 1e4));

@@ -1,4 +1,4 @@
-// The log of a run for MLPerf's checker, line by line; tests/report/mlperf_test.py asks the checker itself.
+// MLPerf log of a run, line by line. tests/report/mlperf_test.py runs the official checker on it.
 // build: apart
 #include "train/records/mlperf_log.h"
 
@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "tests/train/record_fixture.h"
-#include "train/records/text_files.h"
+#include "train/records/gzip.h"
 
 namespace speedrun {
 namespace mlperf_log_test {
@@ -89,7 +89,7 @@ TEST_F(MlperfLogTest, OnlyARunThatReachedTheTargetSucceeded) {
     RecordRun missed = run;
     missed.validations.back().loss = record_.target_loss + 0.001;
     EXPECT_EQ(status(missed), "aborted");
-    RecordRun diverged = run;  // its lines of steps go on behind its last loss
+    RecordRun diverged = run;  // has step lines after its last loss
     diverged.status = "diverged";
     diverged.validations.resize(1);
     EXPECT_EQ(status(diverged), "aborted");

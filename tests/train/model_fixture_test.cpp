@@ -1,4 +1,4 @@
-// The whole model, both families and one spelled out in parts, against PyTorch: loss, losses of tokens, and the gradient of every
+// Both presets and one model built from parts against PyTorch: loss, per-token losses, and the gradient of every
 // parameter.
 // Covers: train/model/transformer.cpp
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
     float gradient_scale() const {
         return static_cast<float>(1.0 / static_cast<double>(fixture_.valid_targets()));
     }
-    // What the error of p's gradient is measured against: the gradient's own size. A number that weighs the
-    // whole stream has for its gradient a sum over all of it that may cancel almost entirely (a norm follows,
-    // so that scaling the stream changes little); there the size is that of the largest such gradient.
+    // Scale for the error of p's gradient: the size of that gradient. The gradient of a stream factor is a sum over
+    // the whole stream that may cancel almost completely, because a norm follows. Its scale is the largest gradient
+    // of all stream factors.
     double size_of_gradient(const Parameter& p, double (*measure)(const Values&)) const {
         double size = measure(fixture_.parameters.at(p.name).gradient);
         if (!weighs_the_stream(p.name)) return size;
@@ -37,7 +37,7 @@ class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
         return name.ends_with("mix") || name.ends_with("skip") || name == "smear.scale" ||
                name.starts_with("backout");
     }
-    // The error of every gradient, so measured.
+    // Relative error of every gradient, with this scale.
     void expect_gradients(ModelHarness& h, double (*measure)(const Values&), double tolerance) const {
         for (const Parameter& p : h.table().all()) {
             const Values error = difference_of(h.gradient(p), fixture_.parameters.at(p.name).gradient);
@@ -61,9 +61,9 @@ TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
     }
 }
 
-// Loss: 36 losses of about 6 nats through two layers; each rounding errs by 6e-8 and some tens of them add
-// up, so that 1e-5 is ten times what is to be expected. Gradients: the same errors, but an element is a sum
-// in which larger terms cancel, so that its error is measured against the largest element of its parameter.
+// Loss: 36 losses of about 6 nats after two layers. Some tens of roundings of 6e-8 add up, so 1e-5 is ten times the
+// expected error. Gradients have the same errors, but an element is a sum in which larger terms cancel. Its error is
+// therefore relative to the parameter's largest element.
 TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
@@ -77,10 +77,9 @@ TEST_P(ModelFixtureTest, F32AgreesWithPyTorch) {
     expect_gradients(h, largest_of, 2e-5);
 }
 
-// bf16 keeps 8 bits: every stored activation and weight errs by up to 2⁻⁹ = 0.2 %. A gradient has passed
-// through a few dozen of them, most of them independent, which comes to one or two percent of its norm. Three
-// times that is allowed; a wrong term would be an error of order 1. In single elements cancellation can leave
-// nothing but rounding, so the norm is compared.
+// bf16 has 8 significant bits: every stored activation and weight errs by up to 2⁻⁹ = 0.2 %. A gradient accumulates a
+// few dozen mostly independent errors: one or two percent of its norm. The tolerance is three times that; a wrong
+// term would give an error of order 1. Single elements can cancel to pure rounding error, so norms are compared.
 TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
     ModelHarness h = harness(DType::bf16);
     h.load(fixture_);
@@ -91,7 +90,7 @@ TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
     expect_gradients(h, norm_of, 0.06);
 }
 
-// loss() alone, as validation calls it, is the same computation.
+// loss() without backward, as validation calls it, gives the same losses.
 TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         ModelHarness h = harness(precision);
@@ -104,7 +103,7 @@ TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
     }
 }
 
-// The gradient of what scales the loss scales, and a new step starts from nothing: same bits, since 1/4 is
+// Gradients are proportional to the loss scale, and each step starts from zero. The bits are equal because 1/4 is
 // exact.
 TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
     ModelHarness h = harness(DType::f32);
@@ -122,13 +121,13 @@ TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
     }
 }
 
-// The logits that sampling reads, against the loss of the same position: −log softmax over the real
-// vocabulary, of each target with its weight.
+// Logits used for sampling against the loss at the same position: −log softmax over the unpadded vocabulary, summed
+// over the weighted targets.
 TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.forward_loss(batch_of(fixture_));
-    const Softcap cap = h.model.softcap();
+    const Softcap cap = h.model.description().head->softcap();
     for (int64_t row : {0, 17, 35}) {
         const Values logits = h.read(h.model.logits_of(row));
         const auto capped = [&](int64_t i) {
@@ -137,7 +136,7 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
         double total = 0;
         for (int64_t i = 0; i < fixture_.model.vocab_size; ++i) total += std::exp(capped(i));
         double loss = 0;
-        const std::vector<Scheduled<double>> weights = fixture_.model.loss().weights;
+        const std::vector<Scheduled<double>> weights = fixture_.model.parts.loss.weights;
         for (int64_t k = 0; k < static_cast<int64_t>(weights.size()); ++k) {
             if (fixture_.positions[row] + k >= fixture_.sequence_length) break;
             const int32_t target = fixture_.targets[row + k];

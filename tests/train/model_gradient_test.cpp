@@ -1,5 +1,5 @@
-// Backward against finite differences of forward, through the whole model in f32, along random directions of
-// each parameter: covers every combination of switches, also those that no committed fixture has.
+// Backward against finite differences of forward, for the whole model in f32, along random directions of each
+// parameter. Covers all switches, including those without a committed fixture.
 // Covers: train/model/attention_writer.cpp train/model/nodes/*.cpp
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 
 namespace speedrun::testing {
@@ -16,61 +17,46 @@ namespace model_gradient_test {
 
 constexpr int64_t kRows = 3, kSequence = 10;
 
-ModelConfig small(Family preset) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = 2;
-    model.model_dim = 24;
-    model.num_heads = 2;
-    model.mlp_ratio = 2;
-    model.vocab_size = 50;
-    return model;
+ModelConfig small(const char* preset, const std::vector<ModelSettings>& more = {}) {
+    return model_of(preset, {.layers = 2, .width = 24, .heads = 2, .vocabulary = 50},
+                    together({{"model.layers.each.mlp.ratio=2"}, together(more)}));
 }
 
 ModelConfig modern_with_all() {
-    ModelConfig model = small(Family::modern);
-    model.mix_first_embedding = true;
-    model.value_embeddings = 2;
-    model.max_ngram = 3;
-    model.ngram_rows = 40;  // of some 60 n-grams: many share a row
-    model.window = 4;
-    model.rotary_base = 100;
-    model.attention_scale = 0.2;
-    return model;
+    // Some 60 n-grams share these rows.
+    return small("modern",
+                 {with_tables({.values = 2, .max_ngram = 3, .ngram_rows = 40}),
+                  {kMix, "model.layers.each.attention.window=4",
+                   "model.layers.each.attention.rotary.base=100", "model.layers.each.attention.scale=0.2"}});
 }
 
-// Switches of both families crossed.
+// Parts of both presets crossed. RMSNorm with a gain, and no bias.
 ModelConfig crossed() {
-    ModelConfig model = small(Family::modern);
-    model.norm_parameters = true;  // RMSNorm with a gain, and no bias
-    model.activation = Activation::gelu_tanh;
-    model.position = PositionKind::learned;
-    model.max_ngram = 2;
-    model.ngram_rows = 7;
-    model.tied_head = true;
-    model.norm_embedding = false;
-    model.mix_first_embedding = true;
-    model.value_embeddings = 1;
-    return model;
+    return small(
+        "modern",
+        {{"model.norms.gain=true", "model.layers.each.mlp.activation=gelu_tanh",
+          "model.layers.each.attention.rotary=null", "model.head.tied_to=embed", kMix,
+          R"(model.tables={"embed": {"init": {"value": 0.02}}, "position": {"rows": "positions",
+                       "init": {"type": "normal", "value": 0.02}}, "ngram_embed": {"rows": "ngrams", "num_rows": 7},
+                       "values": {"init": {"type": "normal", "value": 1}}})",
+          R"(model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "position"},
+                       {"type": "table", "table": "ngram_embed"}])",
+          R"(model.layers.at={"1": {"attention": {"value_table": "values"}}})"}});
 }
 
 ModelConfig crossed_back() {
-    ModelConfig model = small(Family::gpt2);
-    model.activation = Activation::relu_squared;
-    model.position = PositionKind::rotary;
-    model.norm_parameters = false;  // LayerNorm without, but linear layers with biases
-    model.norm_embedding = true;
-    model.tied_head = false;
-    model.logit_softcap = 5;
-    model.mix_first_embedding = true;
-    model.window = 1;  // each token sees itself alone
-    return model;
+    // LayerNorm without parameters, but linear layers with biases. Each token attends only to itself.
+    return small("gpt2",
+                 {{"model.layers.each.mlp.activation=relu_squared", "model.layers.each.attention.rotary={}",
+                   R"(model.tables={"embed": {"init": {"value": 1}}, "position": null})",
+                   R"(model.input=[{"type": "table", "table": "embed"}, {"type": "norm"}])",
+                   "model.norms.gain=false", "model.norms.bias=false", "model.head.tied_to=",
+                   "model.head.softcap=5", kMix, "model.layers.each.attention.window=1"}});
 }
 
-// Parts that no preset has: smear, a layer without attention, gates, a skip connection, a table of values in some
-// layers, what lies along own values, composed heads, keys of the token before, heads in pairs, and an earlier layer's output taken away at the end.
-ModelConfig spelled_out() {
+// Parts that no preset uses: smear, gates, a skip connection, a layer without attention, and a value table in some
+// layers. Also XSA, composed heads, keys of the previous token, paired heads and a backout.
+ModelConfig in_parts() {
     return parse_config(R"({
         "model": {
             "preset": "none", "model_dim": 24, "vocab_size": 50,
@@ -104,8 +90,8 @@ struct Case {
 class ModelGradientTest : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelGradientTest,
-                         ::testing::Values(Case{"gpt2", [] { return small(Family::gpt2); }},
-                                           Case{"modern", [] { return small(Family::modern); }},
+                         ::testing::Values(Case{"gpt2", [] { return small("gpt2"); }},
+                                           Case{"modern", [] { return small("modern"); }},
                                            Case{"modern_with_all", modern_with_all}, Case{"crossed", crossed},
                                            Case{"crossed_back", crossed_back}),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -115,8 +101,8 @@ class DirectionalDerivative {
     DirectionalDerivative(ModelHarness& h, const HostBatch& batch, const Parameter& p)
         : h_(h), batch_(batch), p_(p), start_(h.read(h.model.parameters().master(p))) {}
 
-    // (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h: the central difference with its error of order h² removed,
-    // so that h may be large enough to stand out of f32's rounding.
+    // Fourth-order central difference (8(f(h) − f(−h)) − (f(2h) − f(−2h))) / 12h. It allows an h large enough to
+    // exceed f32 rounding.
     double along(const Values& direction, double h) {
         const double near = at(direction, h) - at(direction, -h);
         const double far = at(direction, 2 * h) - at(direction, -2 * h);
@@ -138,12 +124,11 @@ class DirectionalDerivative {
     const Values start_;
 };
 
-// Each element moves by about h = 0.002, where weights are of size 0.3: little enough for the fourth-order
-// remainder and the kinks of ReLU² to stay below 1 %, since the norms of so narrow a model bend strongly. The
-// sum of about 26 losses of up to 10 nats errs by some 1e-5 of rounding, and the quotient by 11.4 / 0.024
-// times a typical error: 5e-3. A derivative along a random direction is of the size ‖g‖, 1 to 50 here, which
-// is what the error is measured against: 1 % of it plus 1e-2. A contribution that is missing or counted twice
-// shows at tens of percent.
+// Each element moves by about h = 0.002; weights are of size 0.3. Narrow norms have strong curvature, but at this h
+// the fourth-order remainder and the kinks of ReLU² stay below 1 %. The sum of about 26 losses of up to 10 nats has a
+// rounding error of some 1e-5. The quotient multiplies it by 11.4 / 0.024: 5e-3. A directional derivative is of the
+// size ‖g‖, 1 to 50 here. The tolerance is 1 % of it plus 1e-2. A contribution that is missing or counted twice gives
+// an error of tens of percent.
 void expect_derivative(const ModelConfig& model) {
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
@@ -174,23 +159,24 @@ TEST_P(ModelGradientTest, BackwardIsTheDerivativeOfForward) {
 }
 
 TEST(PartsGradientTest, BackwardIsTheDerivativeOfForward) {
-    expect_derivative(spelled_out());
+    expect_derivative(in_parts());
 }
 
-// Gradients that must vanish exactly: of vocabulary rows that are padding, and of tokens that do not occur.
+// Gradients of padding rows and of absent tokens must be exactly zero.
 TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    for (int32_t& target : batch.targets) target = std::max(target, 0);  // every token counts somewhere
+    for (int32_t& target : batch.targets) target = std::max(target, 0);  // every position has a valid target
     h.tracker.begin_step();
     h.backward(batch, 1);
     std::vector<bool> occurs(model.padded_vocab_size());
     for (int32_t token : batch.tokens) occurs[token] = true;
     for (const Parameter& p : h.table().all()) {
         if (p.shape[0] != model.padded_vocab_size()) continue;
-        const bool head = p.name == "head.weight" || model.tied_head;  // reads all real rows
+        const bool head =
+            p.name == "head.weight" || model.parts.head.tied();  // reads all rows except padding
         const Values gradient = h.gradient(p);
         for (int64_t row = 0; row < p.shape[0]; ++row) {
             const bool read =
@@ -201,7 +187,7 @@ TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
     }
 }
 
-// Nothing that comes later, and nothing of another document or row, may touch a token's loss.
+// A token's loss must not depend on later tokens, other documents or other rows.
 TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
@@ -217,11 +203,12 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
         h.forward_loss(other);
         const Values after = h.read(h.model.losses());
         for (int64_t t = 0; t < total; ++t) {
-            // Two layers of a window see twice as far back, and the last token's n-gram a little further, but
-            // nothing before the document's start.
+            // Two windowed layers see twice as far back, the last token's n-gram a little further. Nothing before the
+            // document's start is visible.
+            const int64_t window = model.parts.window_of(*model.parts.layers.each.attention, 0);
             const int64_t reach =
-                model.window > 0 ? model.num_layers * (model.window - 1) + model.ngram_table().num_sizes()
-                                 : total;
+                window > 0 ? model.parts.layers.count * (window - 1) + model.parts.ngram_table().num_sizes()
+                           : total;
             const bool sees = changed <= t && changed >= batch.first_key[t] && t - changed <= reach;
             EXPECT_EQ(after[t] != before[t], sees) << "token " << changed << " and the loss of " << t;
         }

@@ -39,7 +39,7 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
     return batch;
 }
 
-// One thread: the models are so small that handing work out costs more than the work.
+// One thread: for such small models, a thread pool costs more than the work.
 ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
                            DType precision, const BucketRules& rules, const MemoryConfig& memory)
     : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
@@ -47,8 +47,8 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
                                 {.rules = rules, .memory = memory})),
       model(*models_.front()),
       gradients(model.table(), model.parameters().layout(), runtime),
-      tracker(model.table(), gradients, model.resting()),
-      loss_(config.loss()),
+      tracker(model.table(), gradients, model.description().inactive),
+      loss_(config.parts.loss),
       loss_sum_(runtime.device(), "test loss", MemoryCategory::workspace, size_of(DType::f32)) {
     model.track(&tracker);
 }
@@ -56,7 +56,7 @@ ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t se
 ModelHarness::~ModelHarness() {
     try {
         runtime.synchronize();
-    } catch (const std::exception&) {  // the test has failed already, and said so
+    } catch (const std::exception&) {  // the test has already failed and reported it
     }
 }
 
@@ -90,7 +90,7 @@ void ModelHarness::upload(const HostBatch& batch) {
               .targets = batch.targets,
               .positions = batch.positions,
               .first_key = batch.first_key};
-    complete(ids, model.columns(),
+    complete(ids, model.description().columns(),
              {.sequence_length = model.shape().batch.sequence_length,
               .prefixes = std::make_shared<const std::vector<int32_t>>(prefixes)});
     model.put_batch(ids, loss_.numbers_at({}));
@@ -138,7 +138,7 @@ double norm_of(const Values& a) {
 double largest_of(const Values& a) {
     double largest = 0;
     for (double value : a) {
-        if (std::isnan(value)) return value;  // a maximum would drop it
+        if (std::isnan(value)) return value;  // std::max would drop a NaN
         largest = std::max(largest, std::abs(value));
     }
     return largest;

@@ -1,4 +1,4 @@
-// A model with its gradients on the CPU, driven microbatch by microbatch with host vectors.
+// A model with gradients on the CPU, run one microbatch at a time with host vectors.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace speedrun::testing {
 struct HostBatch {
     std::vector<int32_t> tokens, targets, positions, first_key;
 
-    // Rows begin … begin+count of it, as a batch of its own.
+    // Rows begin … begin+count as a separate batch.
     HostBatch rows(int64_t begin, int64_t count, int64_t sequence_length) const;
 };
 HostBatch batch_of(const ModelFixture& fixture);
-// Random tokens and targets (one in eight is −1); documents end at random where the mask is asked for.
+// Random tokens and targets (one in eight is −1). With document_mask, documents end at random.
 HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_length, bool document_mask,
                        uint64_t seed);
 
@@ -25,18 +25,17 @@ struct ModelHarness {
     ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
                  DType precision = DType::f32, const BucketRules& rules = {},
                  const MemoryConfig& memory = {});
-    ~ModelHarness();  // after a failure the stream may still be at work in the memory that ends here
+    ~ModelHarness();  // a failed test may leave kernels running in memory freed here
 
-    void set(const Parameter& p, const Values& values);  // the master, and what compute reads
+    void set(const Parameter& p, const Values& values);  // sets the master and the compute copy
     void load(const ModelFixture& fixture);
-    // Every parameter normal with this deviation (gains around 1, mixes around 0.7): nothing hides behind a
-    // zero.
+    // Fills every parameter from a normal distribution (gains around 1, mixes around 0.7): zeros would hide errors.
     void randomize(double deviation, uint64_t seed);
     void upload(const HostBatch& batch);
 
-    // Forward; the sum of the losses of all tokens, added up in double.
+    // Forward pass. Returns the sum of all tokens' losses, added in double.
     double forward_loss(const HostBatch& batch);
-    // Forward and backward of one microbatch; the same sum.
+    // Forward and backward of one microbatch. Returns the same sum.
     double backward(const HostBatch& batch, float gradient_scale);
 
     Values read(const Tensor& tensor);  // f32 or bf16; waits for compute
@@ -51,8 +50,8 @@ struct ModelHarness {
   public:
     Transformer& model;
     GradientStore gradients;
-    PassTracker tracker;            // the model's, unless a test replaces it
-    std::vector<int32_t> prefixes;  // by token, for a loss that counts them
+    PassTracker tracker;            // attached to the model unless a test replaces it
+    std::vector<int32_t> prefixes;  // per token, for a loss with prefix targets
 
   private:
     const LossConfig loss_;
@@ -60,7 +59,7 @@ struct ModelHarness {
 };
 
 double norm_of(const Values& a);
-double largest_of(const Values& a);  // of the absolute values; NaN if one is
+double largest_of(const Values& a);  // largest absolute value; NaN if any is NaN
 Values difference_of(const Values& a, const Values& b);
 
 }  // namespace speedrun::testing

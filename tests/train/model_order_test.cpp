@@ -1,5 +1,5 @@
-// Accumulation over microbatches, and the announcements of gradients: once per microbatch each, not before
-// the last contribution, in an order that lets the optimizer and communication follow backward.
+// Accumulation over microbatches, and gradient announcements: each parameter once per microbatch, after its last
+// contribution, in an order that lets communication and optimizer overlap with backward.
 // Covers: train/sharding/pass_tracker.cpp
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
@@ -16,25 +17,19 @@ namespace model_order_test {
 
 constexpr int64_t kSequence = 8;
 
-ModelConfig model_config(Family preset) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = 3;
-    model.model_dim = 32;
-    model.num_heads = 2;
-    model.vocab_size = 100;
-    if (preset == Family::modern) {
-        model.mix_first_embedding = true;
-        model.value_embeddings = 2;
-        model.max_ngram = 3;
-        model.ngram_rows = 60;
-        model.window = 5;
-    }
-    return model;
+ModelConfig model_config(const char* preset, int64_t layers = 3) {
+    const bool modern = std::string(preset) == "modern";
+    const ModelSettings more = {kMix, "model.layers.each.attention.window=5"};
+    const int64_t values = std::min<int64_t>(layers, 2);
+    return model_of(
+        preset, {.layers = layers, .width = 32, .heads = 2, .vocabulary = 100},
+        modern
+            ? together(
+                  {with_tables({.layers = layers, .values = values, .max_ngram = 3, .ngram_rows = 60}), more})
+            : ModelSettings());
 }
 
-// Gradients of the same four rows, in microbatches of this many rows.
+// Gradients of a batch of `rows` rows, in microbatches of `rows_at_once` rows.
 std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows,
                                  int64_t rows_at_once, int64_t sequence_length, const MemoryConfig& memory) {
     ModelHarness h(model, rows_at_once * sequence_length, sequence_length, DType::f32, {}, memory);
@@ -55,28 +50,27 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     const std::vector<Values> halves = gradients_of(model, batch, rows, rows / 2, sequence_length, memory);
     const ParameterTable table = parameters_of(model, sequence_length);
     for (const Parameter& p : table.all()) {
-        // Both sum the same terms, in another order: some tens of roundings of 6e-8 relative to the largest
-        // element.
+        // Both sum the same terms in another order: some tens of roundings of 6e-8, relative to the largest element.
         const double error = largest_of(difference_of(halves[p.id], whole[p.id]));
-        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << word_of(model.preset) << " " << p.name;
+        EXPECT_LT(error / largest_of(whole[p.id]), 5e-6) << p.name;
     }
 }
 
 TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
-    for (const Family preset : {Family::gpt2, Family::modern})
+    for (const char* preset : {"gpt2", "modern"})
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
-// Batches bring the rows of n-grams that the model embeds, all sizes and no other.
+// A batch must contain the n-gram rows of all sizes that the model embeds.
 TEST(BatchTest, NgramsAreThoseOfTheModel) {
-    const ModelConfig model = model_config(Family::modern);
+    const ModelConfig model = model_config("modern");
     ModelHarness h(model, 2 * kSequence, kSequence);
     const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
     Batch batch{
         .tokens = ids.tokens, .targets = ids.targets, .positions = ids.positions, .first_key = ids.first_key};
-    EXPECT_EQ(h.model.columns().size(), 4u + 2u);
+    EXPECT_EQ(h.model.description().columns().size(), 4u + 2u);
     EXPECT_THROW(h.model.put_batch(batch), Error);
-    complete(batch, h.model.columns(), {.sequence_length = kSequence});
+    complete(batch, h.model.description().columns(), {.sequence_length = kSequence});
     h.model.put_batch(batch);
     batch.columns.at("3-grams").pop_back();
     EXPECT_THROW(h.model.put_batch(batch), Error);
@@ -86,10 +80,8 @@ TEST(BatchTest, NgramsAreThoseOfTheModel) {
 
 // The head runs in two chunks on the whole batch and in one on each half.
 TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
-    for (const Family preset : {Family::gpt2, Family::modern}) {
-        ModelConfig model = model_config(preset);
-        model.num_layers = 1;
-        model.value_embeddings = std::min<int64_t>(model.value_embeddings, 1);
+    for (const char* preset : {"gpt2", "modern"}) {
+        const ModelConfig model = model_config(preset, 1);
         const MemoryConfig memory{.logits_at_once = 64 * model.padded_vocab_size()};
         ModelHarness whole(model, 128, 16, DType::f32, {}, memory);
         ASSERT_EQ(whole.model.logit_rows(), 64) << "the head does not run in chunks";
@@ -101,11 +93,10 @@ TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
 
 struct Announcement {
     const Parameter* parameter;
-    Values gradient;  // when it was announced
+    Values gradient;  // at the announcement
 };
 
-// Waits for compute at every announcement: everything that backward has enqueued by then, and nothing later,
-// is in.
+// Reads each gradient at its announcement, after all work that backward has enqueued up to then.
 class Listener final : public PassTracker {
   public:
     explicit Listener(ModelHarness& harness)
@@ -143,8 +134,7 @@ class StagesEntered final : public PassTracker {
 
 class AnnouncementTest : public ::testing::TestWithParam<const char*> {
   protected:
-    AnnouncementTest()
-        : model_(model_config(choice_of<Family>(GetParam()))), harness_(model_, 4 * kSequence, kSequence) {
+    AnnouncementTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
         harness_.randomize(0.2, 7);
         harness_.tracker.begin_step();
     }
@@ -170,8 +160,8 @@ TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
     }
 }
 
-// Units in reverse order, with one exception: a value table belongs to the embeddings (unit 0), but is
-// complete when the one block that reads it is.
+// Announcements are in reverse order of units. One exception: a value table belongs to the embeddings (unit 0) but is
+// complete after the only block that reads it.
 TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
     const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
     int unit = harness_.table().num_units() - 1;
@@ -181,7 +171,7 @@ TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
         unit = a.parameter->unit();
     }
     EXPECT_EQ(heard.back().parameter->name, "embed.weight");  // a tied head contributes to it first
-    EXPECT_EQ(heard.front().parameter->name, model_.tied_head ? "final_norm.gain" : "head.weight");
+    EXPECT_EQ(heard.front().parameter->name, model_.parts.head.tied() ? "final_norm.gain" : "head.weight");
 }
 
 TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {

@@ -1,5 +1,5 @@
-// A model spelled out in parts: what is refused, and that a preset and its parts are one model.
-// Covers: train/config/model_parts_check.cpp train/config/spell_out.cpp
+// Models built from parts: refused configs, and the equality of a config with its resolved form.
+// Covers: train/config/model_parts_check.cpp
 // Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
 
@@ -20,7 +20,7 @@ namespace model_parts_test {
 
 using Json = nlohmann::ordered_json;
 
-// A small model that says every part.
+// A small model that uses every part.
 const char* const kModel = R"({
   "preset": "none", "model_dim": 16, "vocab_size": 100,
   "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -45,7 +45,7 @@ Config config_of(const Json& model) {
     return parse_config(whole.dump(), "test", {});
 }
 
-// The model with one key set, or taken away where the value is discarded; the key is a JSON pointer.
+// The model with one value set, by JSON pointer. A discarded value removes the key.
 Json changed(const std::string& pointer, const Json& value) {
     Json model = Json::parse(kModel);
     model[Json::json_pointer(pointer)] = value;
@@ -83,17 +83,13 @@ void expect_same_model(const ModelConfig& a, const ModelConfig& b) {
     for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].nodes, second[i].nodes);
 }
 
-TEST(ModelParts, EveryShippedConfigIsItsPartsToTheBit) {
+TEST(ModelParts, EveryShippedConfigIsItsResolvedFormToTheBit) {
     int seen = 0;
     for (const auto& entry : std::filesystem::directory_iterator(SPEEDRUN_SOURCE_ROOT "/configs")) {
         if (entry.path().extension() != ".json" || entry.path().filename() == "schema.json") continue;
         SCOPED_TRACE(entry.path());
         const Config config = read_config(entry.path(), {});
-        Config parts = config;
-        if (config.model.preset == Family::none) continue;
-        parts.model.parts = config.model.spelled_out();
-        parts.model.preset = Family::none;
-        const std::string text = config_to_json(parts);
+        const std::string text = config_to_json(config);
         const Config read = parse_config(text, "parts", {});
         EXPECT_EQ(config_to_json(read), text);
         for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -131,7 +127,7 @@ TEST(ModelParts, TheGraphHasWhatIsSaid) {
     EXPECT_EQ(model.table.find("values.weight").shape, (std::vector<int64_t>{128, 16}));
 }
 
-// A table is one parameter, whoever reads it: look-ups in layers 1 and 3, and no values in backward.
+// A table shared by layers 1 and 3 is one parameter. Backward does not read its values.
 TEST(ModelParts, LayersMayShareATableOfValues) {
     Json model = changed("/layers/at/1/attention/value_table", "values");
     model["layers"]["at"]["3"] = {{"attention", {{"value_table", "values"}}}};
@@ -142,7 +138,7 @@ TEST(ModelParts, LayersMayShareATableOfValues) {
     EXPECT_EQ(written.table.find("embed.weight").uses, (std::vector<UnitUse>{{0, false}}));
 }
 
-// Each trick leaves its parameters, and nodes that are neighbours of what they change.
+// Each option adds its parameters, and nodes next to the ones that it modifies.
 TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     Json model = Json::parse(kModel);
     model["input"] = {
@@ -170,7 +166,7 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     EXPECT_NE(of(4).find("sum of last + -1 x c0 x output of block 2"), std::string::npos) << of(4);
 }
 
-// One epsilon for all norms, those of q and k too; the usual one is not worth a word.
+// All norms share one epsilon, including QK-norm. The default is not printed.
 TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
     const auto nodes = [](const Json& model) {
         std::string text;
@@ -190,7 +186,8 @@ TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
     EXPECT_EQ(count(recipe, "8, epsilon 1.2e-07"), count(usual, "QK-norm")) << recipe;
 }
 
-// A head of 8 has 4 pairs. What turns by nothing has the cosine 1 at every position; layers with the same angles share them.
+// A head of 8 has 4 pairs. Pairs without rotation have cosine 1 at all positions. Layers with equal angles share one
+// table.
 TEST(ModelParts, SomePairsMayStayAsTheyAre) {
     Json model =
         changed("/layers/each/attention/rotary", {{"base", 64}, {"fraction", 0.5}, {"endpoint", true}});
@@ -219,7 +216,7 @@ TEST(ModelParts, SomePairsMayStayAsTheyAre) {
         << fmt::format("{}", fmt::join(layers[2].nodes, "; "));
 }
 
-// A factor of the values where no table is mixed in, which brings its own two.
+// The factor is added only in layers without a value table; value_mix already has two factors.
 TEST(ModelParts, ValuesMayHaveAFactor) {
     EXPECT_FALSE(graph_of(config_of(Json::parse(kModel)).model).table.contains("blocks.1.attn.value_scale"));
     Json model = changed("/layers/each/attention/value_scale", true);
@@ -275,7 +272,7 @@ struct Refusal {
 TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     const std::vector<Refusal> refusals = {
         {"/num_heads", 4,
-         "model.num_heads: not with model.preset \"none\": model.layers.each.attention.heads"},
+         "model.num_heads: there is no such key any more; instead: model.layers.each.attention.heads"},
         {"/layer", 4, "model.layer: unknown key, did you mean layers?"},
         {"/layers/each/attention/head", 4,
          "model.layers.each.attention.head: unknown key, did you mean heads?"},
@@ -354,8 +351,6 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     Json two = changed("/tables/more", {{"rows", "ngrams"}});
     two["tables"]["again"] = {{"rows", "ngrams"}};
     EXPECT_NE(error_of(two).find("model.tables: 2 tables of ngrams, at most one is read"), std::string::npos);
-    const std::string error = error_of({{"preset", "gpt2"}, {"layers", {{"count", 3}}}});
-    EXPECT_NE(error.find("model.layers: not with model.preset \"gpt2\""), std::string::npos) << error;
 }
 
 }  // namespace model_parts_test

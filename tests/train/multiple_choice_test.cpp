@@ -1,4 +1,4 @@
-// Items of a file, and how many are right; the scores themselves are tests/runs/multiple_choice_test.py's.
+// Reading of items and counting of correct answers. tests/runs/multiple_choice_test.py checks the scores.
 #include "train/commands/multiple_choice.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(MultipleChoiceTest, ReadsItemsAndNamesBadLines) {
 
 TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
     ChoiceResult result;
-    // Means -2 and -1, sums -2 and -4.
+    // Means -2 and -1; sums -2 and -4.
     result.add({{.sum = -2, .tokens = 1}, {.sum = -4, .tokens = 4}}, 1);
     EXPECT_EQ(result.right, 1);
     EXPECT_EQ(result.right_by_sum, 0);
@@ -33,7 +33,7 @@ TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
     EXPECT_DOUBLE_EQ(result.accuracy(), 0.5);
     EXPECT_DOUBLE_EQ(result.accuracy_by_sum(), 0.5);
     result.add({{.sum = -3, .tokens = 3}, {.sum = -3, .tokens = 3}},
-               1);  // the first of two equal scores counts
+               1);  // on a tie the first answer wins
     EXPECT_EQ(result.right, 1);
     EXPECT_EQ(result.items, 3);
 }

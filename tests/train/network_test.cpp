@@ -1,4 +1,4 @@
-// Times of collectives by hand, and files of networks.
+// Collective times compared with hand-computed ones, and network files.
 // Covers: train/timeline/network_json.cpp
 #include "train/timeline/network.h"
 
@@ -13,7 +13,7 @@
 namespace speedrun::testing {
 namespace network_test {
 
-constexpr double kRounding = 1e-12;  // relative, of a few products
+constexpr double kRounding = 1e-12;  // relative; rounding of a few products
 
 Network plain() {
     return {.ranks_per_host = 4, .start_us = 10, .inside = {1, 100}, .between = {5, 10}};
@@ -47,19 +47,19 @@ TEST(NetworkTest, SeesHowAGroupLiesOnHosts) {
 }
 
 TEST(NetworkTest, TimesRingsByHopsAndTheSlowerLink) {
-    // On one host: 3 hops, three quarters of the bytes.
+    // One host: 3 hops, 3/4 of the bytes.
     const CollectiveTime inside = time_of(Collective::reduce_scatter, 4'000'000, group_of(4));
     EXPECT_EQ(inside.algorithm, CommunicationAlgorithm::ring);
     EXPECT_NEAR(inside.latency_s, 13e-6, 13e-6 * kRounding);
     EXPECT_NEAR(inside.inside_s, 3e6 / 100e9, 3e-5 * kRounding);
     EXPECT_EQ(inside.between_s, 0);
-    // Two hosts: 6 hops inside and 1 between; 7 eighths of the bytes leave a host through 4 ranks.
+    // Two hosts: 6 hops inside and 1 between. 7/8 of the bytes leave each host, through 4 ranks.
     const CollectiveTime both = time_of(Collective::all_gather, 8'000'000, group_of(8));
     EXPECT_NEAR(both.latency_s, (10 + 6 + 5) * 1e-6, 1e-5 * kRounding);
     EXPECT_NEAR(both.inside_s, 7e6 / 100e9, 7e-5 * kRounding);
     EXPECT_NEAR(both.between_s, 7e6 / 4 / 10e9, 2e-4 * kRounding);
     EXPECT_EQ(both.seconds(), both.latency_s + both.between_s);
-    // One rank on each of two hosts has no other to help.
+    // With one rank on each of two hosts, all bytes use that rank's link.
     const CollectiveTime alone = time_of(Collective::all_reduce, 1'000'000, group_of<4>(2));
     EXPECT_EQ(alone.inside_s, 0);
     EXPECT_NEAR(alone.between_s, 1e6 / 10e9, 1e-4 * kRounding);
@@ -70,7 +70,7 @@ TEST(NetworkTest, SumsOfFewBytesOverManyRanksGoByTree) {
     const Group many = group_of(256);
     const CollectiveTime small = time_of(Collective::all_reduce, 1000, many);
     EXPECT_EQ(small.algorithm, CommunicationAlgorithm::tree);
-    // 64 hosts: 6 levels of twice 5 us, up and down; 3 hops inside, likewise.
+    // 64 hosts: 6 levels of 2 x 5 us, up and down. Inside: 3 hops, up and down.
     EXPECT_NEAR(small.latency_s, (10 + 2 * 3 * 1 + 2 * 6 * 2 * 5) * 1e-6, 1e-4 * kRounding);
     EXPECT_EQ(time_of(Collective::all_reduce, 10'000'000'000, many).algorithm, CommunicationAlgorithm::ring);
     EXPECT_EQ(time_of(Collective::all_gather, 1000, many).algorithm, CommunicationAlgorithm::ring);
@@ -96,7 +96,8 @@ TEST(NetworkTest, ExchangesTakeTheBusierDirectionOfEachLink) {
 TEST(NetworkTest, TheLargestOfManyIsLate) {
     EXPECT_EQ(straggler_factor(0.01, 1), 1);
     EXPECT_EQ(straggler_factor(0, 100), 1);
-    // Expected largest of n normal numbers: 1.4236 of 8, 2.5076 of 100 (Teichroew 1956); Blom's formula is within 1%.
+    // Expected maximum of n standard normal values: 1.4236 for 8, 2.5076 for 100 (Teichroew 1956). Blom's formula is
+    // within 1%.
     EXPECT_NEAR(straggler_factor(1, 8), 1 + 1.4236, 0.015);
     EXPECT_NEAR(straggler_factor(1, 100), 1 + 2.5076, 0.025);
 }

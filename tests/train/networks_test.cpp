@@ -1,4 +1,4 @@
-// Networks that compute values per token: losses and every gradient against formulas in float64; errors of bad configs.
+// Networks that compute factors per token: losses and all gradients against float64 formulas; errors of bad configs.
 // Covers: train/config/network_numbers.cpp
 #include "train/model/networks.h"
 
@@ -23,9 +23,9 @@ namespace networks_test {
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
                   kVocabulary = 40;
-
-// Layer 2 reads the output of layer 0. In layer 0 one network computes own values, a gate and factors of rows; in layer 1 another
-// computes factors of a sum after the MLP. A network of the output of layer 1 computes a skip, own values and composed heads.
+// Layer 2 reads layer 0's output. Network "early" supplies layer 0's XSA factors, gates and scales of terms.
+// Network "joins" reads the model's input and supplies the scales of layer 1's MLP sum. Network "late" reads layer 1's
+// output and supplies a skip, XSA factors and composed heads. "early" and "late" share one learned scale.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
         "model": {
@@ -64,7 +64,7 @@ double sigmoid(double x) {
     return 1 / (1 + std::exp(-x));
 }
 
-// All tokens side by side: attention looks back.
+// Float64 reference. It processes all tokens of the batch together, because attention reads earlier tokens.
 struct Twin {
     const HostBatch& batch;
     std::map<std::string, Values> p = {};
@@ -83,11 +83,11 @@ struct Twin {
         add(out, scale, scale, p.at("networks." + name + ".bias"));
         return out;
     }
-    // Outputs of heads, and q, k and v, of each token.
+    // Head outputs and q, k, v by token.
     struct Heads {
         Stream out, q, k, v;
     };
-    // Weights of the keys from the first on up to token t.
+    // Attention weights of the keys first … t.
     static Values map_of(const Heads& heads, size_t t, int64_t h, int64_t first) {
         Values map;
         double total = 0;
@@ -101,13 +101,13 @@ struct Twin {
         for (double& w : map) w /= total;
         return map;
     }
-    // The last keys up to t, of which there are as many as the map has, by head h.
+    // out += factor * sum over i of map[i] * v[t + 1 - n + i] for head h, with n = map.size().
     static void see(Values& out, const Heads& heads, size_t t, int64_t h, const Values& map, double factor) {
         for (size_t i = 0; i < map.size(); ++i)
             for (auto d = static_cast<size_t>(h * kHead); d < static_cast<size_t>((h + 1) * kHead); ++d)
                 out[d] += factor * map[i] * heads.v[t + 1 - map.size() + i][d];
     }
-    // The mix of the heads' maps by a, RMS-normalised, gives each head its values by b.
+    // For output head h: the maps of all heads, weighted by RMS-normalised a, times b[h].
     void compose(Values& out, const Heads& heads, size_t t, const double* a, const double* b) const {
         const int64_t first = std::max<int64_t>(batch.first_key[t], static_cast<int64_t>(t) - 3);
         double square = 1e-5;
@@ -168,7 +168,7 @@ struct Twin {
             early.push_back(network("early", scale, x0.back()));
         }
         c0 = x;
-        // early: two numbers of the stream (g, h), then own values and gates of two heads each.
+        // early: two injection factors, then XSA factors and gates of two heads each.
         const Heads first = attend("blocks.0.", x);
         for (size_t t = 0; t < tokens; ++t) {
             Values out = first.out[t];
@@ -185,7 +185,7 @@ struct Twin {
             add(x[t], joins[0], joins[1], mlp("blocks.1.", x[t]));
             late.push_back(network("late", scale, x[t]));
         }
-        // late: the skip's factor, then own values, weights of maps and outputs of two heads each.
+        // late: skip factor, then XSA factors, map weights and output factors of two heads each.
         const Heads second = attend("blocks.2.", skipped);
         for (size_t t = 0; t < tokens; ++t) {
             Values out = second.out[t];
@@ -235,7 +235,7 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
         h.tracker.begin_step();
         h.backward(batch, 1);
         const Values losses = h.read(h.model.losses()), expected = twin.losses();
-        // A loss is a few dozen roundings of 6e-8.
+        // A loss accumulates a few dozen roundings of 6e-8.
         for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 2e-5) << "token " << t;
         for (const Parameter& p : h.table().all()) {
             const Values gradient = h.gradient(p);
@@ -254,8 +254,8 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
                 };
                 const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
                 values = start;
-                // f32's roundings of the engine, which sums over 18 tokens, for one number of the stream over its 24
-                // columns too, most of which cancels; the quotient of float64 errs by 1e-8.
+                // f32 roundings of the engine, which sums over 18 tokens. Scalar stream factors also sum over 24
+                // columns with much cancellation. The float64 difference quotient errs by 1e-8.
                 EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + (p.numel() == 1 ? 3e-5 : 1e-5))
                     << p.name;
             }
@@ -263,13 +263,13 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
     }
 }
 
-// With a second matrix of zeros every number is its start, whatever the token.
+// With a zero second matrix, every output equals its start value for all tokens.
 TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
     const auto losses = [](const Settings& settings) {
         const ModelConfig model = config_of(settings).model;
         ModelHarness h(model, kRows * kSequence, kSequence);
         h.randomize(0.3, 7);
-        for (const Parameter& p : h.table().all()) {  // by name: a table's order has no say
+        for (const Parameter& p : h.table().all()) {  // seeded by name, independent of the table's order
             std::seed_seq name(p.name.begin(), p.name.end());
             std::mt19937 random(name);
             std::normal_distribution<double> normal;
@@ -321,7 +321,7 @@ TEST(NetworksTest, GivesNumbersInOrder) {
     };
     EXPECT_EQ(near(table.find("networks.early.bias").init.elements),
               (std::vector<float>{0, 0.5, 2, 2, 2.5, 2.5}))
-        << "times a scale of 0.1 what each starts as";
+        << "times a scale of 0.1: the start values";
     EXPECT_EQ(near(table.find("networks.joins.bias").init.elements), (std::vector<float>{2.2F, 2}));
     EXPECT_EQ(table.find("networks.gates").init.value, 0.1F);
     EXPECT_EQ(table.find("networks.early.up.weight").shape, (std::vector<int64_t>{5, kWidth}));
@@ -373,7 +373,7 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
                    "parameters of that name belong to the model");
 }
 
-// Layers that read one place share its norm, unless it has parameters.
+// Layers that read the same stream value share its norm, unless the norm has parameters.
 TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
     const auto norms = [](const Settings& settings) {
         const ModelConfig model = config_of(settings).model;
@@ -387,7 +387,7 @@ TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
     const std::string divided = "model.layers.at.2.attention.compose_heads=null";
     EXPECT_EQ(norms({}), 2);
     EXPECT_EQ(norms({both, divided}), 2);
-    EXPECT_EQ(norms({both}), 3) << "one is for the layer whose heads tensor ranks cannot divide";
+    EXPECT_EQ(norms({both}), 3) << "one is for the layer with heads that tensor ranks cannot split";
     EXPECT_EQ(norms({both, divided, "model.norms.gain=true"}), 3);
     expect_refused({"model.layers.at.2.attention.reads=after 2"},
                    "layer 2: attention.reads \"after 2\": layer 2 precedes this place");

@@ -1,5 +1,5 @@
-// Muon with the lines' second moments: the parameters and gradients of the Muon fixture, against our float64
-// operations.
+// NorMuon (Muon with second moments per line) on the parameters and gradients of the Muon fixture, against float64
+// reference operations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class NormuonTest : public ::testing::Test {
         fixture_.group.muon.beta2 = 0.8;
     }
     OptimizerHarness harness() const { return muon_harness(fixture_, DType::f32); }
-    // The way of one parameter, step by step, whose matrices have so many rows each.
+    // Values of one parameter after each step. rows_of: rows of each of its matrices.
     std::vector<Values> reference_steps(const OptimizerFixture::Entry& entry,
                                         const std::vector<int64_t>& rows_of, int64_t cols) {
         using reference::Matrix;
@@ -59,7 +59,7 @@ class NormuonTest : public ::testing::Test {
         return after;
     }
 
-    // Rows of each matrix: of a stack, the first ones of which are cut by heads where the group says so.
+    // Rows of each matrix. With heads_per_matrix, q and k are split by heads.
     std::vector<int64_t> rows_of(const Parameter& p) const {
         const int64_t rows = p.shape[0] / p.matrices, heads = fixture_.group.muon.heads_per_matrix;
         if (heads == 0 || p.matrices == 1) return std::vector<int64_t>(static_cast<size_t>(p.matrices), rows);
@@ -68,14 +68,14 @@ class NormuonTest : public ::testing::Test {
         return cut;
     }
 
-    static constexpr int64_t kHeads = 4;         // the fixture's model's
-    using Ends = std::map<std::string, Values>;  // where ten steps lead, by parameter
-    // ‖a − b‖, relative to the way from the start to b.
+    static constexpr int64_t kHeads = 4;         // heads of the fixture's model
+    using Ends = std::map<std::string, Values>;  // values after ten steps, by parameter
+    // ‖a − b‖ relative to ‖b − start‖
     static double way_between(const Values& a, const Values& b, const OptimizerFixture::Entry& entry) {
         return norm_of(difference_of(a, b)) / norm_of(difference_of(b, entry.start));
     }
-    // Steps of the group as it is agree with float64. Tolerance of Muon without the factors of lines: these are
-    // smooth functions of the polar factor's elements and add nothing to its error.
+    // Runs the group's steps, compares them with float64 and returns their end. Tolerance: that of plain Muon. The
+    // per-line factors are smooth functions of the polar factor and do not increase its error.
     Ends ends_of_reference_steps() {
         OptimizerHarness h = harness();
         Ends ends;
@@ -102,13 +102,13 @@ TEST_F(NormuonTest, TenStepsAgreeInF32) {
     for (const auto& [name, entry] : fixture_.parameters) {
         for (int step = 0; step < 10; ++step)
             plain.step(name, entry.gradients.at(step), step, fixture_.lr_factors[step]);
-        // Little for the square matrices: the rows of an orthogonal one are equally long as they are.
+        // The difference is small for square matrices: all rows of an orthogonal matrix already have the same norm.
         EXPECT_GT(way_between(plain.value(name), ends.at(name), entry), 1e-3)
             << name << ": the switch changes nothing";
     }
 }
 
-// Each of these keys alone leads elsewhere. Columns are not those of matrices that have more columns anyway.
+// Each key alone changes the result. `columns` changes only matrices with at least as many rows as columns.
 TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
     const Ends usual = ends_of_reference_steps();
     const OptimizerGroupConfig given = fixture_.group;
@@ -128,7 +128,7 @@ TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
     expect_other_ends("polar_epsilon");
 }
 
-// Pairs of heads of q and of k, values whole. By rows they have as many second moments, by the longer side more.
+// q and k in pairs of heads, v whole. Both kinds of lines must match the reference and differ from whole matrices.
 TEST_F(NormuonTest, TenStepsAgreeWhereHeadsArePairs) {
     const Ends usual = ends_of_reference_steps();
     fixture_.group.muon.heads_per_matrix = 2;

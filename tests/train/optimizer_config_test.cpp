@@ -1,4 +1,4 @@
-// What the groups of section `optimizers` take and refuse.
+// Values accepted and refused in optimizer groups.
 // Covers: train/fields/field_texts.cpp
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace optimizer_config_test {
 
 using Settings = std::vector<std::string>;
 
-// Group 0 of 1, with these keys behind "optimizers.groups.0.".
+// One group with these keys, relative to "optimizers.groups.0.".
 Config config_of(const Settings& keys, const Settings& more = {}) {
     Settings all = {R"(optimizers.groups=[{"params": ["*"]}])"};
     for (const std::string& key : keys) all.push_back("optimizers.groups.0." + key);
@@ -62,7 +62,7 @@ TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
     expect_refused({"normuon_lines=cols"}, "expected auto | rows | columns, got \"cols\"");
 }
 
-// --set type=WORD keeps the other keys. Keys of the first versions may stand beside any type.
+// --set type=WORD keeps the other keys. Keys of the first versions are accepted with any type.
 TEST(OptimizerConfigTest, KeysOfOtherTypesAreRefusedUnlessTheyAlwaysWereAccepted) {
     const OptimizerGroupConfig group =
         group_of({"momentum=0.5", "normuon=true", "nesterov=false", "beta2=0.5"});
@@ -105,7 +105,7 @@ TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
                    {"precision=f32"});
     const OptimizersConfig optimizers = config_of({"weights_dtype=bf16"}, {"precision=bf16"}).optimizers;
     optimizers.check_precision(DType::bf16);
-    EXPECT_THROW(optimizers.check_precision(DType::f32), Error) << "what auto turns out to be";
+    EXPECT_THROW(optimizers.check_precision(DType::f32), Error) << "the precision that auto resolves to";
     config_of({}, {"precision=f32"}).optimizers.check_precision(DType::f32);
 }
 
@@ -140,7 +140,7 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
     expect_refused({"type=muon", "polar_epsilon=0"}, "polar_epsilon: 0 is outside");
 }
 
-// With 1 AdamW divides 0 by 0, and a momentum never moves; an f32 this close to 1 is 1.
+// A decay of 1 makes AdamW divide 0 by 0 and never updates a momentum. Values this close to 1 round to 1 in f32.
 TEST(OptimizerConfigTest, DecaysAreBelowOne) {
     EXPECT_EQ(group_of({"beta1=0", "beta2=0.9999"}).adamw.beta2, 0.9999);
     EXPECT_EQ(group_of({"type=muon", "momentum=0.99"}).muon.momentum.in(0).from, 0.99);

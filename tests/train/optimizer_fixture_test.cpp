@@ -1,5 +1,5 @@
-// Our optimizers over ten steps against what PyTorch says (fixtures/generate.py): those that step each element
-// by itself as functions of a shard, with no model around them; Muon through what hands it its matrices.
+// Ten steps of every optimizer against PyTorch (fixtures/generate.py). Elementwise optimizers update a shard without
+// a model. Muon runs in the group update that gathers its matrices.
 // Covers: train/optim/optimizers.cpp
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace speedrun::testing {
 namespace optimizer_fixture_test {
 
-// ---- elementwise optimizers: every one that a config can name, on a shard of 96 elements
+// ---- elementwise optimizers: all names accepted in configs, on a shard of 96 elements
 
 std::vector<std::string> elementwise_optimizers() {
     std::vector<std::string> words;
@@ -26,7 +26,7 @@ std::vector<std::string> elementwise_optimizers() {
     return words;
 }
 
-// Parameters, their gradients and an optimizer's state, in memory of their own.
+// Parameters, gradients and optimizer state in separate buffers.
 class Shard {
   public:
     Shard(const OptimizerGroupConfig& group, const Values& start)
@@ -91,9 +91,9 @@ class ElementwiseFixtureTest : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Optimizers, ElementwiseFixtureTest, ::testing::ValuesIn(elementwise_optimizers()),
                          [](const auto& info) { return info.param; });
 
-// A step moves an element by at most a few lr and is computed to some 1e-6 of that (a quotient, a root, and 1
-// − β^t, which is 0.05 with f32's 6e-8); the elements are of size 1 and rounded to 6e-8 ten times. 2e-6
-// bounds the sum of both.
+// A step moves an element by at most a few lr. Its relative error is about 1e-6: a quotient, a root, and 1 − β^t =
+// 0.05 with an absolute error of 6e-8. Elements are of size 1 and rounded to 6e-8 ten times. 2e-6 bounds the sum of
+// both.
 TEST_P(ElementwiseFixtureTest, TenStepsAgreeWithPyTorch) {
     Shard shard(fixture_.group, entry_.start);
     ASSERT_EQ(entry_.gradients.size(), 10u);
@@ -104,7 +104,7 @@ TEST_P(ElementwiseFixtureTest, TenStepsAgreeWithPyTorch) {
     }
 }
 
-// Clipping reaches the optimizer as a factor of the gradients; a power of two loses no bit.
+// Clipping scales the gradients. Scaling by a power of two is exact.
 TEST_P(ElementwiseFixtureTest, GradientsAreScaled) {
     Shard plain(fixture_.group, entry_.start), scaled(fixture_.group, entry_.start);
     for (int step = 0; step < 3; ++step) {
@@ -125,12 +125,12 @@ TEST_P(ElementwiseFixtureTest, StepWithoutFiniteScaleChangesNothing) {
     EXPECT_EQ(disturbed.values(), plain.values()) << "the state was touched";
 }
 
-// ---- Muon: square matrices stacked by three, a tall and a wide one
+// ---- Muon: three stacked square matrices, a tall and a wide matrix
 
 class MuonFixtureTest : public ::testing::Test {
   protected:
     OptimizerHarness harness(DType precision) const { return muon_harness(fixture_, precision); }
-    // ‖error‖ relative to ‖what the steps so far have moved‖.
+    // ‖error‖ relative to ‖total update so far‖.
     void expect_agreement(DType precision, double tolerance) const {
         OptimizerHarness h = harness(precision);
         for (int step = 0; step < 10; ++step) {
@@ -148,14 +148,14 @@ class MuonFixtureTest : public ::testing::Test {
     const OptimizerFixture fixture_ = load_optimizer_fixture("muon");
 };
 
-// The polar factor stretches the smallest singular values of the square matrices by up to a thousand, and the
-// rounding errors (6e-8 relative to the largest) with them: 6e-5 of single directions, less of the norm.
+// The polar factor amplifies the smallest singular values of the square matrices by up to a thousand. It amplifies
+// rounding errors too (6e-8 relative to the largest value): 6e-5 for single directions, less in the norm.
 TEST_F(MuonFixtureTest, TenStepsAgreeInF32) {
     expect_agreement(DType::f32, 5e-5);
 }
 
-// In bf16 the update errs by up to the polynomials' band of 14 % (see tests/kernels/muon_test.cpp), but not
-// always in the same direction: over ten steps less than half of that remains of the way.
+// In bf16 one update errs by up to 14 %, the polynomials' error bound (see tests/kernels/muon_test.cpp). Directions
+// of the errors vary, so less than half of it remains in the total update of ten steps.
 TEST_F(MuonFixtureTest, TenStepsAgreeInBf16) {
     expect_agreement(DType::bf16, 0.07);
 }

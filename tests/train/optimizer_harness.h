@@ -1,4 +1,4 @@
-// An optimizer for each of some parameters of a table, fed with gradients from the host.
+// One optimizer per parameter of a table, with gradients from the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/sharding/group_update.h"
 
@@ -36,11 +37,12 @@ class OptimizerHarness {
         runtime_.synchronize();
     }
     void step(const std::string& name, const Values& gradient, int64_t step, double lr_factor,
-              double grad_scale = 1) {
+              double grad_scale = 1, bool last = false) {
         write(gradients_.flat(table_.find(name)), gradient);
         write(scale_.tensor(DType::f32, {1}), {grad_scale});
         const StepContext context{.step = step,
                                   .lr_factor = lr_factor,
+                                  .last = last,
                                   .grad_scale = scale_.tensor(DType::f32, {1}),
                                   .ops = runtime_.ops(),
                                   .stream = runtime_.optimizer()};
@@ -71,7 +73,7 @@ class OptimizerHarness {
         rules.heads_per_matrix = {group.heads_per_matrix()};
         return rules;
     }
-    const Bucket& bucket(const std::string& name) const {  // alone, each parameter is one
+    const Bucket& bucket(const std::string& name) const {  // each parameter is its own bucket
         const BucketLayout& layout = parameters_.layout();
         return layout.bucket_of(table_.find(name));
     }
@@ -87,17 +89,15 @@ class OptimizerHarness {
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
-    std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one for each, stepped by itself
+    std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one per parameter, stepped separately
     Buffer scale_;
 };
 
-// Over the parameters of a Muon fixture, at their start.
+// Parameters of a Muon fixture at their initial values.
 inline OptimizerHarness muon_harness(const OptimizerFixture& fixture, DType precision) {
-    ModelConfig model;
-    model.apply_preset();
-    model.num_layers = 1;
-    model.model_dim = fixture.model_dim;
-    model.mlp_ratio = fixture.mlp_ratio;
+    const ModelConfig model =
+        model_of("modern", {.layers = 1, .width = fixture.model_dim, .heads = 4, .vocabulary = 257},
+                 {fmt::format("model.layers.each.mlp.ratio={}", fixture.mlp_ratio)});
     std::vector<std::string> names;
     for (const auto& [name, entry] : fixture.parameters) names.push_back(name);
     OptimizerHarness h(model, 8, fixture.group, names, precision);

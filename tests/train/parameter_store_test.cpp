@@ -1,4 +1,4 @@
-// Masters of ranks that cut parameters along a tensor axis and shards: together they are those of one rank.
+// Masters over all tensor slices and shards equal one rank's masters.
 #include "train/sharding/parameter_store.h"
 
 #include <gtest/gtest.h>
@@ -9,10 +9,10 @@ namespace speedrun::testing {
 namespace parameter_store_test {
 
 using Values = std::vector<float>;
-using Parameters = std::vector<Values>;  // whole ones, by id
+using Parameters = std::vector<Values>;  // whole parameters, by id
 
-// What a rank's masters hold, at the places of the whole parameters; counts how often an element is there, what all
-// tensor ranks have on the first of them.
+// Copies a rank's masters to their positions in the whole parameters and counts each element. Replicated parameters
+// are counted on tensor rank 0 only.
 void collect(const ParameterStore& store, Runtime& runtime, Parameters& into,
              std::vector<std::vector<int>>& seen, bool first) {
     runtime.synchronize();
@@ -34,7 +34,7 @@ void collect(const ParameterStore& store, Runtime& runtime, Parameters& into,
     }
 }
 
-// The masters of all ranks of parts x shards after `fill`.
+// Masters of all parts x shards ranks after `fill`.
 template <class Fill>
 Parameters masters(int parts, int shards, Fill&& fill) {
     const ParameterTable whole = cut_table({});

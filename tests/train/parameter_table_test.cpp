@@ -1,5 +1,5 @@
-// What the model declares, how many elements that is, and how they start.
-// Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/token_tables.cpp
+// Parameters declared by the model: names, number of elements and initial values.
+// Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/model_extents.cpp train/model/token_tables.cpp
 #include "train/parameters/parameter_table.h"
 
 #include <gtest/gtest.h>
@@ -9,21 +9,16 @@
 #include <set>
 
 #include "tests/train/model_harness.h"
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace parameter_table_test {
 
-ModelConfig model_config(Family preset, int64_t layers, int64_t width, int64_t vocab) {
-    ModelConfig model;
-    model.preset = preset;
-    model.apply_preset();
-    model.num_layers = layers;
-    model.model_dim = width;
-    model.num_heads = 4;
-    model.vocab_size = vocab;
-    return model;
+ModelConfig model_config(const char* preset, int64_t layers, int64_t width, int64_t vocab,
+                         const ModelSettings& more = {}) {
+    return model_of(preset, {.layers = layers, .width = width, .heads = 4, .vocabulary = vocab}, more);
 }
 
 std::vector<std::string> names_of(const ParameterTable& table) {
@@ -33,7 +28,7 @@ std::vector<std::string> names_of(const ParameterTable& table) {
 }
 
 TEST(ParameterTableTest, NamesOfGpt2) {
-    const ParameterTable table = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config("gpt2", 1, 64, 257), 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "position.weight",
                                                "blocks.0.attn_norm.gain",
@@ -61,13 +56,13 @@ std::string text_of(const DimensionSet& set) {
     return text;
 }
 
-// What the graph says of gradients, by hand: all sum over tokens; numbers that weigh rows over their columns too.
+// Dimensions over which gradients are summed: tokens for all parameters, also columns for factors of whole rows.
 TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = model.norm_parameters = model.biases = true;
-    model.value_embeddings = 1;
-    model.max_ngram = 3;
-    model.ngram_rows = 50;
+    const ModelConfig model = model_config(
+        "modern", 2, 64, 257,
+        together({with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 50}),
+                  {kMix, "model.norms.gain=true", "model.norms.bias=true",
+                   "model.layers.each.attention.bias=true", "model.layers.each.mlp.bias=true"}}));
     const ParameterTable modern = parameters_of(model, 32);
     for (const Parameter& p : modern.all()) {
         const bool weighs_heads = p.name.find("value_mix") != std::string::npos,
@@ -77,20 +72,19 @@ TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
                                                     : "tokens")
             << p.name;
     }
-    // The sigmoid of a number weighs a skip's rows.
+    // The factor of a skip is the sigmoid of a scalar.
     const Config parts = read_config(SPEEDRUN_SOURCE_ROOT "/configs/kjv_parts.json", {});
     const ParameterTable with_skip = parameters_of(parts.model, 32);
     EXPECT_EQ(text_of(with_skip.find("blocks.3.skip").summed), "tokens, width");
     EXPECT_EQ(text_of(with_skip.find("backout.1").summed), "tokens, width");
     EXPECT_EQ(text_of(with_skip.find("blocks.0.attn.gate.weight").summed), "tokens");
-    const ParameterTable gpt2 = parameters_of(model_config(Family::gpt2, 1, 64, 257), 32);
+    const ParameterTable gpt2 = parameters_of(model_config("gpt2", 1, 64, 257), 32);
     for (const Parameter& p : gpt2.all()) EXPECT_EQ(text_of(p.summed), "tokens") << p.name;
 }
 
-TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = true;
-    model.value_embeddings = 1;
+TEST(ParameterTableTest, NamesOfModernWithMixesAndValues) {
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257, together({{kMix}, with_tables({.values = 1})}));
     const ParameterTable table = parameters_of(model, 32);
     const std::vector<std::string> expected = {"embed.weight",
                                                "value_embed.0.weight",
@@ -110,7 +104,7 @@ TEST(ParameterTableTest, NamesOfModernWithAllSwitches) {
 }
 
 TEST(ParameterTableTest, ShapesAndUnits) {
-    const ParameterTable table = parameters_of(model_config(Family::gpt2, 3, 64, 257), 32);
+    const ParameterTable table = parameters_of(model_config("gpt2", 3, 64, 257), 32);
     EXPECT_EQ(table.num_units(), 5);
     int last_unit = 0;
     std::set<std::string> names;
@@ -124,7 +118,7 @@ TEST(ParameterTableTest, ShapesAndUnits) {
         last_unit = p.unit();
         EXPECT_EQ(p.matrices, p.name.ends_with("qkv.weight") ? 3 : 1) << p.name;
     }
-    EXPECT_EQ(table.find("embed.weight").shape, (std::vector<int64_t>{320, 64}));  // 257 rows padded
+    EXPECT_EQ(table.find("embed.weight").shape, (std::vector<int64_t>{320, 64}));  // 257 rows, padded
     EXPECT_EQ(table.find("position.weight").shape, (std::vector<int64_t>{32, 64}));
     EXPECT_EQ(table.find("blocks.2.attn.qkv.weight").shape, (std::vector<int64_t>{192, 64}));
     EXPECT_EQ(table.find("blocks.2.mlp.up.weight").shape, (std::vector<int64_t>{256, 64}));
@@ -135,20 +129,19 @@ TEST(ParameterTableTest, ShapesAndUnits) {
     EXPECT_FALSE(table.contains("head.weight"));
 }
 
-// GPT-2 124M. Embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768.
-// The usual 124,439,808 has the 47 rows of padding less.
+// GPT-2 124M: embedding 50304·768, positions 1024·768, twelve blocks of 12·768² + 13·768, final norm 2·768. The usual
+// count, 124,439,808, excludes the 47 padding rows.
 TEST(ParameterTableTest, CountsOfGpt2) {
-    ModelConfig model = model_config(Family::gpt2, 12, 768, 50257);
-    model.num_heads = 12;
+    const ModelConfig model = model_config("gpt2", 12, 768, 50257);
     EXPECT_EQ(model.padded_vocab_size(), 50304);
     const int64_t count = parameters_of(model, 1024).numel();
     EXPECT_EQ(count, 124475904);
     EXPECT_EQ(count - 47 * 768, 124439808);
 }
 
-// Without norms' and linear layers' vectors and without positions, but with a head of its own.
+// No vectors of norms and linear layers, no positions, a separate head.
 TEST(ParameterTableTest, CountsOfModern) {
-    const int64_t count = parameters_of(model_config(Family::modern, 12, 768, 50257), 1024).numel();
+    const int64_t count = parameters_of(model_config("modern", 12, 768, 50257), 1024).numel();
     EXPECT_EQ(count, 2 * 50304 * 768 + 12 * 12 * 768 * 768);
 }
 
@@ -159,7 +152,7 @@ Values initial_values(ModelHarness& h, const std::string& name, uint64_t seed) {
     return h.read(h.model.parameters().master(h.table().find(name)));
 }
 
-// Sample mean and deviation of n normal (or uniform) values lie within 5 standard errors: false once in two
+// Sample mean and deviation of n normal (or uniform) values must be within 5 standard errors: false alarm once in two
 // million.
 void expect_deviation(ModelHarness& h, const std::string& name, double deviation) {
     const Values values = initial_values(h, name, 1);
@@ -181,7 +174,7 @@ void expect_uniform(ModelHarness& h, const std::string& name, double bound) {
 }
 
 TEST(InitialValuesTest, Gpt2) {
-    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32);
+    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32);
     for (const char* name :
          {"embed.weight", "position.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.up.weight"}) {
         expect_deviation(h, name, 0.02);
@@ -194,11 +187,9 @@ TEST(InitialValuesTest, Gpt2) {
 }
 
 TEST(InitialValuesTest, Modern) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.mix_first_embedding = true;
-    model.value_embeddings = 1;
-    model.max_ngram = 3;
-    model.ngram_rows = 50;
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257,
+                     together({{kMix}, with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 50})}));
     ModelHarness h(model, 32, 32);
     EXPECT_EQ(h.table().find("ngram_embed.weight").shape, (std::vector<int64_t>{50, 64}));
     EXPECT_EQ(largest_of(initial_values(h, "ngram_embed.weight", 1)), 0);
@@ -214,19 +205,18 @@ TEST(InitialValuesTest, Modern) {
 }
 
 TEST(InitialValuesTest, ModernWithoutZerosScaled) {
-    ModelConfig model = model_config(Family::modern, 2, 64, 257);
-    model.zero_init_projections = false;
-    model.init_scale = 2;
+    const ModelConfig model =
+        model_config("modern", 2, 64, 257, together({{"model.init_scale=2"}, nonzero_outputs()}));
     ModelHarness h(model, 32, 32);
     expect_deviation(h, "embed.weight", 2);
     expect_uniform(h, "blocks.1.mlp.down.weight", std::sqrt(3.0) / 16);  // fan-in 256
     expect_uniform(h, "head.weight", std::sqrt(3.0) / 8);
 }
 
-// At the start every logit of the modern model is 0 (its head is), so that the loss is exactly ln of the
-// vocabulary: padding rows would show.
+// The modern preset starts with a zero head: all logits are 0 and the loss is exactly ln(vocabulary). Padding rows in
+// the softmax would change it.
 TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
-    const ModelConfig model = model_config(Family::modern, 2, 64, 257);
+    const ModelConfig model = model_config("modern", 2, 64, 257);
     ModelHarness h(model, 32, 32);
     h.model.parameters().initialize(3);
     HostBatch batch = random_batch(model, 1, 32, true, 1);
@@ -235,7 +225,7 @@ TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
 }
 
 TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
-    const ModelConfig model = model_config(Family::gpt2, 2, 64, 257);
+    const ModelConfig model = model_config("gpt2", 2, 64, 257);
     ModelHarness h(model, 32, 32), other(model, 64, 32);
     const std::string first = "blocks.0.attn.qkv.weight", second = "blocks.1.attn.qkv.weight";
     const Values values = initial_values(h, first, 7);
@@ -246,7 +236,7 @@ TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
         for (size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
         return count;
     };
-    // 12288 pairs of independent floats: hardly any agrees by chance.
+    // 12288 pairs of independent floats; hardly any are equal by chance.
     EXPECT_LT(shared(values, initial_values(h, first, 8)), 5u);
     EXPECT_LT(shared(values, initial_values(h, first, (uint64_t{1} << 32) + 7)), 5u)
         << "the seed's upper half counts";
@@ -254,7 +244,7 @@ TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
 }
 
 TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
-    ModelHarness h(model_config(Family::gpt2, 2, 64, 257), 32, 32, DType::bf16);
+    ModelHarness h(model_config("gpt2", 2, 64, 257), 32, 32, DType::bf16);
     h.model.parameters().initialize(7);
     for (const Parameter& p : h.table().all()) {
         Values expected = h.read(h.model.parameters().master(p));

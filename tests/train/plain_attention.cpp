@@ -74,7 +74,7 @@ PlainModel::Rows PlainModel::project(const Layer& layer, const std::vector<Value
     return rows;
 }
 
-// The key of a token as queries meet it.
+// Key as used by queries, with the key offset applied.
 double PlainModel::key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const {
     const int64_t half = layer.dim / 2,
                   turning = std::llround(layer.part<RotaryPart>().fraction * static_cast<double>(half)),
@@ -151,7 +151,7 @@ void PlainModel::compose(const Layer& layer, const Rows& rows, int64_t token, in
     }
 }
 
-// v a unit vector u times its length: out loses tanh(a)·(out·u) of u.
+// With u = v / ‖v‖: out -= tanh(a)·(out·u)·u.
 void PlainModel::exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const {
     const auto own = v.begin() + head * layer.dim;
     double length = 0, along = 0;

@@ -1,5 +1,5 @@
-// A model of attention alone, forward in float64 by loops over tokens, heads and keys: no tensor of the model under test,
-// none of its operations, and no memory but the stream.
+// Attention-only model, forward in float64, by loops over tokens, heads and keys. It shares no tensor and no
+// operation with the tested model.
 #pragma once
 
 #include <map>
@@ -16,14 +16,14 @@ namespace speedrun::testing {
 
 class PlainModel {
   public:
-    // Layers of attention, without mix, gate or MLP; a table of tokens is the input, a norm the output, and logits have no
-    // cap. Parameters by name.
+    // Layers of attention without mix, gate or MLP. Input: one token table. Output: a norm, and logits without
+    // softcap. Parameters by name.
     PlainModel(const ModelConfig& model, const HostBatch& batch, int64_t sequence_length)
-        : model_(model), parts_(model.spelled_out()), batch_(batch), sequence_length_(sequence_length) {}
+        : model_(model), parts_(model.parts), batch_(batch), sequence_length_(sequence_length) {}
 
     std::map<std::string, Values> parameters;
 
-    Values losses() const;  // of each token
+    Values losses() const;  // per token
 
   private:
     struct Layer {
@@ -39,20 +39,20 @@ class PlainModel {
         }
     };
     struct Rows {
-        std::vector<Values> q, k, v;  // by token
+        std::vector<Values> q, k, v;  // per token
     };
     const Values& weight(const std::string& name) const { return parameters.at(name); }
     const Values& weight(const Layer& layer, const std::string& name) const;
     Values normed(const Values& x) const;
-    // What heads are at a token: normed, and turned by its position.
+    // Normalises the heads of a token and applies rotary.
     void turn(const Layer& layer, int64_t token, Values& heads) const;
     Rows project(const Layer& layer, const std::vector<Values>& stream) const;
     double key_at(const Layer& layer, const Rows& rows, int64_t token, int64_t column) const;
-    // A head's output at a token.
+    // Output of one head at a token.
     Values attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const;
-    // How much a head of a token looks at each key, from `first` on to its own.
+    // Attention weights of one head at a token, for the keys from `first` to the token itself.
     Values weights_of(const Layer& layer, const Rows& rows, int64_t token, int64_t head, int64_t first) const;
-    // What a mix of all heads' maps adds to a head's output.
+    // Adds the composed maps of all heads to one head's output.
     void compose(const Layer& layer, const Rows& rows, int64_t token, int64_t head, Values& out) const;
     void exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const;
 

@@ -1,4 +1,4 @@
-// The list of parameters: all of them, each with a meaning, its group and the type that it is computed in.
+// Parameter list of `plan`: each with its meaning, optimizer group and compute dtype.
 #include "train/commands/plan_parameters.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A loss that counts the prefix of the next token as one more target: the whole model against its formulas in float64, where the
-// table of prefixes comes from, and what cannot have one.
+// Loss with the next token's prefix as an additional target: the whole model against float64 formulas, sources of the
+// prefix table, and refused configs.
 // Covers: train/engine/prefix_targets.cpp
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace speedrun::testing {
 namespace prefix_loss_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 12, kVocabulary = 30;
-// Every third token begins with no other.
+// Every third token has no prefix.
 int32_t prefix_of(int32_t token) {
     return token % 3 == 0 ? -1 : token / 3;
 }
@@ -43,7 +43,7 @@ Config config_of(const std::vector<std::string>& settings = {}) {
 
 using Parameters = std::map<std::string, Values>;
 
-// CE(next) + CE(the one after it)/2 + CE(prefix of the next)/4, of those that are there.
+// CE(next) + CE(the one after it)/2 + CE(prefix of next)/4, each only if the target exists.
 double loss_of(const Parameters& p, const HostBatch& batch, size_t t) {
     const auto row = p.at("embed.weight").begin() + batch.tokens[t] * kWidth;
     Values x(row, row + kWidth);
@@ -81,7 +81,7 @@ TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
         for (size_t t = 0; t < losses.size(); ++t) sum += loss_of(p, batch, t);
         return sum;
     };
-    // A loss is a few dozen roundings of 6e-8.
+    // A loss accumulates a few dozen roundings of 6e-8.
     for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], loss_of(p, batch, t), 1e-5) << t;
     std::mt19937_64 random(7);
     std::normal_distribution<double> normal;
@@ -100,7 +100,7 @@ TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
         };
         const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
         p[parameter.name] = start;
-        // f32's roundings of the engine; the quotient of float64 errs by 1e-8.
+        // f32 roundings of the engine. The float64 difference quotient errs by 1e-8.
         EXPECT_NEAR(expected, slope, 2e-5 * norm_of(gradient) + 1e-5) << parameter.name;
     }
     const ModelGraph written =
@@ -114,15 +114,15 @@ TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
     const Config config =
         config_of({"schedule.steps=30", "schedule.stages=[10, 20, 30]",
                    "model.loss.prefix_weight=[0.25, [0.25, 0], 0]", "model.loss.weights=[1, [0.5, 0, 0]]"});
-    const LossConfig loss = config.model.loss();
+    const LossConfig loss = config.model.parts.loss;
     using Numbers = std::vector<float>;
     EXPECT_EQ(loss.in_stage(0).numbers_at({.stage = 0, .share = 0.5}), (Numbers{1, 0.5, 0.25}));
     EXPECT_EQ(loss.in_stage(1).numbers_at({.stage = 1, .share = 0.5}), (Numbers{1, 0.125}));
-    EXPECT_TRUE(config.in_stage(2).model.loss().is_plain());
-    EXPECT_TRUE(config.in_validation().model.loss().is_plain());
-    EXPECT_FALSE(config.in_stage(1).model.loss().is_plain());
-    EXPECT_EQ(config.in_stage(1).model.loss().num_targets(), 2);
-    EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.loss().counts_prefixes());
+    EXPECT_TRUE(config.in_stage(2).model.parts.loss.is_plain());
+    EXPECT_TRUE(config.in_validation().model.parts.loss.is_plain());
+    EXPECT_FALSE(config.in_stage(1).model.parts.loss.is_plain());
+    EXPECT_EQ(config.in_stage(1).model.parts.loss.num_targets(), 2);
+    EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.parts.loss.counts_prefixes());
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
     const auto refused = [](const std::vector<std::string>& settings, const std::string& text) {
         try {
@@ -138,11 +138,11 @@ TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
     refused({"model.loss.prefix_weight=[1, 0]"}, "model.loss.prefix_weight has 2 entries");
 }
 
-// ---- where the prefixes come from
+// ---- sources of the prefix table
 
 class PrefixesOfDataTest : public ::testing::Test {
   protected:
-    // A dataset of these tokens; its vocabulary's hash is that of the file of this content beside it.
+    // Writes a dataset of these tokens. Its vocabulary hash is the hash of the tokenizer file next to it.
     void write_dataset(const std::string& tokenizer, int32_t vocab_size,
                        const std::string& vocabulary) const {
         write_shard(dir_.file("train.bin"), tokens_);
@@ -190,7 +190,7 @@ TEST_F(PrefixesOfDataTest, AreThoseOfTheDatasetsVocabulary) {
     write_dataset("gpt2", 260, vocabulary());
     for (const bool beside : {true, false}) {
         Config c = config({"data.shuffle=false"});
-        if (!beside) {  // the file of the config instead, whatever the dataset came with
+        if (!beside) {  // the dataset has no vocabulary; data.vocabulary supplies it
             write_dataset("gpt2", 260, "");
             c.data.vocabulary = dir_.write("other", vocabulary());
         }

@@ -1,5 +1,5 @@
-// What is derived from a graph: gradients of random graphs are those of the plainest chain rule, whatever is kept,
-// repeated or fused, and every kind of mistake that the derivation could make shows.
+// Programs derived from graphs. Gradients of random graphs equal those of a plain chain rule with any retention,
+// recomputation and fusion. Every kind of planted derivation error must be detected.
 // Covers: train/model/graph/*.cpp
 #include "train/model/graph/program.h"
 
@@ -13,6 +13,7 @@
 
 #include "tests/sanitized.h"
 #include "tests/train/random_graph.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/executor.h"
 #include "train/model/nodes/copy.h"
@@ -27,13 +28,13 @@ namespace program_test {
 
 using reference::Matrix;
 
-constexpr uint64_t kGraphs = kSanitized ? 15 : 60;  // to plant mistakes in
+constexpr uint64_t kGraphs = kSanitized ? 15 : 60;  // for planted errors
 constexpr uint64_t kManyGraphs = kSanitized ? 200 : 1000;
 
-// By parameter.
+// Indexed by parameter id.
 using Gradients = std::vector<std::vector<float>>;
 
-// A parameter becomes NaN where it is released.
+// Fills each parameter with NaN when it is released.
 class Poisoner final : public PassTracker {
   public:
     Poisoner(const RandomGraph& g, const GradientStore& gradients, ParameterStore& parameters,
@@ -51,7 +52,7 @@ class Poisoner final : public PassTracker {
     Runtime& runtime_;
 };
 
-// A gradient as it was announced.
+// Records each gradient at its announcement.
 class Listener final : public PassTracker {
   public:
     Listener(const RandomGraph& g, const GradientStore& gradients, Gradients& heard,
@@ -67,8 +68,8 @@ class Listener final : public PassTracker {
 
 struct Outcome {
     Gradients gradients;  // after the pass
-    Gradients announced;  // when each was announced
-    std::string noticed;  // by a check of the program's own
+    Gradients announced;  // at each announcement
+    std::string noticed;  // error thrown by the program's own checks
 };
 
 Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
@@ -133,8 +134,8 @@ TEST(ProgramTest, GradientsOfRandomGraphsAreThoseOfTheChainRule) {
                 largest = std::max(largest, std::abs(e[i]));
                 error = std::max(error, std::abs(e[i] - actual.gradients[static_cast<size_t>(p.id)][i]));
             }
-            // f32 through at most 18 nodes, some of which divide by small deviations: seen up to 3e-6. Sums of
-            // 128 terms of about 1 that cancel have errors of a hundred roundings of 6e-8.
+            // f32 through at most 18 nodes, some of which divide by small deviations: relative errors up to 3e-6
+            // occurred. Sums of 128 terms of about 1 that cancel have errors of a hundred roundings of 6e-8.
             EXPECT_LT(error, 3e-5 * largest + 1e-5) << "graph " << seed << ", " << p.name;
         }
         EXPECT_EQ(actual.announced, actual.gradients) << "announced too early, graph " << seed;
@@ -172,14 +173,11 @@ std::string kinds_of(const Step& step) {
     return kinds;
 }
 
-// One operation for a sum and the norm (or mix and norm) behind it, in every block and before the head; one for
-// QK-norm with rotary and the mix of values, in the blocks that have value embeddings.
+// Fused: a sum with the next norm (or mix and norm), in every block and before the head. In blocks with value
+// embeddings also QK-norm, rotary and the mix of values.
 TEST(ProgramTest, TheModelsNeighboursAreFused) {
-    ModelConfig model;
-    model.apply_preset();
-    model.num_layers = 3;
-    model.mix_first_embedding = true;
-    model.value_embeddings = 2;
+    const ModelConfig model =
+        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
     const ModelGraph m = build_model(model, {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8});
     const Fusions fusions = model_fusions();
     const Program program =
@@ -187,7 +185,7 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
     std::map<std::string, int> fused;
     for (const Step& step : program.forward)
         if (step.fusion) ++fused[kinds_of(step)];
-    // Block 0 is entered by the embedding alone.
+    // Block 0 has only the embedding as its input.
     EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
                                                  {"add, weighted sum, norm", 2},
                                                  {"weighted sum, norm", 1},
@@ -198,7 +196,8 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
     EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}}));
 }
 
-// A value that goes two ways in place, or one way and is read beside it: gradients of both would lie in one memory.
+// Refused: a value used by two in-place operations, or by one and a normal read. Both gradients would be stored in
+// the same memory.
 TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
     const auto derive = [](bool first_way, bool second_way) {
         NodeGraph graph;
@@ -230,7 +229,7 @@ TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
     EXPECT_THROW(derive(false, true), Error);
 }
 
-// ---- mistakes, planted one at a time
+// ---- planted errors, one at a time
 
 bool shows(const RandomGraph& g, const Program& program, const Outcome& right, bool poison = false) {
     const Outcome wrong = run(g, program, poison);
@@ -238,8 +237,8 @@ bool shows(const RandomGraph& g, const Program& program, const Outcome& right, b
     return !poison && wrong.announced != right.announced;
 }
 
-// Calls plant(step, call, i) for the gradient of every value that every backward node reads; where that
-// returns true it has changed the program, and the change must show.
+// Calls plant(place) for every gradient read by every backward node. If it returns true, it has changed the program,
+// and the change must affect the result.
 size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
     size_t planted = 0;
     for (uint64_t seed = 0; seed < kGraphs; ++seed) {
@@ -320,12 +319,12 @@ TEST(ProgramTest, AnEarlyReleaseShows) {
             for (const ParameterId id : program.backward[s].released) {
                 Program wrong = program;
                 std::erase(wrong.backward[s].released, id);
-                // Announced and released at once, before the node's last read of the value.
+                // Announced and released too early, before the node's last read of the value.
                 for (NodeCall& call : wrong.backward[s].calls)
                     for (NodeCall::Use& use : call.uses)
                         if (use.parameter == id) use.read_later = false;
                 const Node& node = *program.backward[s].calls.front().node;
-                if (std::string(node.kind()) != "linear") continue;  // others read it in the operation itself
+                if (std::string(node.kind()) != "linear") continue;  // others read it inside the operation
                 ++planted;
                 EXPECT_TRUE(shows(g, wrong, right, true)) << "graph " << seed << ", " << g.table[id].name;
             }
@@ -334,28 +333,29 @@ TEST(ProgramTest, AnEarlyReleaseShows) {
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-// Does a storage that is first written while storage `s` is in use lie in its memory, as `wrong` places them?
+// True if a storage first written during the lifetime of storage `s` overlaps it in memory, with the placement of
+// `wrong`.
 bool overlaps(const Program& right, const Program& wrong, size_t s) {
-    std::vector<Lodger> lodgers;
+    std::vector<BufferRequest> requests;
     for (const Storage& storage : wrong.storages)
-        lodgers.push_back(storage.held != kNoValue
-                              ? Lodger{}
-                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
-    const std::vector<int64_t> at = first_fit(lodgers, 256).offset;
+        requests.push_back(
+            storage.held != kNoValue
+                ? BufferRequest{}
+                : BufferRequest{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    const std::vector<int64_t> at = first_fit(requests, 256).offset;
     bool found = false;
-    for (size_t i = 0; i < lodgers.size(); ++i) {
+    for (size_t i = 0; i < requests.size(); ++i) {
         const Storage &other = right.storages[i], &mine = right.storages[s];
-        if (i == s || lodgers[i].bytes == 0 || other.first <= mine.first || other.first >= mine.last)
+        if (i == s || requests[i].bytes == 0 || other.first <= mine.first || other.first >= mine.last)
             continue;
         if (at[i] >= at[s] + mine.bytes || at[s] >= at[i] + other.bytes) continue;
-        if (other.name.starts_with("order of")) return false;  // wrong indices would end the process
+        if (other.name.starts_with("order of")) return false;  // wrong indices would crash the process
         found = true;
     }
     return found;
 }
 
-// Storage that another one follows in the same memory is taken for free one step too early: wherever two then
-// lie in each other's memory, the result shows it.
+// The lifetime of one storage ends too early. Wherever this makes two live storages overlap, the result must differ.
 TEST(ProgramTest, AnOverlappingLifetimeShows) {
     size_t planted = 0;
     for (uint64_t seed = 0; seed < kGraphs; ++seed) {

@@ -21,7 +21,7 @@ namespace {
 constexpr Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
 constexpr Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
 constexpr NormKind kNorm = NormKind::rmsnorm;
-constexpr float kEpsilon = 0.125f;  // so large that a norm with the usual one is another
+constexpr float kEpsilon = 0.125f;  // large enough that the default epsilon would change the result
 constexpr Activation kActivation = Activation::gelu_tanh;
 
 Matrix first_columns(const Matrix& x, int64_t count) {
@@ -49,7 +49,7 @@ ValueId RandomGraph::f32(const char* name) {
     return graph.value(name, Element::f32, {kTokenExtent});
 }
 
-// Mostly a recent one; now and then one from far back, as skips read them.
+// Usually one of the last three values; sometimes any value, as for skips.
 ValueId RandomGraph::any_value() {
     const size_t count = values_.size();
     const size_t reach = random_() % 3 == 0 ? count : std::min<size_t>(count, 3);
@@ -58,7 +58,7 @@ ValueId RandomGraph::any_value() {
 
 void RandomGraph::embed() {
     const ValueId out = value("embedded");
-    // Another table each time: two look-ups in one are equal, and may take each other's place unseen.
+    // A new table each time: swapping two lookups in one table would not change the result.
     const ParameterId from = operations_.empty()
                                  ? table_
                                  : declare(fmt::format("table {}", operations_.size()),
@@ -83,15 +83,16 @@ void RandomGraph::append(Kind kind) {
         case Kind::embedding:
             return embed();
         case Kind::linear: {
-            const bool reuse = !weights_.empty() && random_() % 3 == 0;  // one that is in use already
+            const bool reuse = !weights_.empty() && random_() % 3 == 0;  // reuse a weight
             ParameterId weight = reuse ? weights_[random_() % weights_.size()] : kNoParameter;
-            // Equal values could take each other's place unseen.
+            // Swapping equal values would not change the result.
             if (!reuse || !made_.insert({x, weight}).second) {
                 weight = declare(fmt::format("weight {}", number), {kWidthExtent, kWidthExtent}, 0);
                 weights_.push_back(weight);
                 made_.insert({x, weight});
             }
-            // Likewise equal gradients: what reads one weight does not read one gradient.
+            // As with values, equal gradients could be swapped: readers of one weight must not read the same
+            // gradient.
             const ValueId product = value("product");
             graph.add(std::make_unique<Linear>(Linear::Ports{product, x, weight}));
             graph.add(std::make_unique<Activate>(Activate::Ports{y, product}, kActivation));
@@ -110,7 +111,7 @@ void RandomGraph::append(Kind kind) {
                 kNorm, kEpsilon));
             break;
         case Kind::mix_norm: {
-            operation.reads.push_back(any_value());  // may be x
+            operation.reads.push_back(any_value());  // may equal x
             operation.writes.insert(operation.writes.begin(), value("mixed"));
             operation.parameters.push_back(
                 declare(fmt::format("mix {}", number), {{Dimension::numbers, 2}}, 0.7));
@@ -118,13 +119,13 @@ void RandomGraph::append(Kind kind) {
             std::vector<WeightedSum::Term> terms = {
                 {.value = x, .parameter = mix, .element = 0},
                 {.value = operation.reads[1], .parameter = mix, .element = 1}};
-            if (random_() % 2 == 0) std::swap(terms[0], terms[1]);  // which is a mix no more
+            if (random_() % 2 == 0) std::swap(terms[0], terms[1]);  // no longer a mix
             graph.add(std::make_unique<WeightedSum>(
                 WeightedSum::Ports{.y = operation.writes[0], .terms = terms}, kSequence));
             NormParameters learned;
             if (random_() % 2 == 0) {
                 learned.gain = gain();
-            } else {  // a norm that one unit's sum and the next unit's nodes have between them
+            } else {  // a norm after a unit boundary, shared by two units
                 graph.begin_unit();
                 operation.writes[1] = value("normed");
             }
@@ -135,7 +136,7 @@ void RandomGraph::append(Kind kind) {
                                              kNorm, kEpsilon));
             break;
         }
-        case Kind::weighted: {  // x + c·z of the row before − gate(u)·w, any of them the same
+        case Kind::weighted: {  // x + c·(z of the previous row) − gate(u)·w; any of the values may coincide
             const ValueId z = any_value(), w = any_value(), u = any_value();
             for (const ValueId read : {z, w, u}) operation.reads.push_back(read);
             const ParameterId c = declare(fmt::format("factor {}", number), {{Dimension::numbers, 1}}, 0.7);
@@ -171,7 +172,7 @@ void RandomGraph::append(Kind kind) {
     operations_.push_back(operation);
 }
 
-// What nothing has read yet, so that every parameter has a gradient.
+// Adds up all values without a reader, so that every parameter has a gradient.
 void RandomGraph::add_up() {
     last_ = unread_.front();
     for (size_t i = 1; i < unread_.size(); ++i) {
@@ -199,7 +200,7 @@ RandomGraph::RandomGraph(uint64_t seed) : random_(seed) {
     const size_t length = 4 + random_() % 14;
     for (size_t i = 0; i < length; ++i) {
         if (random_() % 4 == 0) graph.begin_unit();
-        const bool summed = operations_.back().kind == Kind::add;  // a norm often follows a sum
+        const bool summed = operations_.back().kind == Kind::add;  // a sum is often followed by a norm
         append(summed && random_() % 2 == 0 ? Kind::norm : kKinds[random_() % kKinds.size()]);
     }
     graph.begin_unit();
@@ -309,7 +310,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 break;
             }
             case Kind::mix_norm: {
-                // Either of what it writes may be read by nobody.
+                // Either output may have no reader.
                 const Matrix none(kTokens, kWidth);
                 const auto d = mix_norm_backward(dy.empty() ? none : dy, dvalues[o->writes[0]], in(0), {},
                                                  in(1), of(*o, 0), gain_of(*o), kNorm, kEpsilon);

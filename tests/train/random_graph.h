@@ -1,5 +1,5 @@
-// Graphs at random, and their gradients in float64 by the plainest chain rule: a gradient of its own for every
-// value, added up reader by reader. What the derivation shares, adds in place, fuses and repeats is held to it.
+// Random graphs and their gradients in float64 by a plain chain rule: one gradient per value, summed over its
+// readers. Reference for the derivation's sharing, in-place accumulation, fusion and recomputation.
 #pragma once
 
 #include <random>
@@ -23,7 +23,7 @@ struct RandomGraph {
     ParameterTable table;
     ValueId tokens = 0, targets = 0, losses = 0;
     reference::Indices token_ids, target_ids;
-    std::vector<reference::Matrix> parameters;  // by id
+    std::vector<reference::Matrix> parameters;  // indexed by id
 
     // Gradients of the sum of all losses, by parameter.
     std::vector<reference::Matrix> gradients() const;
@@ -47,7 +47,7 @@ struct RandomGraph {
     std::vector<Operation> operations_;
     std::vector<ValueId> values_, unread_;
     std::vector<ParameterId> weights_;
-    std::set<std::pair<ValueId, ParameterId>> made_;  // by linear nodes and activations
+    std::set<std::pair<ValueId, ParameterId>> made_;  // inputs and weights of linear nodes and activations
     ParameterId table_ = 0, head_ = 0;
     ValueId last_ = 0;
 };

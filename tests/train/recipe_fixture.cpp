@@ -20,7 +20,7 @@ namespace speedrun::testing {
 
 namespace {
 
-// starting_values() of fixtures/recipe_fixture.py.
+// Same as starting_values() of fixtures/recipe_fixture.py.
 double starting_value(int64_t element, uint32_t number, double mean, double deviation) {
     int64_t total = 0;
     for (const uint32_t word : philox4x32({static_cast<uint32_t>(element), number, 0, 0}, philox_key(89)))
@@ -103,7 +103,7 @@ Config RecipeTest::config(const Settings& more) const {
     return read_config(fixture_path(name_ + "_config.json"), all);
 }
 
-// Prefixes are the fixture's: its tokens are no tokenizer's.
+// Uses the fixture's prefixes: its tokens have no tokenizer.
 BatchLoaderOptions RecipeTest::loader(const Config& c, const Ranks& ranks) const {
     return loader_options(c, ranks, std::make_shared<const std::vector<int32_t>>(fixture_.prefixes));
 }
@@ -130,13 +130,13 @@ void RecipeTest::expect_gradients() {
         }
         h.tracker.begin_step();
         h.backward({batch.tokens, batch.targets, batch.positions, batch.first_key},
-                   stage.model.loss().gradient_scale(rows * length));
+                   stage.model.parts.loss.gradient_scale(rows * length));
         const Values losses = h.read(h.model.losses());
         ASSERT_EQ(losses.size(), expected.size());
         for (size_t t = 0; t < losses.size(); ++t)
             EXPECT_NEAR(losses[t], expected[t], tolerances_.token_loss * expected[t]) << "token " << t;
         for (const Parameter& p : h.table().all()) {
-            if (p.id == h.model.resting()) continue;
+            if (p.id == h.model.description().inactive) continue;
             const Values& gradient = fixture_.parameters.at(p.name).gradients.at(step);
             const Values error = difference_of(sketch_of(h.gradient(p), p.shape), gradient);
             EXPECT_LE(largest_of(error),
@@ -208,11 +208,11 @@ void RecipeTest::expect_agreement(const Run& run) const {
                                  : is_of_stream(name)
                                      ? std::max(tolerances_.adam, tolerances_.stream_gradient)
                                      : tolerances_.adam;
-        const double rounding = 1.2e-7 * norm_of(entry.start);  // of weights to f32 behind each step
+        const double rounding = 1.2e-7 * norm_of(entry.start);  // rounding of weights to f32 after each step
         for (const auto& [steps, expected] : entry.changes) {
             const Values error =
                 difference_of(sketch_of(run.changes.at(steps).at(name), entry.shape), expected);
-            // After the first step that is 0: Adam has not stepped yet.
+            // The expected change is 0 before Adam's first step.
             EXPECT_LE(norm_of(error), tolerance * norm_of(expected) + rounding) << name << " after " << steps;
         }
         EXPECT_NEAR(norm_of(run.changes.rbegin()->second.at(name)), entry.change_norm,

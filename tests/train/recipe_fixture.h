@@ -1,5 +1,5 @@
-// A whole recipe at small width as its float64 twin has it (fixtures/generate_record_44.py, generate_record_89.py), and the
-// engine held to it: losses and gradients at the first step of every stage, and a run of all steps through the loader and the
+// A whole recipe at small width with its float64 twin (fixtures/generate_record_44.py, generate_record_89.py).
+// Compared with the engine: losses and gradients at the first step of every stage, and all steps through loader and
 // engine, on one rank and on several.
 #pragma once
 
@@ -16,42 +16,42 @@ class World;
 
 namespace speedrun::testing {
 
-// All of up to 48 numbers; of larger matrices weighted sums of groups of rows and of columns (fixtures/recipe_fixture.py).
+// Up to 48 values: all of them. More: weighted sums over groups of rows and columns (fixtures/recipe_fixture.py).
 Values sketch_of(const Values& x, const std::vector<int64_t>& shape);
 
 struct RecipeParameter {
     std::vector<int64_t> shape;
     Values start;
     std::map<int, Values> gradients;  // sketches, by step
-    std::map<int, Values> changes;    // sketches of what so many steps have changed
-    double change_norm = 0;           // of the last of them, in full
+    std::map<int, Values> changes;    // sketches of the total change after n steps
+    double change_norm = 0;           // norm of the last change, without sketching
 };
-// shape and start, which is made and not stored.
+// Reads the shape and computes the initial values, which are not stored.
 RecipeParameter recipe_parameter(const nlohmann::json& json);
 
 struct RecipeFixture {
-    std::vector<uint16_t> train_tokens, val_tokens;  // as a dataset holds them
-    std::vector<int32_t> prefixes;                   // by token; none: the loss counts none
-    std::map<int, Values> token_losses;              // by step: of its rows, from the start
+    std::vector<uint16_t> train_tokens, val_tokens;  // as in a dataset
+    std::vector<int32_t> prefixes;                   // per token; empty: no prefix targets
+    std::map<int, Values> token_losses;              // step to token losses with the initial weights
     Values step_losses;                              // means
-    Values step_losses_with_bf16_moments;            // or none
-    double validation_loss = 0;                      // mean, behind the last step
+    Values step_losses_with_bf16_moments;            // may be empty
+    double validation_loss = 0;                      // mean, after the last step
     std::map<std::string, RecipeParameter> parameters;
 };
 
 using Settings = std::vector<std::string>;
 
-// How far an f32 engine may be from float64, relative to what is expected: for a model of five layers two to four times what it
-// comes to on AVX2, which is in parentheses.
+// Tolerances of an f32 engine against float64, relative to the expected values. For a model of five layers they are
+// two to four times the errors on AVX2, which are in parentheses.
 struct RecipeTolerances {
-    // A loss is a few dozen roundings of 6e-8 (9.5e-7 of one token, 1.4e-7 of a mean of 384).
+    // A loss accumulates a few dozen roundings of 6e-8 (9.5e-7 for one token, 1.4e-7 for a mean of 384).
     double token_loss = 3e-6, mean_loss = 5e-7;
-    // An element errs as the largest terms of its sum do (1.1e-6 of the largest element). Factors of a whole stream have sums
-    // over all of it for gradients, most of which cancels (4e-6).
+    // The error of an element scales with the largest terms of its sum (1.1e-6 of the largest element). Gradients of
+    // stream factors are sums over the whole stream with much cancellation (4e-6).
     double gradient = 3e-6, stream_gradient = 1.5e-5;
-    // What a parameter has changed: Adam's (4e-6), and orthogonalised matrices. Polar Express begins with a slope of 16 near a
-    // singular value of 1 and stretches small ones a thousandfold, so that roundings of 6e-8 grow (2e-5; the twin in f32 errs
-    // by 1.2e-5). Other initial weights, with smaller singular values, came to 1.2e-4, engine and f32 twin alike.
+    // Total change: by Adam (4e-6), and by orthogonalisation. Polar Express starts with a slope of 16 for singular
+    // values near 1 and amplifies small ones a thousandfold. It amplifies roundings of 6e-8 too (2e-5; the f32 twin
+    // errs by 1.2e-5). Initial weights with smaller singular values gave 1.2e-4 in both the engine and the f32 twin.
     double adam = 1e-5, polar = 4e-5;
 };
 
@@ -61,12 +61,12 @@ class RecipeTest : public ::testing::Test {
     void SetUp() override;
 
     Config config(const Settings& more = {}) const;
-    // Losses and gradients of the steps that the fixture has them for.
+    // Compares losses and gradients of the steps stored in the fixture.
     void expect_gradients();
     struct Run {
-        Values losses;  // of the steps
+        Values losses;  // per step
         double validation_loss = 0;
-        std::map<int, std::map<std::string, Values>> changes;  // after so many steps, by parameter
+        std::map<int, std::map<std::string, Values>> changes;  // total change after n steps, by parameter
     };
     Run run(int num_ranks, const Settings& settings) const;
     void expect_losses(const Values& losses, const Values& expected) const;
@@ -81,7 +81,7 @@ class RecipeTest : public ::testing::Test {
 
   private:
     BatchLoaderOptions loader(const Config& c, const Ranks& ranks = Ranks()) const;
-    Run run_rank(const Config& c, World* world) const;  // null: the only one
+    Run run_rank(const Config& c, World* world) const;  // null: single rank
 
     const TempDir dir_;
 };

@@ -1,4 +1,4 @@
-// A whole recipe, that of modded-nanogpt's 44th record at small width, against an independent float64 twin
+// modded-nanogpt's 44th record at small width, as a whole recipe, against an independent float64 twin
 // (fixtures/record_44_twin.py).
 // Covers: train/engine/validation.cpp
 #include "tests/train/recipe_fixture.h"
@@ -38,7 +38,7 @@ TEST_F(Record44ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
     }
 }
 
-// Moments of bf16 are roundings of moments that agree to f32's, hardly one of which goes the other way. They change the last
+// Moments agree to f32 precision, so almost all of them round to the same bf16 value. bf16 moments change the last
 // loss by twenty times the tolerance.
 TEST_F(Record44ModelFixtureTest, TenStepsWithMomentsOfBf16AreTheTwins) {
     Settings settings;

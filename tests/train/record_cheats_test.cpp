@@ -1,10 +1,12 @@
-// Twenty ways to cheat in a race: `verify --strict` or `rerun` refuses each, as the table of docs/verify.md says.
+// Twenty ways to cheat with a record. `verify --strict` or `rerun` rejects each, as the table in docs/verify.md
+// states.
 // build: apart
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
 
+#include "data/text_file.h"
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 
@@ -15,11 +17,11 @@ using ForgeRecord = std::function<void(Forgery&)>;
 
 struct Cheat {
     const char* row;      // row of the table in docs/verify.md
-    const char* message;  // a part of the message, also in that row
+    const char* message;  // part of the message, also in that row
     ForgeRecord forge;
 };
 
-// Names, seeds and files of all runs, as another choice of seeds would have left them.
+// Renames seeds and files of all runs, as if these seeds had been selected.
 void choose_seeds(Forgery& f, const std::vector<int64_t>& seeds) {
     const Forgery honest = f;
     for (RecordRun& run : f.record.runs) {
@@ -105,7 +107,7 @@ const std::vector<Cheat> verify_cheats = {
      }},
 };
 
-// Text of a message with its figures, which the table writes as X and Y.
+// True if the message occurs in a problem. X and Y in the table match any figures.
 bool has_message(const std::string& problems, const std::string& message) {
     const std::string figures = "is X, Y";
     if (const size_t at = message.find(figures); at != std::string::npos)
@@ -144,10 +146,10 @@ TEST(RecordCheatsTest, StrictRefusesEach) {
 TEST(RecordCheatsTest, AnHonestRecordPasses) {
     const ForgedRecord fresh("2026-11-26_narrow");
     EXPECT_EQ(fresh.problems_after(watch_runs, true), "");
-    EXPECT_EQ(fresh.problems_after([](Forgery&) {}, true), "");  // older ones say nothing of their machine
+    EXPECT_EQ(fresh.problems_after([](Forgery&) {}, true), "");  // older records have no machine state
 }
 
-// Cheats that no file shows, and runs made again do.
+// Cheats that leave consistent files and are detected only by rerunning.
 struct Rerun {
     const char* row;
     const char* reason;

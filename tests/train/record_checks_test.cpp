@@ -1,4 +1,4 @@
-// Forged runs in a record with hashes and figures made to fit: verify names each forgery.
+// Forged runs in records with matching hashes and statistics. verify names each forgery.
 // build: apart
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ void add_loss(MetricsLine& line, double difference) {
     line["loss"] = line.at("loss").get<double>() + difference;
 }
 
-// Order and seeds are changed together with the names of the files.
+// Changes order and seeds together with the file names.
 void rename_seed(Forgery& f, const std::string& side, int64_t seed, int64_t other) {
     const std::string before = side + "-seed" + std::to_string(seed),
                       after = side + "-seed" + std::to_string(other);
@@ -290,10 +290,10 @@ const std::vector<Case> cases = {
          hardware["ranks"][0]["device"] = "bf16 on 8 threads, amx_bf16";
          f.record.hardware = hardware.dump();
      }},
-    {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.window: ",
+    {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.init_scale: ",
      [](Forgery& f) {
          MetricsLine config = MetricsLine::parse(f.record.baseline->config);
-         config["model"].erase("window");
+         config["model"].erase("init_scale");
          f.record.baseline->config = config.dump();
      }},
     {"AKeyOfTheBaselineIsAdded", "baseline.config.cuda.dependent_launch: true, in",
@@ -332,7 +332,7 @@ TEST(RecordChecksTest, HonestRecordsHaveNoProblem) {
     }
 }
 
-// Metrics with the line of one step in 7.
+// Metrics with one line per 7 steps.
 TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
     const ForgedRecord muon("2026-11-21_muon");
     const auto problems = [&](double factor) {
@@ -341,7 +341,7 @@ TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
             for (MetricsLine& line : f.lines.at("baseline-seed1")) {
                 const double passed = line["train_ms"].get<double>() - before;
                 before += passed;
-                // Steps without a line alone are shortened.
+                // Shortens only steps without their own line.
                 const bool skips = line["event"] == "step" && passed > 4 * line["step_ms"].get<double>();
                 now += skips ? passed * factor : passed;
                 line["train_ms"] = now;
@@ -360,7 +360,7 @@ TEST(RecordChecksTest, ACommitIsOneOfTheRepository) {
     std::filesystem::current_path(SPEEDRUN_SOURCE_ROOT);
     const std::string unknown = narrow.problems_after(
         [](Forgery& f) { f.record.git_sha = "0123456789abcdef0123456789abcdef01234567"; });
-    const std::string earlier = narrow.problems_after([](Forgery& f) {  // the commit is of 17:22
+    const std::string earlier = narrow.problems_after([](Forgery& f) {  // the commit is from 17:22
         for (RecordRun& run : f.record.runs) run.began_utc.replace(11, 2, "16");
     });
     std::filesystem::current_path(before);

@@ -1,4 +1,4 @@
-// A track and attempts at it whose runs nobody trained.
+// A track and attempts with generated metrics, without training.
 #pragma once
 
 #include <fmt/chrono.h>
@@ -10,15 +10,16 @@
 #include <stdexcept>
 #include <string>
 
+#include "data/durable_file.h"
+#include "data/text_file.h"
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
 #include "train/records/attempt.h"
 #include "train/records/record_text.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
-// A track, and an attempt's folder of three seeds on both sides that no run has made.
+// A track, and the folder of an attempt with three seeds per side and generated runs.
 class RecordTest : public ::testing::Test {
   protected:
     RecordTest() {
@@ -39,11 +40,11 @@ class RecordTest : public ::testing::Test {
         terms_.baseline = {"slow", "", config(16, 0.02)};
     }
 
-    // (320 + 64) w of tables, 257 tokens being padded to 320, 12 w² + 13 w of the block and 2 w of the last norm: 9,456 parameters
-    // where w = 16, 25,056 where it is 32.
+    // Parameters: tables (320 + 64) w (257 tokens padded to 320), block 12 w² + 13 w, last norm 2 w. Total: 9,456 for
+    // w = 16, 25,056 for w = 32.
     static std::string config(int width, double lr) {
         nlohmann::ordered_json json = nlohmann::ordered_json::parse(
-            R"({"model": {"preset": "gpt2", "num_layers": 1, "num_heads": 2, "vocab_size": 257},
+            R"({"model": {"preset": "gpt2", "layers": {"count": 1}, "vocab_size": 257},
             "data": {"train": ["t.bin"], "val": ["v.bin"], "val_tokens": 0}, "eval": {"every": 6},
             "schedule": {"steps": 12, "warmup_steps": 0, "decay": "constant"},
             "batch": {"sequence_length": 64, "microbatch_tokens": 64, "tokens_per_step": 64},
@@ -70,8 +71,8 @@ class RecordTest : public ::testing::Test {
         dir_.write(folder + "environment.json", environment.dump());
     }
 
-    // Losses 1.140 + 0.001 seed, and 10 ms per step against 15. Both differ a little from run to run, times from attempt to
-    // attempt too.
+    // Candidate: loss 1.140 + 0.001 seed, 10 ms per step. Baseline: the same loss, 15 ms per step. Times vary a
+    // little between runs and between attempts.
     AttemptFolder::Result make_result() {
         AttemptFolder attempt(dir_.file("work"), terms_);
         for (const AttemptRun& run : runs_of(terms_)) {
@@ -108,18 +109,18 @@ class RecordTest : public ::testing::Test {
         throw std::runtime_error(name);
     }
 
-    // Gives the track these classes, and other members of the object.
+    // Sets the track's classes and other members of its file.
     void set_classes(const std::string& classes, const nlohmann::json& members = nlohmann::json::object()) {
         const std::string path = dir_.file("records/toy/track.json");
         nlohmann::json json = nlohmann::json::parse(read_text_file(path));
         json["classes"] = nlohmann::json::parse(classes);
         json.update(members);
-        write_text_file(path, json.dump());
+        write_file(path, json.dump());
     }
 
     const TempDir dir_;
     AttemptTerms terms_;
-    double baseline_above_ = 0;  // nats that its losses are above the candidate's
+    double baseline_above_ = 0;  // baseline loss − candidate loss, in nats
 };
 
 }  // namespace speedrun

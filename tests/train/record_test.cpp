@@ -1,4 +1,4 @@
-// Records without training: the rules of a track, and attempts that are taken up again.
+// Records without training: the rules of a track, and resumed attempts.
 // build: apart
 // Covers: train/records/*.cpp
 #include <gtest/gtest.h>
@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
 #include "train/records/run_set.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {
@@ -59,7 +59,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     const Comparison c = compare_run_sets(base, folder);
     EXPECT_NEAR(c.ratio, 15.002 / 10.002, 1e-9);
     EXPECT_TRUE(c.in_turns && c.same_machine && c.warnings.empty());
-    // Nothing in the records of two attempts says that these were measured in turns.
+    // Records of two attempts were not measured in alternation.
     terms_.name = "other";
     result = make_result();
     for (RecordRun& run : result.record.runs) run.began_utc = "2025" + run.began_utc.substr(4);
@@ -67,7 +67,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     EXPECT_FALSE(apart.in_turns);
     ASSERT_EQ(apart.warnings.size(), 1u);
     EXPECT_NE(apart.warnings[0].find("not made in turns"), std::string::npos);
-    // The baseline's config is not that of the record it names.
+    // The baseline's config differs from the record that it names.
     result.record.name = "another";
     result.record.baseline->record = first.record.folder_name();
     result.record.baseline->config = config(16, 2);
@@ -95,13 +95,13 @@ TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
     EXPECT_EQ(unmet([](Record& r) { r.data.pop_back(); }), "data ");
     EXPECT_EQ(unmet([](Record& r) { r.config = R"({"data": {"val_tokens": 9}})"; }), "data ");
     EXPECT_EQ(unmet([](Record& r) { r.config = R"({"model": {"init_from": "gpt2"}})"; }), "data ");
-    EXPECT_EQ(unmet([](Record& r) { r.runs[0].status = "diverged"; }), "runs loss ");  // too few for the test
+    EXPECT_EQ(unmet([](Record& r) { r.runs[0].status = "diverged"; }), "runs loss ");  // too few runs
     EXPECT_EQ(
         unmet([](Record& r) { std::erase_if(r.runs, [](const RecordRun& run) { return run.seed == 3; }); }),
         "runs loss ");
     EXPECT_EQ(unmet([](Record& r) { r.runs[0].validations.back().loss = 1.3; }), "loss ");
     EXPECT_EQ(unmet([](Record& r) { r.runs[0].validations.back().loss = 1.149; }),
-              "loss ");  // the mean is below, not shown
+              "loss ");  // the mean is below the target, but not significantly
     EXPECT_EQ(unmet([](Record& r) { r.runs[0].train_ms *= 1.5; }), "time ");
     EXPECT_EQ(unmet([](Record& r) { r.record_before = "another"; }), "time ");
     EXPECT_EQ(unmet([](Record& r) {
@@ -111,7 +111,7 @@ TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
               }),
               "time ");
     EXPECT_EQ(unmet([](Record& r) { r.race = "another"; }), "class ");
-    EXPECT_EQ(unmet([](Record& r) { r.race.clear(); }), "");  // made before there were classes
+    EXPECT_EQ(unmet([](Record& r) { r.race.clear(); }), "");  // records older than classes have no class
 }
 
 TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
@@ -119,7 +119,7 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
     const auto loss_rule = [&](auto change) {
         Record record = make_result().record;
         record.systems_only = true;
-        // Too near the target for the test that others have to pass.
+        // Too close to the target for the usual significance test.
         for (RecordRun& run : record.runs) run.validations.back().loss = run.seed == 1 ? 1.149 : 1.14;
         change(record);
         evaluate(record, t);
@@ -132,7 +132,7 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
     EXPECT_FALSE(loss_rule([](Record& r) { r.runs[0].validations.erase(r.runs[0].validations.begin()); }));
     EXPECT_FALSE(loss_rule([](Record& r) {
         for (RecordRun& run : r.runs)
-            run.validations.back().loss += 0.02;  // the same on both sides, above the target
+            run.validations.back().loss += 0.02;  // equal on both sides, above the target
     }));
 }
 
@@ -141,7 +141,7 @@ TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
     terms_.baseline->config = terms_.config;
     terms_.baseline_binary_sha256 = std::string(32, 'b') + "0123456789abcdef0123456789abcdef";
     AttemptFolder(dir_.file("work"), terms_);
-    for (const AttemptRun& run : runs_of(terms_)) {  // what each build made of the config
+    for (const AttemptRun& run : runs_of(terms_)) {  // resolved config as written by each build
         fs::create_directories(dir_.file("work/fast/" + run.name()));
         dir_.write("work/fast/" + run.name() + "/config.json",
                    R"({"schedule": {"steps": 12}, "data": {"val_tokens": 0}, "known_to_one": 1, "seed": 3})");
@@ -180,7 +180,7 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
         write_run(runs[0], metrics_of(1.14, 10));
         write_run(runs[1], metrics_of(1.14, 10).substr(0, 300), "stopped");
         write_run(runs[2], metrics_of(1.14, 10).substr(0, 300), "diverged");
-        write_run(runs[3], metrics_of(1.14, 10).substr(0, 700), "done");  // the disk was full
+        write_run(runs[3], metrics_of(1.14, 10).substr(0, 700), "done");  // truncated by a full disk
     }
     std::optional<AttemptFolder> attempt(std::in_place, dir_.file("work"), terms_);
     std::vector<std::string> names;
@@ -199,7 +199,7 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
     EXPECT_EQ(record.runs[2].status, "diverged");
     EXPECT_EQ(record.runs[2].steps, 1);
 
-    attempt.reset();  // its lock
+    attempt.reset();  // releases its lock
     const auto refused = [&](auto change, const std::string& text) {
         AttemptTerms terms = terms_;
         change(terms);

@@ -1,4 +1,4 @@
-// What verify finds in a record's folder that somebody changed.
+// Problems that verify reports for a modified record folder.
 // build: apart
 #include <gtest/gtest.h>
 
@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/durable_file.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "tests/train/record_fixture.h"
+#include "train/records/gzip.h"
 #include "train/records/record_verify.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace {
@@ -26,7 +28,7 @@ void rehash(Json& json) {
     json["sha256"] = hash.hex();
 }
 
-// Something else of the same type.
+// A different value of the same type.
 Json changed(const Json& value) {
     if (value.is_boolean()) return !value.get<bool>();
     if (value.is_number_integer()) return value.get<int64_t>() + 1;
@@ -36,24 +38,24 @@ Json changed(const Json& value) {
     return text;
 }
 
-// Every value of record.json is changed, one at a time. Its hash tells in every case; and even if that is
-// made to fit, everything that the runs determine is found.
+// Changes every value of record.json, one at a time. The hash detects each change. With an updated hash, every value
+// determined by the runs is still detected.
 TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
-    std::set<std::string> free;  // what only the hash protects
+    std::set<std::string> free;  // values protected only by the hash
     const Json flat = Json::parse(whole).flatten();
     for (const auto& [pointer, value] : flat.items()) {
         Json json = Json::parse(whole);
         json[Json::json_pointer(pointer)] = changed(value);
-        write_text_file(path, json.dump(2) + "\n");
+        write_file(path, json.dump(2) + "\n");
         EXPECT_FALSE(verify_record(folder).problems.empty()) << pointer;
-        rehash(json);  // undoes a change of the hash itself
-        write_text_file(path, json.dump(2) + "\n");
+        rehash(json);  // also restores a changed hash
+        write_file(path, json.dump(2) + "\n");
         if (!verify_record(folder).problems.empty()) continue;
         free.insert(pointer.starts_with("/runs/") ? pointer.substr(pointer.find('/', 6)) : pointer);
     }
-    // Inputs; what the README's table shows of start-up times is rounded.
+    // Inputs. The README's table rounds start-up times.
     const std::set<std::string> expected = {"/what",
                                             "/git_sha",
                                             "/binary_sha256",
@@ -81,10 +83,10 @@ TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
     const std::string figure = "\"train_ms\": 120.012";
     same_number.insert(same_number.find(figure) + figure.size(), "000");
     for (const std::string& text : {whole + " ", same_number}) {
-        write_text_file(path, text);
+        write_file(path, text);
         EXPECT_FALSE(verify_record(folder).problems.empty());
     }
-    write_text_file(path, whole);
+    write_file(path, whole);
     EXPECT_TRUE(verify_record(folder).problems.empty());
 }
 
@@ -95,9 +97,9 @@ TEST_F(RecordVerifyTest, NamesBothValues) {
         Json json = Json::parse(whole);
         json[Json::json_pointer(pointer)] = value;
         rehash(json);
-        write_text_file(path, json.dump(2) + "\n");
+        write_file(path, json.dump(2) + "\n");
         const RecordCheck check = verify_record(folder);
-        write_text_file(path, whole);
+        write_file(path, whole);
         return check.problems.empty() ? "nothing" : check.problems.front();
     };
     EXPECT_EQ(problem("/runs/0/train_ms", 119.0),
@@ -119,32 +121,32 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         for (const std::string& problem : verify_record(folder).problems) text += problem + "\n";
         return text;
     };
-    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, the header's too
+    for (size_t at = 0; at < whole.size(); at += 7) {  // any byte, including the header's
         std::string damaged = whole;
         damaged[at] = static_cast<char>(damaged[at] ^ 1);
-        write_text_file(file, damaged);
+        write_file(file, damaged);
         EXPECT_NE(problems().find("runs.3.metrics.sha256"), std::string::npos) << at;
     }
     std::string text = gunzip(whole, "z");
     text[text.rfind("1.142") + 4] = '3';
-    write_text_file(file, gzip(text));
+    write_file(file, gzip(text));
     EXPECT_NE(problems().find("runs.3.loss: record.json says 1.142, computed again 1.143"), std::string::npos)
         << problems();
     EXPECT_NE(problems().find("statistics.candidate.loss.mean"), std::string::npos);
     fs::remove(file);
     EXPECT_EQ(problems(),
               "candidate-seed2.jsonl.gz: missing; it holds the metrics of the candidate, seed 2\n");
-    write_text_file(file, whole);
+    write_file(file, whole);
     EXPECT_EQ(problems(), "");
-    write_text_file(folder + "/more.jsonl.gz", whole);
+    write_file(folder + "/more.jsonl.gz", whole);
     EXPECT_NE(problems().find("more.jsonl.gz: metrics of no run"), std::string::npos);
     fs::remove(folder + "/more.jsonl.gz");
     const std::string readme = read_text_file(folder + "/README.md");
     std::string other = readme;
     other[other.find("1.1420") + 3] = '3';
-    write_text_file(folder + "/README.md", other);
+    write_file(folder + "/README.md", other);
     EXPECT_NE(problems().find("says 1.1320, computed again 1.1420"), std::string::npos) << problems();
-    write_text_file(folder + "/README.md", "A word before.\n" + readme);
+    write_file(folder + "/README.md", "A word before.\n" + readme);
     EXPECT_EQ(problems(), "");
     fs::rename(folder, dir_.file("records/toy/2026-01-01_fast"));
     EXPECT_NE(
@@ -152,7 +154,7 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         std::string::npos);
 }
 
-// A fault is one line, without the figures that follow from it.
+// One fault gives one line, without errors in figures derived from it.
 TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
@@ -160,7 +162,7 @@ TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
         Json json = Json::parse(whole);
         json[Json::json_pointer(pointer)] = value;
         if (hash_fits) rehash(json);
-        write_text_file(path, json.dump(2) + "\n");
+        write_file(path, json.dump(2) + "\n");
         return verify_record(folder).problems;
     };
     using Lines = std::vector<std::string>;
@@ -174,11 +176,11 @@ TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
     EXPECT_EQ(
         problems("/runs/0/metrics/sha256", hash, false),
         Lines{"runs.0.metrics.sha256: record.json says \"" + hash + "\", computed again \"" + figure + "\""});
-    // A figure that the metrics determine, and one that nothing determines.
+    // A figure determined by the metrics, and one that is not.
     Json json = Json::parse(whole);
     json["what"] = "Luck.";
     json["runs"][0]["metrics"]["sha256"] = hash;
-    write_text_file(path, json.dump(2) + "\n");
+    write_file(path, json.dump(2) + "\n");
     EXPECT_EQ(verify_record(folder).problems.size(), 2u);
 }
 

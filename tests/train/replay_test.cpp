@@ -1,4 +1,4 @@
-// Small graphs whose times are known.
+// Replay of small graphs with known times.
 #include "train/timeline/replay.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace speedrun::testing {
 namespace replay_test {
 
-constexpr double kSameTime = 1e-9;  // of seconds: sums of a few numbers in another order
+constexpr double kSameTime = 1e-9;  // seconds; sums of a few values in another order
 
 ReplayItem computing(int stream, double seconds) {
     return {.stream = stream, .busy_s = {seconds, 0, 0}};
@@ -20,12 +20,13 @@ ReplayItem wait(int stream, int item) {
     return {.stream = stream, .waits_for = item};
 }
 
-// 3 pieces of compute of 40 s, each followed by a collective of 40 s on another stream: the last alone is exposed.
+// 3 compute items of 40 s, each followed by a collective of 40 s on another stream. Only the last collective is
+// exposed.
 TEST(ReplayTest, StreamsRunInOrderAndWaitForEvents) {
     std::vector<ReplayItem> items;
     for (int layer = 0; layer < 3; ++layer) {
         items.push_back(computing(0, 40));
-        items.push_back({.stream = 0});  // a record
+        items.push_back({.stream = 0});  // event record
         items.push_back(wait(1, static_cast<int>(items.size()) - 1));
         items.push_back(sending(1, 40, 0));
     }
@@ -36,7 +37,7 @@ TEST(ReplayTest, StreamsRunInOrderAndWaitForEvents) {
         EXPECT_NEAR(at(3).begin_s, 40 * (layer + 1), kSameTime);
         EXPECT_NEAR(at(3).end_s, 40 * (layer + 2), kSameTime);
     }
-    // The last collective is there because of the wait for the last record, that because of compute.
+    // Chain of causes: last collective, its wait, the last event record, compute.
     EXPECT_EQ(spans[11].cause, 10);
     EXPECT_EQ(spans[9].cause, 8);
     EXPECT_EQ(spans[8].cause, 5);
@@ -58,17 +59,17 @@ TEST(ReplayTest, WhatRunsAtTheSameTimeSharesAResource) {
     EXPECT_NEAR(apart[0].end_s, 10, kSameTime);
 }
 
-// The first needs half of the links between hosts while it runs, the second all of them: together one and a half.
+// The first collective needs half of the links' bandwidth, the second all of it: together 1.5 times.
 TEST(ReplayTest, SharesOfLinksAreWhatCollectivesNeed) {
     const auto spans = replay({sending(0, 10, 5), sending(1, 0, 10), sending(2, 0, 0, 3)}, 3);
     EXPECT_NEAR(spans[0].end_s, 15, kSameTime);
     EXPECT_NEAR(spans[1].end_s, 15, kSameTime);
     EXPECT_NEAR(spans[2].end_s, 3, kSameTime);
-    // Latency needs nothing: the second has the links to itself for the first 5 seconds.
+    // Latency uses no bandwidth: the second collective has the links alone for the first 5 seconds.
     const auto later = replay({sending(0, 0, 10, 5), sending(1, 0, 10)}, 2);
     EXPECT_NEAR(later[1].end_s, 15, kSameTime);
     EXPECT_NEAR(later[0].end_s, 20, kSameTime);
-    // Computing and links have nothing in common.
+    // Compute and links are separate resources.
     const auto beside = replay({computing(0, 10), sending(1, 10, 0)}, 2);
     EXPECT_NEAR(beside[0].end_s, 10, kSameTime);
     EXPECT_NEAR(beside[1].end_s, 10, kSameTime);

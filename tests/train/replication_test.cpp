@@ -1,19 +1,20 @@
-// Verdicts on runs that repeat a record, the files that keep them, and the number of runs that shows an effect.
+// Verdicts on runs that replicate a record, their files, and the number of runs needed to detect an effect.
 // build: apart
 #include "train/records/replication.h"
+#include "data/durable_file.h"
+#include "data/text_file.h"
 
 #include "tests/train/record_fixture.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_verify.h"
 #include "train/records/sample_size.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace replication_test {
 
 class ReplicationTest : public RecordTest {
   protected:
-    // A record on the disk, and runs that repeat it with seeds 4 to 6, which `change` may make others.
+    // A record on disk, and replicating runs with seeds 4 to 6, modified by `change`.
     Replication repeated(const std::function<void(Record&)>& change = {}) {
         Replication r;
         r.attempt = make_result().record;
@@ -78,7 +79,7 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
     const auto after = [&](const std::string& from, const std::string& to) {
         std::string text = whole;
         text.replace(text.find(from), from.size(), to);
-        write_text_file(file, text);
+        write_file(file, text);
         return problems();
     };
     EXPECT_NE(
@@ -92,12 +93,12 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
               std::string::npos);
     EXPECT_NE(after("\"schema\": 1", "\"schema\": 7").find("schema 7, this build knows 1"),
               std::string::npos);
-    write_text_file(file, "{");
+    write_file(file, "{");
     EXPECT_NE(problems().find("replications/"), std::string::npos);
 }
 
-// R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The first
-// is an example of its manual, n = 17.84713; the others are in Cohen (1988), tables 2.4.1.
+// R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The
+// first example is from R's manual, n = 17.84713. Others are from Cohen (1988), tables 2.4.1.
 TEST(SampleSize, IsThatOfPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 1, .max_p = 0.05, .power = 0.9}, 1000), 18);
     EXPECT_EQ(runs_per_side({.effect = 0.5, .max_p = 0.025, .power = 0.8}, 1000), 64);
@@ -107,7 +108,7 @@ TEST(SampleSize, IsThatOfPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 0}, 1000), std::nullopt);
     EXPECT_EQ(runs_per_side({.effect = 100}, 1000), 2);
     EXPECT_NEAR(power_of_t_test({.effect = 1, .max_p = 0.025}, 22), 0.9,
-                0.002);  // n = 22.02110 in the manual
+                0.002);  // manual: n = 22.02110
 }
 
 TEST(RatioTest, FindsASmallerFactor) {

@@ -1,4 +1,4 @@
-// Which pairs of a head's dimensions turn, and how fast.
+// Rotary frequencies of a head's pairs.
 #include "train/model/parts/rotary.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(RotaryFrequencies, AFractionTurnsTheFirstPairsOverTheWholeRange) {
     EXPECT_EQ(described_rotary({.fraction = 0.5}, 8), ", 4 of 8 pairs");
 }
 
-// A head of 128: (1/1024)^linspace(0, 1, 32), and 32 pairs that stay. The exponents of the end points are exact.
+// A head of 128: (1/1024)^linspace(0, 1, 32), then 32 pairs without rotation. Both end points are exact.
 TEST(RotaryFrequencies, EndPointIncluded) {
     const RotaryConfig recipe{.base = 1024, .fraction = 0.5, .endpoint = true};
     const Frequencies frequencies = rotary_frequencies(recipe, 64);
@@ -37,15 +37,16 @@ TEST(RotaryFrequencies, EndPointIncluded) {
     EXPECT_EQ(described_rotary(recipe, 64), ", 32 of 64 pairs, to 1/1024");
 }
 
-// Windows of 3, 7, 11 and 13 blocks of 128 tokens before each. Pairs that turn 32 times within the old window keep their
-// frequency, those that turn less than once are slowed by the ratio, and in between both have a share.
+// Windows of 3, 7, 11 and 13 blocks of 128 preceding tokens. Pairs with at least 32 rotations within the old window
+// keep their frequency. Pairs with at most one are slowed by the ratio of windows. Between them, the factor is
+// interpolated.
 TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
     const RotaryConfig plain{.base = 1024, .fraction = 0.5, .endpoint = true};
     RotaryConfig yarn = plain;
     yarn.yarn = YarnConfig{.window = "long"};
     const std::vector<int64_t> windows{385, 897, 1409, 1665};
     EXPECT_EQ(rotary_frequencies(yarn, 64, {385}), rotary_frequencies(plain, 64));
-    EXPECT_EQ(rotary_frequencies(plain, 64, windows), rotary_frequencies(plain, 64)) << "nobody asked";
+    EXPECT_EQ(rotary_frequencies(plain, 64, windows), rotary_frequencies(plain, 64)) << "no YaRN configured";
 
     const Frequencies before = rotary_frequencies(plain, 64), once = rotary_frequencies(yarn, 64, {385, 897});
     const double turn = 2 * std::acos(-1.0);
@@ -67,7 +68,7 @@ TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
     EXPECT_TRUE(kept > 2 && slowed > 2 && between > 2) << kept << " " << slowed << " " << between;
     EXPECT_EQ(once[40], 0);
 
-    // One change after the other, each of the frequencies that the one before left.
+    // Successive changes of the window, each applied to the previous frequencies.
     const Frequencies all = rotary_frequencies(yarn, 64, windows);
     EXPECT_NEAR(all[31], before[31] * 3 / 13, 1e-15);
     EXPECT_EQ(all[0], 1);

@@ -1,4 +1,4 @@
-// Loss and raw gradients of one row: those of the model that trains, and clear errors for weights and rows that do not fit.
+// Loss and raw gradients of one row equal training's. Weights and rows that do not fit give clear errors.
 // build: release
 #include "train/engine/row_gradients.h"
 
@@ -38,7 +38,7 @@ class RowGradientsTest : public ::testing::Test {
                             "test", settings);
     }
 
-    // What row_gradients is to agree with, and the weights of it.
+    // Expected result of row_gradients, and the weights used.
     struct Expected {
         double loss = 0;
         std::vector<std::pair<std::string, Values>> gradients = {};
@@ -167,7 +167,7 @@ TEST_F(RowGradientsTest, RowsThatDoNotFitAreRefused) {
                   .find("token 1 of the row is 32, but model.vocab_size is 32"),
               std::string::npos);
     Config gpt2 = parse_config(
-        R"({"model": {"preset": "gpt2", "num_layers": 1, "model_dim": 16, "num_heads": 2, "vocab_size": 32},
+        R"({"model": {"preset": "gpt2", "layers": {"count": 1}, "model_dim": 16, "vocab_size": 32},
                                    "batch": {"sequence_length": 8, "microbatch_tokens": 8, "tokens_per_step": 8},
                                    "optimizers": {"groups": [{"params": ["*"]}]}})",
         "test", {"device=cpu"});

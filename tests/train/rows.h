@@ -1,4 +1,4 @@
-// A model's maths row by row in float64, for tests that hold a whole model to its formula.
+// Float64 maths of a model, row by row, for tests that compare a whole model with its formula.
 #pragma once
 
 #include <cmath>

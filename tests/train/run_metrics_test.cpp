@@ -1,4 +1,4 @@
-// Metrics of a run with a full disk or a killed process: damaged lines are left out and counted.
+// Metrics of a run after a full disk or a killed process: damaged lines are skipped and counted.
 #include "train/records/run_metrics.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(RunMetricsTest, AnUnfinishedLastLineIsNoDamage) {
     EXPECT_FALSE(read_unfinished_metrics("", "m").damaged.any());
 }
 
-// Lines that the writer dropped leave a gap; two runs in one file do not.
+// Lines dropped by the writer leave a gap. Steps that decrease mean two runs in one file, which is an error.
 TEST(RunMetricsTest, StepsMayBeMissingAndNotGoBackwards) {
     const RunMetrics metrics = read_unfinished_metrics(step_line(0, 1) + val_line(5, 1.5, 9), "m");
     EXPECT_EQ(metrics.steps, 5);

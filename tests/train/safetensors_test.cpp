@@ -1,4 +1,4 @@
-// A safetensors file that a stranger made: whatever its header says is read as it says, or refused with the file's name.
+// Foreign safetensors files: any header is read correctly or refused with the file's name.
 #include "train/checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace speedrun {
 
 namespace safetensors_test {
 
-// A file with this header and 64 bytes of data.
+// Writes a file with this header and 64 bytes of data.
 std::string written(const TempDir& dir, const std::string& header) {
     const uint64_t length = header.size();
     return dir.write("a.safetensors", std::string(reinterpret_cast<const char*>(&length), sizeof length) +
@@ -31,10 +31,10 @@ TEST(SafetensorsTest, ReadsWhatItSays) {
     EXPECT_EQ(tensors[0].bytes, std::vector<char>(64, '\1'));
 }
 
-// Found by fuzzing: JSON's numbers reach beyond 64 bits, and a number that no integer holds has no defined conversion.
+// Found by fuzzing: JSON numbers exceed 64 bits, and converting an out-of-range double to an integer is undefined.
 TEST(SafetensorsTest, NumbersThatAreNoSizesAreRefused) {
     const TempDir dir;
-    // The first would be the file's 64 bytes, were it cut to a whole number.
+    // Truncated to 16, the first shape would match the 64 bytes of data.
     for (const char* shape :
          {"[16.5]", "[9232372036854723720368, 16]", "[1e300]", "[-1e300]", "[18446744073709551615]", "[4.5]",
           "[true]", "[\"4\"]", "[null]", "16", "{\"4\": 4}", "[-4, -4]", "[4, 4, 4]"}) {
@@ -48,14 +48,14 @@ TEST(SafetensorsTest, NumbersThatAreNoSizesAreRefused) {
     });
 }
 
-// Values are destroyed by recursion: without a limit this ends the stack.
+// JSON values are destroyed recursively: without a limit, deep nesting overflows the stack.
 TEST(SafetensorsTest, NestingHasALimit) {
     const TempDir dir;
     expect_error(ExitCode::data, {"a.safetensors", "nested deeper"},
                  [&] { read_safetensors(written(dir, std::string(1 << 20, '['))); });
 }
 
-// A sharded checkpoint has many pieces; an ordered object that is searched for each key takes 9 s for these.
+// A sharded checkpoint has many tensors. Searching an ordered JSON object for each key would take 9 s here.
 TEST(SafetensorsTest, ManyTensorsTakeLinearTime) {
     const TempDir dir;
     std::vector<NamedTensor> tensors;

@@ -1,5 +1,5 @@
-// Scales by the step before: what they are, held to plain maxima; what a step by them computes, held to one by constants of the
-// same value; and that nothing but a step of training changes them.
+// Delayed scaling: scales compared with plain maxima, steps compared with constant scaling of the same values. Only
+// training steps change scales.
 #include "train/sharding/scale_store.h"
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ namespace scale_store_test {
 
 using Settings = std::vector<std::string>;
 
-constexpr float kUpX = 1.1f, kUp = 1.0f, kDownX = 1.8f, kDown = 1.12f;  // factors
+constexpr float kUpX = 1.1f, kUp = 1.0f, kDownX = 1.8f, kDown = 1.12f;  // scale factors
 constexpr int64_t kSteps = 6;
 
-// exact_steps: of all scales; -1: by amax.
+// exact_steps: steps with current scaling, for all scales; -1: always by amax
 Config config_of(int64_t exact_steps, const Settings& more = {}) {
     Config config = parse_config(R"({
         "model": {"preset": "none", "model_dim": 32, "vocab_size": 60,
@@ -46,7 +46,7 @@ Config config_of(int64_t exact_steps, const Settings& more = {}) {
     return config;
 }
 
-// One rank's engine, and what it has trained on.
+// Engine of one rank and its training batches.
 struct Engine {
     explicit Engine(const Config& config, bool graphs = false)
         : config(config), runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1}) {
@@ -94,7 +94,7 @@ float largest(const std::vector<float>& values) {
     return most;
 }
 
-// The largest number of all normed rows that a step's tokens have.
+// Largest absolute value of the normed embedding rows of these tokens.
 double largest_normed(const std::vector<float>& table, const std::vector<int32_t>& tokens) {
     reference::Matrix rows(static_cast<int64_t>(table.size()) / 32, 32);
     std::copy(table.begin(), table.end(), rows.values.begin());
@@ -108,7 +108,7 @@ double largest_normed(const std::vector<float>& table, const std::vector<int32_t
 TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
     Engine engine(config_of(1));
     const std::vector<float> ones(8, 1.0f);
-    EXPECT_EQ(engine.scales(), ones) << "what warm-up left is gone";
+    EXPECT_EQ(engine.scales(), ones) << "warm-up scales are reset";
     SyntheticBatches same_rows(engine.config);
     std::vector<int32_t> tokens;
     for (int microbatch = 0; microbatch < 2; ++microbatch)
@@ -126,18 +126,18 @@ TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
         ADD_FAILURE() << "no scale of " << name;
         return 0.0f;
     };
-    // Maxima have no rounding, and a scale is rounded like this.
+    // Maxima are exact, and the scale is computed in the same f32 operations.
     EXPECT_EQ(of("blocks.0.mlp.up.weight"), largest(master("blocks.0.mlp.up.weight")) * (kUp / 448));
     EXPECT_EQ(of("blocks.1.mlp.down.weight"), largest(master("blocks.1.mlp.down.weight")) * (kDown / 448));
-    // Norms in f32 are within 1e-6 of those in float64.
+    // f32 norms are within 1e-6 of float64 norms.
     EXPECT_NEAR(of("blocks.0.mlp.up.x"), largest_normed(master("embed.weight"), tokens) * (kUpX / 448), 1e-8);
     const std::vector<int32_t> first(tokens.begin(), tokens.begin() + 32),
         second(tokens.begin() + 32, tokens.end());
     EXPECT_NE(largest_normed(master("embed.weight"), first), largest_normed(master("embed.weight"), second))
-        << "the test cannot tell the microbatches";
+        << "the microbatches have equal maxima";
 }
 
-// A step by kept scales has the bits of one by constants of the same value.
+// A step with delayed scales is bitwise equal to a step with constants of the same values.
 TEST(ScaleStoreTest, AStepIsThatOfConstantsOfTheSameValue) {
     Engine kept(config_of(2));
     for (int64_t step = 0; step < 5; ++step) {

@@ -7,7 +7,7 @@
 namespace speedrun {
 namespace sign_bits_test {
 
-// Words of Philox-4x32-10 in Python, from its paper's definition. Weights that runs have saved belong to them.
+// Words computed in Python from the paper's definition of Philox-4x32-10. Saved weights depend on these signs.
 TEST(SignBitsTest, AreTheSameInEveryBuild) {
     const std::vector<int32_t> bits = sign_bits({6, 256});
     ASSERT_EQ(bits.size(), 6u * 8);
@@ -21,7 +21,7 @@ TEST(SignBitsTest, AreTheSameInEveryBuild) {
     }
 }
 
-// A narrower model has the first signs of a wider one's rows, and nothing behind its last column.
+// A narrower table has the first signs of the wider table's rows, and zero bits after its last column.
 TEST(SignBitsTest, DependOnRowAndColumnAlone) {
     const std::vector<int32_t> wide = sign_bits({9, 256});
     for (const int64_t columns : {1, 31, 32, 33, 160}) {
@@ -40,7 +40,7 @@ TEST(SignBitsTest, DependOnRowAndColumnAlone) {
     }
 }
 
-// Ranks that share the columns have their own ones each.
+// Ranks that shard the columns read the signs of their own columns.
 TEST(SignBitsTest, BeginAtAnyColumn) {
     const std::vector<int32_t> wide = sign_bits({3, 256});
     for (const int64_t first : {0, 20, 64, 100, 200}) {
@@ -59,7 +59,7 @@ TEST(SignBitsTest, BeginAtAnyColumn) {
 TEST(SignBitsTest, HalfOfThemAreMinus) {
     int64_t minus = 0;
     for (const int32_t word : sign_bits({2048, 96})) minus += std::popcount(static_cast<uint32_t>(word));
-    EXPECT_NEAR(static_cast<double>(minus), 98304, 5 * 222);  // of 196608 coins, whose deviation is 222
+    EXPECT_NEAR(static_cast<double>(minus), 98304, 5 * 222);  // fair coins; standard deviation 222
 }
 
 }  // namespace sign_bits_test

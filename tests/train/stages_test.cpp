@@ -1,5 +1,5 @@
-// What a config says by stage: the lists it takes and refuses, what each stage then is, and the numbers that go by
-// the stage within a run.
+// Configs with stages: accepted and refused lists, the resulting config of each stage, and per-stage values within a
+// run.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,9 +19,15 @@ Config config_of(const Settings& more = {}) {
                     "batch.microbatch_tokens=64", "batch.tokens_per_step=64"};
     all.insert(all.end(), more.begin(), more.end());
     return parse_config(R"({
-        "model": {"num_layers": 1, "model_dim": 16, "num_heads": 1, "vocab_size": 32},
+        "model": {"model_dim": 16, "vocab_size": 32,
+                  "windows": {"window": 0},
+                  "layers": {"count": 1, "each": {"attention": {"heads": 1, "window": "window"}}}},
         "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"]}, {"params": ["*"]}]}})",
                         "test", all);
+}
+
+int64_t window_in(const Config& stage) {
+    return stage.model.parts.windows.front().second;
 }
 
 std::string refusal_of(const Settings& settings) {
@@ -80,18 +86,18 @@ TEST(StagesTest, StepsBelongToStages) {
 }
 
 TEST(StagesTest, AStageIsAConfigOfItsOwn) {
-    const Config config =
-        config_of({"batch.sequence_length=[16, 32, 8]", "batch.tokens_per_step=[64, 128, 256]",
-                   "batch.microbatch_tokens=[64, 64, 128]", "model.window=[4, 0, 8]", "data.rows=documents",
-                   "data.max_document_tokens=[5, 6, 7]", "schedule.lr_factor=[0.5, [1, 2], 3]",
-                   "optimizers.groups.0.momentum=[0.8, 0.9, [0.9, 0.7]]"});
+    const Config config = config_of(
+        {"batch.sequence_length=[16, 32, 8]", "batch.tokens_per_step=[64, 128, 256]",
+         "batch.microbatch_tokens=[64, 64, 128]", "model.windows.window=[4, 0, 8]", "data.rows=documents",
+         "data.max_document_tokens=[5, 6, 7]", "schedule.lr_factor=[0.5, [1, 2], 3]",
+         "optimizers.groups.0.momentum=[0.8, 0.9, [0.9, 0.7]]"});
     const Config first = config.in_stage(0), middle = config.in_stage(1), last = config.in_last_stage();
     EXPECT_EQ(int64_t{first.batch.sequence_length}, 16);
     EXPECT_EQ(int64_t{middle.batch.sequence_length}, 32);
     EXPECT_EQ(int64_t{last.batch.sequence_length}, 8);
     EXPECT_EQ(middle.microbatches_per_step(), 2);
     EXPECT_EQ(last.microbatches_per_step(2), 1);
-    EXPECT_EQ(int64_t{first.model.window}, 4);
+    EXPECT_EQ(window_in(first), 4);
     EXPECT_EQ(int64_t{last.data.max_document_tokens}, 7);
     EXPECT_EQ(middle.schedule.num_stages(), 1);
     EXPECT_EQ(config.longest_sequence(), 32);
@@ -100,17 +106,17 @@ TEST(StagesTest, AStageIsAConfigOfItsOwn) {
     EXPECT_EQ(config.tokens_before(10), 2 * 64 + 3 * 128 + 5 * 256);
 }
 
-// The last stage holds the final steps, so that a window may be of these alone.
+// Final steps are part of the last stage, so that a window can apply to these steps only.
 TEST(StagesTest, FinalStepsAreOfTheLastStage) {
     const Config config = config_of({"schedule.steps=8", "schedule.final_steps=2",
-                                     "schedule.stages=[4, 8, 10]", "model.window=[4, 8, 16]"});
+                                     "schedule.stages=[4, 8, 10]", "model.windows.window=[4, 8, 16]"});
     const ScheduleConfig& schedule = config.schedule;
     EXPECT_EQ(schedule.total_steps(), 10);
     EXPECT_EQ(schedule.first_step(2), 8);
     EXPECT_EQ(schedule.end_step(2), 10);
     EXPECT_EQ(schedule.stage_of(9), 2);
     EXPECT_EQ(schedule.point_of(9).left, 1);
-    EXPECT_EQ(int64_t{config.in_last_stage().model.window}, 16);
+    EXPECT_EQ(window_in(config.in_last_stage()), 16);
     EXPECT_EQ(config.tokens_before(10), 640);
     const Config whole = config_of({"schedule.steps=8", "schedule.final_steps=2", "schedule.stages=[]"});
     EXPECT_EQ(whole.schedule.end_step(0), 10);
@@ -129,7 +135,7 @@ TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
                    "schedule.stages ends after step 8, expected schedule.steps + schedule.final_steps, 10");
     expect_refused(
         with({"schedule.stages=[]", "schedule.decay=constant"}),
-        "schedule.final_steps 2 are steps behind a cooldown, but there is none (schedule.steps 8, decay "
+        "schedule.final_steps 2 are steps after a cooldown, but there is none (schedule.steps 8, decay "
         "constant, cooldown_fraction 0.5): add them to schedule.steps, or set a cooldown");
     expect_refused(with({"schedule.stages=[]", "schedule.cooldown_fraction=0"}), "cooldown_fraction 0)");
     expect_refused({"schedule.steps=0", "schedule.final_steps=2", "schedule.stages=[]"}, "schedule.steps 0");
@@ -140,9 +146,9 @@ TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
 }
 
 TEST(StagesTest, ChosenStage) {
-    const Config config = config_of({"model.window=[4, 0, 8]"});
-    EXPECT_EQ(int64_t{config.in_chosen_stage({}).model.window}, 8);
-    EXPECT_EQ(int64_t{config.in_chosen_stage(1).model.window}, 0);
+    const Config config = config_of({"model.windows.window=[4, 0, 8]"});
+    EXPECT_EQ(window_in(config.in_chosen_stage({})), 8);
+    EXPECT_EQ(window_in(config.in_chosen_stage(1)), 0);
     for (const int64_t stage : {-1, 3}) EXPECT_THROW(config.in_chosen_stage(stage), Error) << stage;
 }
 
@@ -160,7 +166,7 @@ TEST(StagesTest, WindowsOfLayersByStage) {
         "eval": {"windows": {"long": 8}}})",
                                        "test", {});
     const auto window = [](const Config& stage, int64_t layer) {
-        const ModelParts parts = stage.model.spelled_out();
+        const ModelParts parts = stage.model.parts;
         const auto layers = parts.layers.resolved();
         return parts.window_of(*layers[static_cast<size_t>(layer)]->attention, layer);
     };
@@ -188,7 +194,7 @@ Config with_yarn(const std::string& windows, const std::string& yarn, const std:
                         "test", {});
 }
 
-// What YaRN has to go by is what a window was, not what it is: validation in a window of its own has the last stage's past.
+// YaRN depends on the past windows, not on the current one. Validation in its own window uses the last stage's past.
 TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     const Config config =
         with_yarn(R"({"short": 4, "long": [4, 4, 8, 13]})", R"({"window": "long"})", R"({"long": 16})");
@@ -200,7 +206,7 @@ TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     EXPECT_EQ(past(config.in_last_stage()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_validation()), (Sizes{4, 8, 13}));
     EXPECT_EQ(past(config.in_last_stage().in_stage(0)), (Sizes{4, 8, 13}));
-    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "nobody follows it";
+    EXPECT_EQ(config.in_last_stage().model.parts.past_of("short"), Sizes{}) << "no YaRN follows it";
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
 }
 
@@ -249,11 +255,11 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
              weights + "}}"});
     };
     const Config config = parts("[1, [0.5, [0.5, 0], 0], [[0.25, 0], 0, 0]]");
-    EXPECT_EQ(config.in_stage(0).model.loss().num_targets(), 3);
-    EXPECT_EQ(config.in_stage(1).model.loss().num_targets(), 2);
-    EXPECT_TRUE(config.in_stage(2).model.loss().is_plain());
-    EXPECT_TRUE(config.in_validation().model.loss().is_plain());
-    EXPECT_EQ(config.model.loss().weights[1].at({.stage = 1, .share = 0.5}), 0.25);
+    EXPECT_EQ(config.in_stage(0).model.parts.loss.num_targets(), 3);
+    EXPECT_EQ(config.in_stage(1).model.parts.loss.num_targets(), 2);
+    EXPECT_TRUE(config.in_stage(2).model.parts.loss.is_plain());
+    EXPECT_TRUE(config.in_validation().model.parts.loss.is_plain());
+    EXPECT_EQ(config.model.parts.loss.weights[1].at({.stage = 1, .share = 0.5}), 0.25);
     const nlohmann::json json = nlohmann::json::parse(config_to_json(config));
     EXPECT_EQ(json["model"]["loss"]["weights"].dump(), "[1.0,[0.5,[0.5,0.0],0.0],[[0.25,0.0],0.0,0.0]]");
     EXPECT_EQ(config_to_json(parse_config(json.dump(), "again", {})), config_to_json(config));
@@ -272,16 +278,16 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
     refused("[1, [1, 2]]", "model.loss.weights[1] has 2 entries, schedule.stages has 3");
     refused("[1, -1]", "weights[1]: -1 is outside");
     refused("1", "expected a list");
-    EXPECT_TRUE(config_of().model.loss().is_plain()) << "a preset's";
+    EXPECT_TRUE(config_of().model.parts.loss.is_plain()) << "a preset's";
 }
 
 TEST(StagesTest, ValidationHasRowsOfItsOwn) {
-    const Config config = config_of({"batch.sequence_length=[16, 16, 32]", "model.window=[4, 8, 16]",
+    const Config config = config_of({"batch.sequence_length=[16, 16, 32]", "model.windows.window=[4, 8, 16]",
                                      "eval.sequence_length=24", "eval.windows={\"window\": 0}"});
     const Config validation = config.in_validation();
     EXPECT_EQ(int64_t{validation.batch.sequence_length}, 24);
     EXPECT_EQ(int64_t{validation.batch.microbatch_tokens}, 48) << "whole rows of at most 64 tokens";
-    EXPECT_EQ(int64_t{validation.model.window}, 0);
+    EXPECT_EQ(window_in(validation), 0);
     EXPECT_EQ(config.longest_sequence(), 32);
 
     const Config plain = config_of({"batch.sequence_length=[16, 16, 32]", "eval.sequence_length=128"});
@@ -289,15 +295,15 @@ TEST(StagesTest, ValidationHasRowsOfItsOwn) {
     EXPECT_EQ(plain.longest_sequence(), 128);
 }
 
-// What a list says is written back, and read again as it was.
+// Lists are written unchanged and read back equal.
 TEST(StagesTest, ListsAreWrittenBack) {
-    const Settings settings = {"model.window=[4, 0, 8]", "schedule.lr_factor=[0.5, [1, 2], 3]",
+    const Settings settings = {"model.windows.window=[4, 0, 8]", "schedule.lr_factor=[0.5, [1, 2], 3]",
                                "optimizers.groups.0.momentum=[[0.9, 0.7], 0.8, 0.9]",
                                "eval.windows={\"window\": 16}"};
     const std::string text = config_to_json(config_of(settings));
     EXPECT_EQ(config_to_json(parse_config(text, "again", {})), text);
     const nlohmann::json json = nlohmann::json::parse(text);
-    EXPECT_EQ(json["model"]["window"].dump(), "[4,0,8]");
+    EXPECT_EQ(json["model"]["windows"]["window"].dump(), "[4,0,8]");
     EXPECT_EQ(json["schedule"]["stages"].dump(), "[2,5,10]");
     EXPECT_EQ(json["schedule"]["lr_factor"].dump(), "[0.5,[1.0,2.0],3.0]");
     EXPECT_EQ(json["optimizers"]["groups"][0]["momentum"].dump(), "[[0.9,0.7],0.8,0.9]");
@@ -313,11 +319,12 @@ TEST(StagesTest, RefusesWhatDoesNotFit) {
         {"schedule.steps=1000000000000", "schedule.stages=[1000000000000]", "batch.tokens_per_step=64000000"},
         "1000000000000 steps would be 6.4e+19 tokens");
     expect_refused({"schedule.stages=10"}, "schedule.stages");
-    expect_refused({"model.window=[1, 2]"}, "model.window has 2 entries, schedule.stages has 3");
-    expect_refused({"schedule.stages=[]", "model.window=[1, 2]"}, "schedule.stages is empty");
-    expect_refused({"model.window=[]"}, "a list of one entry for each stage");
-    expect_refused({"model.window=[1, -1, 2]"}, "window[1]");
-    expect_refused({"model.window=[1, 1.5, 2]"}, "window[1]");
+    expect_refused({"model.windows.window=[1, 2]"},
+                   "model.windows.window has 2 entries, schedule.stages has 3");
+    expect_refused({"schedule.stages=[]", "model.windows.window=[1, 2]"}, "schedule.stages is empty");
+    expect_refused({"model.windows.window=[]"}, "a list of one entry for each stage");
+    expect_refused({"model.windows.window=[1, -1, 2]"}, "window[1]");
+    expect_refused({"model.windows.window=[1, 1.5, 2]"}, "window[1]");
     expect_refused({"batch.tokens_per_step=[64, [64, 128], 128]"}, "tokens_per_step[1]");
     expect_refused({"schedule.lr_factor=[1, [1, 2, 3], 1]"}, "lr_factor[1]");
     expect_refused({"schedule.lr_factor=[1, [1, \"2\"], 1]"}, "lr_factor[1]");

@@ -1,4 +1,4 @@
-// A run without signs of life is found; one that validates, saves or was suspended with its machine is not taken for it.
+// Detects a run without progress. A run that validates, saves or was suspended with its machine is not stalled.
 // Covers: train/runlog/sign_of_life.cpp
 #include "train/commands/stalled_run.h"
 
@@ -16,7 +16,7 @@ namespace stalled_run_test {
 
 class StalledRunTest : public ::testing::Test {
   protected:
-    // Asks every 100 ms. True if it stalled meanwhile.
+    // Checks every 100 ms. True if the run stalled within this time.
     bool stalls_within(double seconds) {
         for (double end = now_ + seconds; now_ < end; now_ += 0.1)
             if (run_()) return true;

@@ -1,4 +1,4 @@
-// What is computed from runs: their statistics against SciPy's, and the result that their metrics tell.
+// Statistics of runs against SciPy, and results read from metrics.
 // Covers: train/runlog/train_clock.cpp
 #include "train/records/statistics.h"
 
@@ -9,14 +9,14 @@
 
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
+#include "train/records/gzip.h"
 #include "train/records/run_metrics.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 namespace statistics_test {
 
-// SciPy 1.17.1: ttest_1samp and ttest_ind(equal_var=False), alternative="less"; numpy.std(ddof=1). The two
-// agree to their last digits; 1e-12 leaves room for another Boost.
+// SciPy 1.17.1: ttest_1samp and ttest_ind(equal_var=False), alternative="less"; numpy.std(ddof=1). Results agree to
+// the last digits; 1e-12 allows other Boost versions.
 constexpr double kDigits = 1e-12;
 const std::vector<double> kLosses = {1.1421, 1.1398, 1.1455, 1.1407, 1.1433};
 
@@ -25,10 +25,10 @@ TEST(StatisticsTest, MomentsAndStudentsTest) {
     EXPECT_NEAR(m.mean, 1.14228, kDigits);
     EXPECT_NEAR(m.std, 0.002240981927637971, kDigits);
     const TestResult test = test_mean_below(kLosses, 1.15).value();
-    EXPECT_NEAR(test.t, -7.703071842481631, 1e-9);  // the deviation's last digits, divided by it
+    EXPECT_NEAR(test.t, -7.703071842481631, 1e-9);  // t divides by std, which has errors in its last digits
     EXPECT_NEAR(test.p, 0.0007641550845612755, kDigits);
     EXPECT_EQ(test.df, 4);
-    EXPECT_GT(test_mean_below(kLosses, 1.13)->p, 0.99);  // above: nothing is shown
+    EXPECT_GT(test_mean_below(kLosses, 1.13)->p, 0.99);  // mean above the bound
 }
 
 TEST(StatisticsTest, WelchsTest) {
@@ -49,9 +49,9 @@ TEST(StatisticsTest, EquivalenceOfPairs) {
     const std::vector<double> other = {1.1418, 1.1405, 1.1441, 1.1410, 1.1429};
     for (size_t i = 0; i < other.size(); ++i) d.push_back(kLosses[i] - other[i]);
     EXPECT_NEAR(test_equivalent(d, 0.01)->p, 5.275432598084758e-06, kDigits);
-    for (double& x : d) x += 0.0095;  // nearly at the margin
+    for (double& x : d) x += 0.0095;  // close to the margin
     EXPECT_NEAR(test_equivalent(d, 0.01)->p, 0.23831033363641727, 1e-9);
-    for (double& x : d) x = -x;  // as far on the other side
+    for (double& x : d) x = -x;  // mirrored
     EXPECT_NEAR(test_equivalent(d, 0.01)->p, 0.23831033363641727, 1e-9);
 }
 
@@ -59,9 +59,9 @@ TEST(StatisticsTest, SamplesThatDoNotVaryAndOnesThatAreTooSmall) {
     EXPECT_EQ(test_mean_below({1, 1, 1}, 2)->p, 0);
     EXPECT_EQ(test_mean_below({3, 3, 3}, 2)->p, 1);
     EXPECT_EQ(test_mean_below({2, 2}, 2)->p, 0.5);
-    EXPECT_EQ(test_equivalent({0, 0, 0}, 0.01)->p, 0);  // bitwise the same curve
+    EXPECT_EQ(test_equivalent({0, 0, 0}, 0.01)->p, 0);  // bitwise equal curves
     EXPECT_EQ(test_mean_less({1, 1}, {2, 2})->p, 0);
-    EXPECT_EQ(test_mean_less({1e308, -1e308, 1e308}, {1, 2})->p, 1);  // overflows
+    EXPECT_EQ(test_mean_less({1e308, -1e308, 1e308}, {1, 2})->p, 1);  // overflow
     EXPECT_FALSE(test_mean_below({1}, 2));
     EXPECT_FALSE(test_mean_less({1}, {2, 3}));
     EXPECT_TRUE(std::isnan(moments_of({1}).std));
@@ -91,7 +91,7 @@ TEST(RunMetricsTest, ReadsTheResultAndRefusesWhatIsNoRun) {
 TEST(RunMetricsTest, ThinnedMetricsHaveTheSameResult) {
     const std::string whole = metrics_of(1.25, 10), thin = thin_metrics(whole, 5);
     EXPECT_EQ(thin_metrics(whole, 1), whole);
-    // Steps 0, 5, 10 and the last; both validations.
+    // Steps 0, 5, 10 and the last one, plus both validations.
     EXPECT_EQ(std::count(thin.begin(), thin.end(), '\n'), 6);
     const RunMetrics a = read_metrics(whole, "a"), b = read_metrics(thin, "b");
     EXPECT_EQ(a.steps, b.steps);

@@ -24,7 +24,7 @@ using Settings = std::vector<std::string>;
 // Rows of signs have two words of 32 columns.
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 40, kVocabulary = 40, kPairs = 23, kSigns = 5;
 
-// Attention within a window of 1 is its values.
+// With a window of 1, attention returns v.
 Config config_of(const Settings& settings = {}) {
     return parse_config(R"({
         "model": {
@@ -193,7 +193,7 @@ TEST(SumTest, TheWholeModelIsItsFormulas) {
         h.tracker.begin_step();
         h.backward(batch, 1);
         const Values losses = h.read(h.model.losses());
-        // A loss is a few dozen roundings of 6e-8.
+        // A loss accumulates a few dozen roundings of 6e-8.
         for (size_t t = 0; t < losses.size(); ++t)
             EXPECT_NEAR(losses[t], twin.loss(t), 2e-5) << "token " << t;
         for (const Parameter& p : h.table().all()) {
@@ -213,7 +213,7 @@ TEST(SumTest, TheWholeModelIsItsFormulas) {
                 };
                 const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
                 values = start;
-                // Roundings of f32 in sums over 18 tokens of 40 columns; the quotient of float64 errs by 1e-8.
+                // Roundings of f32 in sums over 18 tokens of 40 columns. The float64 difference quotient errs by 1e-8.
                 EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + 2e-5) << p.name;
             }
         }

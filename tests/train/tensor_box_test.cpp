@@ -1,4 +1,4 @@
-// Names of pieces of a checkpoint, and arithmetic with boxes, by brute force.
+// Names of checkpoint pieces, and box arithmetic against brute force.
 #include "train/checkpoint/tensor_box.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TensorBox box(int64_t first_row, int64_t rows, int64_t first_column, int64_t col
         .begin = first_row * kColumns + first_column, .rows = rows, .columns = columns, .stride = kColumns};
 }
 
-// All boxes of a matrix, and all runs of it.
+// All boxes and all runs of a matrix.
 std::vector<TensorBox> all_boxes() {
     std::vector<TensorBox> boxes;
     for (int64_t begin = 0; begin < kNumel; ++begin)

@@ -1,4 +1,4 @@
-// Every range of every part of a parameter, element by element.
+// Every range of every tensor slice of a parameter, checked element by element.
 #include "train/parameters/tensor_cut.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Case {
     int64_t stacked;
 };
 
-// Cuts that a model makes, in small: along rows, columns and stacked rows, of matrices and of vectors.
+// Small versions of the models' cuts: rows, columns and stacked rows, for matrices and vectors.
 std::vector<Case> cases() {
     std::vector<Case> all;
     for (const int parts : {2, 3}) {
@@ -41,8 +41,7 @@ int64_t numel(const std::vector<int64_t>& shape) {
     return product;
 }
 
-// Where each element of the part lies in the whole, by coordinates: the elements of the whole that are this part's, in
-// order.
+// Indices in the whole parameter of this slice's elements, in order.
 std::vector<int64_t> elements_of_part(const Case& c, int index) {
     const int64_t cols = c.whole.size() == 2 ? c.whole[1] : 1;
     const int64_t size = c.whole[static_cast<size_t>(c.dimension)] / c.stacked, part = size / c.parts;
@@ -123,7 +122,7 @@ TEST(TensorCutTest, ElementsThatAPartLacksAreRefused) {
     EXPECT_THROW(boxes_of({3, 4}, TensorCut(), {.first = 12, .count = 1}), Error);
 }
 
-// 7 rows in 3 parts of 3: the last has one row, and two of padding, which lie nowhere.
+// 7 rows in 3 slices of 3: the last slice has one row and two padding rows, which map to nothing.
 TEST(TensorCutTest, PaddingLiesNowhere) {
     const auto cut = [](int index) { return TensorCut{.parts = 3, .index = index, .whole = 7}; };
     const std::vector<Box> second = boxes_of({3, 4}, cut(1), {.first = 0, .count = 12});

@@ -1,6 +1,7 @@
-// Which records are compared: classes of a track, and classes of hardware.
+// Comparable records: classes of a track, and classes of hardware.
 // build: apart
 #include "train/records/track_class.h"
+#include "data/text_file.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 #include "train/config/config_json.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
-#include "train/records/text_files.h"
+#include "train/records/recorded_config.h"
 
 namespace speedrun {
 namespace {
@@ -21,7 +22,7 @@ using Json = nlohmann::json;
 
 TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
     const auto text = [](const std::string& hardware) { return hardware_class_of(hardware).text(); };
-    // What records of 2026-11-21 have of it, and what later ones have.
+    // Fields of records from 2026-11-21, then fields of later ones.
     EXPECT_EQ(text(R"({"host": "vm", "ranks": [{"host": "vm", "device": "bf16 on 2 threads"}], "gpus": [],
                        "cpu": {"model": "AMD EPYC", "cores": 2, "avx512": true, "avx512_bf16": true}})"),
               "2 cores, avx512_bf16");
@@ -33,7 +34,7 @@ TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
         "2 hosts of 4 cores, avx2");
     EXPECT_EQ(text(R"({"cpu": {"cores": 2}})"), "2 cores");
     EXPECT_EQ(text("{}"), "0 cores");
-    // A GPU counts if a rank uses it, once on each host.
+    // GPUs used by a rank count, once per host.
     const auto gpus = [&](const char* ranks) {
         return text(std::string(R"({"gpus": [{"name": "NVIDIA H100"}, {"name": "NVIDIA H100"}],
                                     "cpu": {"cores": 16, "isa": "avx512"}, "ranks": )") +
@@ -89,7 +90,7 @@ TEST(TrackClassTest, ARuleThatNobodyKnowsIsNotPassedOver) {
     refused("7", "classes: expected a list");
 }
 
-// A track of the classes `open` and `small`, and attempts with models that this build knows.
+// A track with the classes `open` and `small`, and attempts with models of this build.
 class TrackClassRecordTest : public RecordTest {
   protected:
     TrackClassRecordTest() {
@@ -103,7 +104,7 @@ class TrackClassRecordTest : public RecordTest {
             fmt::format(R"([{{"name": "open"}}, {{"name": "small", "max_parameters": {}}}])", parameters));
     }
 
-    // Writes an attempt as a record; hardware: cores. Its name is that of the terms.
+    // Writes an attempt as a record made on this number of cores. The name is taken from the terms.
     std::string record_of(AttemptFolder::Result result, int cores) {
         result.record.hardware = Json({{"cpu", {{"model", "C"}, {"cores", cores}, {"isa", "avx2"}}}}).dump();
         count_parameters(result.record, track(), "record");
@@ -149,7 +150,7 @@ TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     EXPECT_EQ(b.parameters, 9456);
     EXPECT_EQ(rule(a, "class").why, "open: any model, any hardware; 25056 parameters");
     EXPECT_EQ(problems(second), "");
-    // Each board has a leader; that of `small` was beaten by nothing small.
+    // Each board has a leader. No small record beats that of `small`.
     EXPECT_EQ(leader("open", 2), second);
     EXPECT_EQ(leader("small", 2), second);
     std::string board;
@@ -158,7 +159,7 @@ TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     ASSERT_NE(at, std::string::npos) << board;
     EXPECT_EQ(board.find("\nslow ", at), std::string::npos) << board;
     EXPECT_NE(board.find("\nfast ", at), std::string::npos) << board;
-    // A rule that the track makes stricter is held against what is there.
+    // A stricter rule also applies to existing records.
     limit(9455);
     EXPECT_EQ(read_record(dir_.file("records/toy/" + second)).classes, std::vector<std::string>{"open"});
     EXPECT_EQ(leader("small", 2), "");
@@ -178,7 +179,7 @@ TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
     EXPECT_NE(problems(folder).find("verdict.rules.5.met: record.json says true, computed again false"),
               std::string::npos)
         << problems(folder);
-    // Beaten in its class by one that is not of it: it leads on.
+    // Beaten by a record outside its class: it still leads the class.
     limit(10000);
     std::swap(terms_.config, terms_.baseline->config);
     terms_.name = "large";
@@ -196,7 +197,8 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     AttemptFolder::Result result = make_result();
     const std::string first = record_of(result, 2);
     EXPECT_EQ(leader("open", 4), "");
-    // On other hardware that record's config is run again; what is faster there is the first of its board.
+    // On other hardware, the record's config is rerun as the baseline. A faster run there is the first record of that
+    // board.
     terms_.name = "elsewhere";
     terms_.baseline->record = first;
     terms_.baseline->config = terms_.config;
@@ -212,7 +214,7 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     ASSERT_EQ(boards.size(), 4u);
     for (const BoardOfRecords& board : boards) EXPECT_EQ(board.records.size(), 1u);
     EXPECT_EQ(boards[1].board.hardware.text(), "4 cores, avx2");
-    // It cannot have been measured against what leads another board.
+    // The baseline must be on the same board.
     elsewhere.record.name = "wrong";
     elsewhere.record.record_before = first;
     EXPECT_NE(problems(record_of(elsewhere, 4))
@@ -220,7 +222,7 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
               std::string::npos);
 }
 
-// The file that README.md names beside a record has the config that the record was made with, but for its seed.
+// The config file named next to a record in README.md equals the record's config, except for the seed.
 TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
     const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
     const std::string page = read_text_file((root / "README.md").string());
@@ -228,11 +230,11 @@ TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
     int rows = 0;
     for (std::sregex_iterator i(page.begin(), page.end(), row), end; i != end; ++i, ++rows) {
         const Record record = read_record((root / (*i)[1].str()).string());
-        const std::string made_with = config_to_json(parse_config(record.config, (*i)[1], {})),
+        const std::string made_with = config_to_json(recorded_config(record.config, (*i)[1])),
                           named = config_to_json(read_config((root / (*i)[2].str()).string(), {}));
         for (const KeyDifference& d : key_differences(made_with, named)) {
             if (d.key == "memory.logits_at_once")
-                continue;  // 0 by now, which stands for what it was on the CPU
+                continue;  // now 0, which means the value that was used on the CPU
             EXPECT_EQ(d.key, "seed") << (*i)[1] << ": " << d.before << ", in " << (*i)[2] << ": " << d.after;
         }
     }
@@ -241,11 +243,10 @@ TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
 
 bool is_config_of(const Record& record, const std::string& config) {
     const auto other = [](const KeyDifference& d) {
-        return d.key != "seed" && d.key != "memory.logits_at_once";  // 0 by now, for what it was
+        return d.key != "seed" && d.key != "memory.logits_at_once";  // now 0, which means the former value
     };
-    const std::vector<KeyDifference> differences =
-        key_differences(config_to_json(parse_config(record.config, record.name, {})),
-                        config_to_json(read_config(config, {})));
+    const std::vector<KeyDifference> differences = key_differences(
+        config_to_json(recorded_config(record.config, record.name)), config_to_json(read_config(config, {})));
     return std::none_of(differences.begin(), differences.end(), other);
 }
 

@@ -1,5 +1,5 @@
-// A head that is tied to the embedding up to the end of a stage and then apart: against a tied model, and against the formulas
-// of model and AdamW in float64; on several ranks under every strategy.
+// A head tied to the embedding until the end of a stage, then separate. References: a tied model, float64 formulas of
+// model and AdamW, and runs on several ranks under every strategy.
 // Covers: train/engine/untied_copies.cpp
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ Config config_of(const Settings& more = {}) {
                         "test", all);
 }
 
-// The steps' rows in turn, of which each rank has its part.
+// Rows of each step; every rank returns its share.
 class Source final : public BatchSource {
   public:
     Source(const Config& config, const Ranks& ranks)
@@ -76,7 +76,7 @@ class Source final : public BatchSource {
 
 struct Curve {
     std::vector<double> losses;
-    std::vector<std::map<std::string, Values>> masters;  // before the first step, and after each
+    std::vector<std::map<std::string, Values>> masters;  // before the first step and after each step
 };
 
 Curve train(const Config& config, World* world = nullptr, bool look = true) {
@@ -112,16 +112,16 @@ TEST(UntiedHeadTest, IsTheTiedModelUpToTheStagesEnd) {
         const bool before = step <= kTied;
         EXPECT_EQ(values.at("embed.weight") == tied.masters[step].at("embed.weight"), before) << step;
         EXPECT_EQ(values.at("head.weight") == values.at("embed.weight"), before) << step;
-        // The loss of a step is that of the values before it.
+        // A step's loss is computed before its update.
         if (step < kSteps) {
             EXPECT_EQ(apart.losses[step] == tied.losses[step], before) << step;
         }
     }
-    // Whoever looks at the head while it rests changes nothing.
+    // Reading the head while it is tied changes nothing.
     EXPECT_EQ(train(config_of(), nullptr, false).masters.back(), apart.masters.back());
 }
 
-// ---- the model and AdamW in float64, gradients by differences
+// ---- model and AdamW in float64, gradients by finite differences
 
 using Parameters = std::map<std::string, Values>;
 
@@ -189,7 +189,7 @@ TEST(UntiedHeadTest, GoesOnFromACopyWithItsOptimizersState) {
     }
     for (const auto& [name, values] : p) {
         const Values moved = difference_of(values, run.masters.front().at(name));
-        // Gradients in f32 err by 1e-7, which an epsilon of 1e-3 makes 1e-4 of a step at most.
+        // f32 gradients err by 1e-7. With an epsilon of 1e-3 this is at most 1e-4 of a step.
         EXPECT_LT(norm_of(difference_of(run.masters.back().at(name), values)), 2e-4 * norm_of(moved)) << name;
     }
 }
@@ -236,7 +236,7 @@ TEST(UntiedHeadTest, RanksTrainAsOneDoes) {
     }
 }
 
-// ---- what cannot be
+// ---- refused configs
 
 void expect_refused(const Settings& settings, const std::string& text) {
     try {
@@ -263,7 +263,7 @@ TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
                    "ends after step 3, between two steps");
 }
 
-// `plan --gpu` and `bench` make an engine for one stage, whose end is not that of the stage behind which the head comes apart.
+// `plan --gpu` and `bench` build an engine for a single stage. Its end need not be the end of the tied stage.
 TEST(UntiedHeadTest, AnEngineOfOneStageDoesNotAskWhereOthersEnd) {
     const Config config = config_of({"schedule.stages=[4,9]", "schedule.steps=9",
                                      R"(optimizers.groups=[{"params": ["*"], "every": 2}])"});

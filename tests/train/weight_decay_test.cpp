@@ -1,5 +1,5 @@
-// How much weights decay in a step: gradients are zero, so that nothing else moves them. Ten roundings of f32 at most:
-// 6e-7 of a weight.
+// Amount of weight decay per step. Gradients are zero, so that nothing else changes the weights. Tolerance: ten f32
+// roundings, 6e-7 of a weight.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
         fixture_.group.lr = 0.3;
         fixture_.group.weight_decay = 1.2;
     }
-    // Every weight shrinks by amount(scale) of itself; scale: the factor that Muon gives its matrix, else 1.
+    // Every weight must shrink by the factor 1 − amount(scale). scale: Muon's shape factor of the matrix, else 1.
     void expect_shrinks(double lr_factor, const std::function<double(double scale)>& amount) {
         OptimizerHarness h = muon_harness(fixture_, DType::f32);
         bool tall = false;
@@ -53,7 +53,7 @@ TEST_P(WeightDecayTest, IsByItsSquareAndTheFactorOfTheShapeOnce) {
     expect_shrinks(0.5, [](double scale) { return 0.15 * (0.15 * scale) * 1.2; });
 }
 
-// A weight that stands still is no reason to be careful.
+// Cautious decay also decays weights with a zero update.
 TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
     if (GetParam() == OptimizerKind::lion) GTEST_SKIP() << "lion has none";
     fixture_.group.adamw.cautious = fixture_.group.muon.cautious = true;
@@ -62,7 +62,7 @@ TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
     expect_shrinks(1, [](double scale) { return 0.3 * (0.3 * scale) * 1.2; });
 }
 
-// A rate of 0.03 and a decay of 1.2, as NorMuon is used on 124M models: 3.6%, or 0.11% a step.
+// lr 0.03 and weight decay 1.2, typical of NorMuon on 124M models: 3.6%, or 0.11% per step.
 TEST(WeightDecayAmountTest, AtACommonRate) {
     StepSettings group{.lr = 0.03, .weight_decay = 1.2};
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.036);

@@ -1,4 +1,4 @@
-// Which attention ranks of the tensor axis compute whole, and how that spreads through tables of values.
+// Attention layers that tensor ranks compute whole, and their propagation through value tables.
 #include "train/config/whole_attention.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace speedrun::testing {
 namespace whole_attention_test {
 
-// layers: model.layers.at of six layers, and model.output.
+// layers: model.layers.at of six layers; output: model.output.
 ModelParts parts_of(const std::string& layers, const std::string& output = R"([{"type": "norm"}])") {
     return parse_config(R"({"model": {"preset": "none", "model_dim": 32, "vocab_size": 64,
                             "tables": {"embed": {}, "a": {}, "b": {}}, "networks": {"n": {}},
@@ -39,7 +39,7 @@ TEST(WholeAttentionTest, NothingOfIt) {
     EXPECT_TRUE(whole.tables.empty());
 }
 
-// The layer that needs it may come before or behind those that share its table.
+// The layer that requires whole attention may precede or follow the layers that share its table.
 TEST(WholeAttentionTest, AllThatReadATableAreWholeIfOneIs) {
     for (const char* number : {"2", "3"}) {
         std::string layers = kReads;

@@ -20,7 +20,7 @@ constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "XXH128SUMS", 
                      *kFormat = "speedrun-checkpoint";
 constexpr double kMostMs = 1e13;  // 300 years
 constexpr int64_t kMostSteps = 1LL << 40;
-constexpr int64_t kFormatVersion = 3;  // those before had sums by SHA-256
+constexpr int64_t kFormatVersion = 3;  // versions 1 and 2 have SHA-256 sums
 
 int64_t count_of(const Json& json) {
     const int64_t count = whole_number(json);
@@ -28,7 +28,7 @@ int64_t count_of(const Json& json) {
     return count;
 }
 
-// Sizes whose product is a number too.
+// Throws JsonError unless the number of elements fits an int64.
 std::vector<int64_t> shape_of(const Json& json) {
     std::vector<int64_t> shape;
     int64_t numel = 1;
@@ -40,7 +40,7 @@ std::vector<int64_t> shape_of(const Json& json) {
     return shape;
 }
 
-// A tensor says its type where that is not f32, so that checkpoints of f32 are what they always were.
+// dtype is written only if it is not f32; keeps f32 files byte-identical.
 Json json_of(const CheckpointTensor& tensor) {
     Json json = {{"name", tensor.name}, {"shape", tensor.shape}};
     if (tensor.dtype != DType::f32) json["dtype"] = name_of(tensor.dtype);
@@ -69,7 +69,7 @@ CheckpointFile file_of(const Json& json) {
     return file;
 }
 
-// Files are named by their ranks: another name may be a path that leaves the folder.
+// File names are fixed by rank: any other name could be a path out of the folder.
 std::vector<CheckpointFile> files_of(const Json& list) {
     std::vector<CheckpointFile> files;
     for (const Json& entry : list.get_ref<const Json::array_t&>()) {
@@ -194,7 +194,7 @@ std::string sums_file_name(const std::string& rank_file) {
 
 std::vector<std::string> list_checkpoints(const std::string& run) {
     std::vector<std::pair<int64_t, std::string>> found;
-    std::error_code error;  // no folder: no checkpoints
+    std::error_code error;  // ignored: without a folder there are no checkpoints
     for (const auto& entry : fs::directory_iterator(run + "/checkpoints", error)) {
         const int64_t step = step_of_checkpoint(entry.path().filename().string());
         if (step >= 0) found.emplace_back(step, entry.path().string());

@@ -22,7 +22,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-// Hashes so many more bytes of the file; the XXH128 of all until then.
+// Hashes the next `bytes` bytes of the file. Returns the XXH128 of everything hashed so far.
 std::string hash_on(Xxh128& hash, std::ifstream& file, int64_t bytes) {
     std::vector<char> buffer(1 << 20);
     while (bytes > 0) {
@@ -82,7 +82,7 @@ std::string CheckpointReader::damaged_tensor(const CheckpointFile& file) const {
                 entry.name, entry.begin, end, end, actual, expected->second);
         }
     }
-    return "all tensors are as they were written";
+    return "no tensor is damaged";
 }
 
 std::string CheckpointReader::header(size_t file) const {

@@ -1,4 +1,4 @@
-// Reads a checkpoint, whatever mesh wrote it: any box of any tensor.
+// Reads a checkpoint written by any mesh: any box of any tensor.
 #pragma once
 
 #include <map>
@@ -12,24 +12,24 @@ namespace speedrun {
 
 class CheckpointReader {
   public:
-    // Reads checkpoint.json alone. Throws a data error if that is missing or damaged; so do the others, each
-    // naming file, tensor or offset, what was expected and what was found.
+    // Reads only checkpoint.json. All functions throw a data error for missing or damaged content. The error names
+    // file, tensor or offset, the expected and the actual value.
     explicit CheckpointReader(std::string folder);
 
     const std::string& folder() const { return folder_; }
     const CheckpointInfo& info() const { return info_; }
 
-    // Checks size and XXH128 of one of info().files, and of the sums of its tensors.
+    // Checks the size and XXH128 of one of info().files and of its .sums file.
     void verify_file(const CheckpointFile& file) const;
-    // What tensors the file at this index of info().files holds, as its header says, for index().
+    // Returns the tensors in the header of info().files[file], as text for index().
     std::string header(size_t file) const;
-    // Takes the headers of all files, each once, and checks that they hold every number of every tensor, once. So ranks can read
-    // some each, and then open those files alone that they need numbers of.
+    // Receives the headers of all files and checks that together they store each element of each tensor exactly once.
+    // Ranks can share the reading of headers and then open only the files that they need.
     void index(const std::vector<std::string>& headers);
-    void index();  // reads them all by itself
-    // After index(): are these its tensors, no more and no fewer, of these shapes and types?
+    void index();  // reads all headers itself
+    // After index(): throws unless the checkpoint has exactly these tensors, with these shapes and dtypes.
     void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
-    // After index(): the numbers of a box of a tensor, row by row, in the tensor's type.
+    // After index(): reads the elements of a box of a tensor, row by row, in the tensor's dtype.
     void read(const std::string& tensor, const TensorBox& box, void* values) const;
 
   private:
@@ -46,7 +46,7 @@ class CheckpointReader {
 
     std::string folder_;
     CheckpointInfo info_;
-    std::map<std::string, std::vector<Stored>> stored_;  // by tensor
+    std::map<std::string, std::vector<Stored>> stored_;
 };
 
 }  // namespace speedrun

@@ -16,7 +16,7 @@ std::string folder_of(const std::string& run) {
     return run + "/checkpoints";
 }
 
-// The new folder takes the name; what had it (a damaged checkpoint that the run has caught up with) goes.
+// Renames the unfinished folder. Replaces an existing folder, which is a damaged checkpoint of the same step.
 void give_name(FileSystem& system, const std::string& unfinished, const std::string& folder) {
     std::error_code error;
     if (!fs::exists(folder, error)) {
@@ -24,15 +24,16 @@ void give_name(FileSystem& system, const std::string& unfinished, const std::str
         return;
     }
     if (system.exchange(unfinished, folder) == 0) {
-        system.remove_folder(unfinished);  // the old one; if that fails, it is a leftover like any other
+        // the replaced folder; if this fails, remove_unfinished() deletes it later
+        system.remove_folder(unfinished);
         return;
     }
     check_file(system.remove_folder(folder), folder, "replacing it");
     check_file(system.rename(unfinished, folder), unfinished, "renaming");
 }
 
-// A master that is not a number would be what a resumed run continues from. All other state is checked by its effect:
-// the next step makes masters of it.
+// Only masters are checked: a resumed run would start from them. Non-finite optimizer state reaches the masters with
+// the next step.
 void expect_finite(const StatePiece& piece, const void* numbers, int64_t count) {
     if (!piece.tensor.name.starts_with("master/")) return;
     const auto check = [&](const auto* values) {
@@ -115,7 +116,7 @@ void commit_checkpoint(FileSystem& system, const std::string& run, const Checkpo
     check_file(system.sync_folder(unfinished), unfinished, "syncing to disk");
     give_name(system, unfinished, folder_of(run) + "/" + checkpoint_name(info.step));
     check_file(system.sync_folder(folder_of(run)), folder_of(run), "syncing to disk");
-    // Newer ones, if there are any, are damaged: the run was continued from before them. They do not count.
+    // Checkpoints of later steps are damaged, because the run continued from an earlier one. They do not count.
     for (const std::string& folder : list_checkpoints(run)) {
         if (step_of_checkpoint(fs::path(folder).filename().string()) > info.step) continue;
         if (--keep < 0) check_file(system.remove_folder(folder), folder, "deleting");

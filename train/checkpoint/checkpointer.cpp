@@ -18,9 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What ranks tell each other of their writing.
+// Status letters that ranks exchange while they write.
 constexpr char kBusy = 'b', kDone = 'd', kFailed = 'f';
-// Ranks that wait exchange a message this often, so that none is taken for lost.
+// Interval of the messages between waiting ranks, short enough that none is taken for dead.
 constexpr std::chrono::milliseconds kPatience{100};
 
 double ms_since(Clock::time_point begin) {
@@ -30,7 +30,7 @@ double ms_since(Clock::time_point begin) {
 std::chrono::nanoseconds time_of_this_thread() {
     timespec time = {};
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0)
-        throw_internal("no clock of this thread (errno {})", errno);
+        throw_internal("no CPU clock of this thread (errno {})", errno);
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
@@ -130,7 +130,7 @@ void Checkpointer::plan_copies(const std::vector<size_t>& ends) {
 
 void Checkpointer::snapshot(int64_t steps) {
     const Clock::time_point begin = Clock::now();
-    settle(true);  // the snapshot's memory is free again
+    settle(true);  // frees the snapshot's memory
     wait_ms_ += std::min(ms_since(begin), state_.idle_ms());
     state_.snapshot(copies_);
     snapshot_steps_ = steps;
@@ -144,7 +144,7 @@ bool Checkpointer::collected(int64_t steps) {
 void Checkpointer::write_snapshot(CheckpointInfo info) {
     snapshot_steps_ = -1;
     settle(true);
-    state_.await_snapshot();  // the device runs the next step meanwhile
+    state_.await_snapshot();  // overlapped with the next step on the device
     begin(std::move(info));
     const int64_t step = info_.step;
     if (ranks_.size() > 1) {
@@ -152,7 +152,7 @@ void Checkpointer::write_snapshot(CheckpointInfo info) {
         set_hurry(is_deferred(writing_));
         return;
     }
-    pending_ = false;  // no rank to agree with: the thread commits the file that it has written
+    pending_ = false;  // no other rank to agree with: the thread commits the file
     commits_ = true;
     committing_ = start_task([this, step]() -> std::optional<double> {
         or_remove(system_, unfinished_folder(run_, step), [&] { info_.files = {write_from_snapshot(step)}; });
@@ -179,12 +179,12 @@ void Checkpointer::begin(CheckpointInfo info) {
 
 void Checkpointer::save(CheckpointInfo info) {
     settle(true);
-    const double saved = saved_ == info.step ? 1 : 0;  // the first rank alone knows if that failed
+    const double saved = saved_ == info.step ? 1 : 0;  // only rank 0 detects a failed commit
     if ((ranks_.size() > 1 ? ranks_.world()->min(saved) : saved) > 0) return;
     state_.refresh_copies();
     runtime_.synchronize();
     begin(std::move(info));
-    // On a thread, so that this one shows the other ranks that it lives, however slow the disk is.
+    // Written on a thread, so that this one keeps signalling the other ranks that it is alive while the disk is slow.
     writing_ = start_task([this, step = info_.step] { return write_from_device(step); });
     settle(true);
 }
@@ -212,9 +212,8 @@ CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
     return file;
 }
 
-// Every byte is hashed and handed to the disk, which takes some 0.4 s of a core for a gigabyte. Where training needs all
-// cores, a step would wait for that one; so the writer takes a fifteenth of it, and all of it as soon as somebody waits for the
-// writer.
+// Hashing and writing take about 0.4 s of a core per gigabyte. On the CPU, training uses all cores and would wait for
+// that one. The writer therefore uses 1/15 of a core, and a whole one as soon as a caller waits for it.
 void Checkpointer::leave_cores_to_training(std::chrono::nanoseconds worked) {
     if (runtime_.device().kind() != DeviceKind::cpu) return;
     constexpr int kRests = 14;
@@ -231,7 +230,7 @@ void Checkpointer::set_hurry(bool hurry) {
 }
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
-    use_gpu(runtime_.device());  // this thread
+    use_gpu(runtime_.device());  // sets the current device of this thread
     const std::chrono::nanoseconds began = time_of_this_thread();
     RankFileWriter writer(system_, run_, rank_file(step), pieces_);
     while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
@@ -251,7 +250,7 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
 void Checkpointer::settle(bool wait) {
     if (wait) set_hurry(true);
     settle_commit(wait);
-    // Ranks tell each other one letter; of what they have written, when all have, they tell the first one alone.
+    // All-gather a status letter; when all are done, send file names and hashes to rank 0.
     while (pending_) {
         if (outcome_.empty() && can_get(writing_, wait ? kPatience : std::chrono::milliseconds(0)))
             outcome_ = outcome_of([this] { return writing_.get(); });
@@ -294,7 +293,7 @@ void Checkpointer::commit(const std::vector<std::string>& outcomes) {
     committing_ = start_task([this] { return std::optional(commit_and_time()); });
 }
 
-// One rank commits. The others learn only here, when all wait, that it is done.
+// Rank 0 commits. The other ranks learn of its completion only here, with `wait`.
 void Checkpointer::settle_commit(bool wait) {
     while (commits_) {
         if (committing_.valid() && can_get(committing_, wait ? kPatience : std::chrono::milliseconds(0)))
@@ -326,7 +325,7 @@ void Checkpointer::fail(const std::string& text) {
     saved_ = -1;
     const std::string problem = fmt::format("{} could not be saved: {}", checkpoint_name(info_.step), text);
     if (problem_.empty()) problem_ = problem;
-    report_(problem + "; earlier checkpoints are as they were, training goes on", true);
+    report_(problem + "; earlier checkpoints are unchanged, training continues", true);
 }
 
 }  // namespace speedrun

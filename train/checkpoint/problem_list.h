@@ -1,4 +1,4 @@
-// Everything that is wrong with the tensors of a file, as one message.
+// Collects all problems with the tensors of a file into one message.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What changes no number that is trained, or none that anybody could want unchanged: a run on other ranks
-// must cut its steps otherwise.
+// Keys that a resumed run may change: they do not affect training, or must follow the number of ranks
+// (batch.microbatch_tokens).
 constexpr std::array<const char*, 12> kFree = {"eval.",
                                                "checkpoint.",
                                                "parallel.",
@@ -37,7 +37,7 @@ constexpr std::array<const char*, 12> kFree = {"eval.",
                                                "batch.microbatch_tokens"};
 
 bool is_free(const std::string& key) {
-    // How ranks add the gradients of a table.
+    // Selects the collective for a table's gradients.
     if (key.rfind("model.tables.", 0) == 0 && key.ends_with(".exchange")) return true;
     return std::any_of(kFree.begin(), kFree.end(), [&](const std::string& free) {
         return free.back() == '.' ? key.rfind(free, 0) == 0 : key == free;
@@ -56,7 +56,7 @@ void check_config(const CheckpointReader& reader, const Config& config, bool sam
         reader.folder(), fmt::join(differences, "; "));
 }
 
-// Returns a note if nothing could be compared. Throws a data error for other data.
+// Returns a note if the checkpoint has no data identity. Throws a data error if the data differ.
 std::string check_data(const CheckpointReader& reader, const DataIdentity& data) {
     if (reader.info().data.empty())
         return fmt::format(
@@ -76,7 +76,7 @@ std::string check_data(const CheckpointReader& reader, const DataIdentity& data)
         reader.folder(), fmt::join(differences, "; "));
 }
 
-// Folders to try, in this order, and whether the run's folder is continued.
+// Folders to try in this order; in_place: the run's folder is continued.
 struct Candidates {
     std::vector<std::string> folders;
     bool in_place = false;
@@ -111,7 +111,7 @@ Candidates named(const std::string& folder, const std::string& run) {
     return result;
 }
 
-// Candidates as the first rank sees the folders.
+// Candidates found by rank 0.
 Candidates find_candidates(World& world, const std::string& resume, const std::string& run) {
     Candidates found;
     check_together(world, [&] {
@@ -155,7 +155,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
     check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
     check_together(world, [&] { check_config(*reader, config, same_shards); });
     const std::vector<CheckpointFile>& files = reader->info().files;
-    std::string own;  // headers, a line each
+    std::string own;  // headers, one per line
     work_together(world, [&] {
         for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
              i += static_cast<size_t>(world.size())) {
@@ -194,8 +194,8 @@ ResumePoint find_resume_point(World& world, const std::string& resume, const std
     if (!candidates.folders.empty() && !point.reader) {
         throw JointError(
             ExitCode::data,
-            fmt::format("--resume auto: no checkpoint of {} is good; remove them to start afresh.\n{}", run,
-                        fmt::join(point.messages, "\n")));
+            fmt::format("--resume auto: no checkpoint of {} is undamaged; remove them to start afresh.\n{}",
+                        run, fmt::join(point.messages, "\n")));
     }
     if (point.reader && data) {
         std::string note;

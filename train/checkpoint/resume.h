@@ -1,4 +1,4 @@
-// Which checkpoint a run continues from.
+// Selects the checkpoint from which a run continues.
 #pragma once
 
 #include <memory>
@@ -14,29 +14,30 @@ namespace speedrun {
 
 struct ResumePoint {
     std::unique_ptr<CheckpointReader> reader;  // verified and indexed; null: start afresh
-    bool in_place = false;                     // the run's folder is there and is continued
-    std::vector<std::string> messages;         // for the user: what was skipped
+    bool in_place = false;                     // the run's folder exists and is continued
+    std::vector<std::string> messages;         // for the user: skipped checkpoints
 };
 
-// `resume` is what --resume says, `run` the folder of the run to start:
+// `resume` is the value of --resume, `run` the folder of the run to start:
 //   ""     start afresh in a new folder
-//   auto   the newest checkpoint of `run` that is good; without any, start afresh
-//   DIR    this checkpoint, or the newest of this run's folder; if it belongs to `run`, that is continued
-// data: identity of the shards that the run to start reads; null: they are not compared. Collective. JointError on all
-// ranks: usage, if the checkpoint was written by a config that trains something else (every differing key with both
-// values), or there is none to continue; data, if DIR is damaged or is no position of that config's run, or all of auto's
-// are, or the checkpoint was trained or validated on other shards.
+//   auto   the newest undamaged checkpoint of `run`; if there is none, start afresh
+//   DIR    this checkpoint, or the newest of this run's folder; if it belongs to `run`, that run is continued
+// data: identity of the shards of the run to start; null: not compared. Collective. Throws JointError on all ranks:
+//   usage: the checkpoint's config trains something else (lists each differing key with both values).
+//   usage: there is no checkpoint to continue.
+//   data: DIR is damaged or is not a position of its config's run; or all checkpoints of auto are.
+//   data: the checkpoint was trained or validated on other shards.
 ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
                               const Config& config, const DataIdentity* data = nullptr);
 
-// Opens a checkpoint and checks all of it but the identity of its data, each rank some of the files; JointError as above.
-// same_shards: whether that is compared afterwards, so that the names of shards in the config are not.
+// Opens a checkpoint and checks everything except the identity of its data. Each rank checks some of the files. Throws
+// JointError as above. same_shards: identities are compared later, so the shards' names in the config are ignored.
 std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
                                                   const Config& config, bool same_shards = false);
 
-// Keys of the resolved configs whose values differ and change what is trained: "schedule.steps: 100 there,
-// 200 here". A resumed run may change the others: where and with how many ranks it runs, what it keeps for
-// backward, how often it validates and saves.
+// Returns the keys of the resolved configs that differ and change training: "schedule.steps: 100 there, 200 here". A
+// resumed run may change other keys: ranks and devices, activation checkpointing, intervals of validation and
+// checkpoints.
 std::vector<std::string> training_differences(const Config& there, const Config& here);
 
 // True if validation losses of the two configs are comparable: equal data, tokens and windows.

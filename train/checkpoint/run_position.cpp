@@ -4,7 +4,6 @@
 
 #include "kernels/device/error.h"
 #include "train/config/lr_schedule.h"
-#include "train/optim/update_period.h"
 
 namespace speedrun {
 

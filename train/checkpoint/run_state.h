@@ -1,4 +1,4 @@
-// RunState: what checkpoints are taken of and loaded into. The engine implements it.
+// RunState: the state that a checkpoint saves and loads. Implemented by the engine.
 #pragma once
 
 #include "train/parameters/parameter_table.h"
@@ -10,20 +10,20 @@ class RunState {
   public:
     virtual ~RunState() = default;
     virtual const ParameterTable& table() const = 0;
-    // Masters and the optimizers' state, by bucket, and scales.
+    // Masters and optimizer state by bucket, and scales.
     virtual ShardedState& state() = 0;
-    // Enqueues that parameters which rest until a stage uses them (Parameter::copy_of) become their sources as of the
-    // last step. Before any read of masters or state; snapshot() includes it.
+    // Enqueues the copy of the sources' current values into parameters that are inactive until a later stage
+    // (Parameter::copy_of). Call before any read of masters or state; snapshot() includes it.
     virtual void refresh_copies() = 0;
-    // Enqueues the copies after the last step, see BucketSchedule::copy_state. The result of the next step has the time that
-    // training waited for them.
+    // Enqueues the copies after the last step, see BucketSchedule::copy_state. The result of the next step includes the
+    // time that training waited for them.
     virtual void snapshot(const StateCopies& copies) = 0;
-    // Waits until the last snapshot is there.
+    // Waits until the last snapshot is complete.
     virtual void await_snapshot() = 0;
-    // How long the device has had nothing to do since the step enqueued last; 0 if it is still at it.
+    // Returns how long the device has been idle since the last enqueued step, in ms; 0 while it is busy.
     virtual double idle_ms() = 0;
-    // After the state has been written to (masters, ShardedState::shards) as it was after `steps` steps: what
-    // compute reads follows it. Waits; all ranks.
+    // Call after loading the state of `steps` steps into masters and ShardedState::shards. Updates the compute copies.
+    // Collective; waits.
     virtual void publish_state(int64_t steps) = 0;
 };
 

@@ -5,11 +5,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/checkpoint/durable_file.h"
 
 namespace speedrun {
 
@@ -28,7 +28,7 @@ DType type_of(const std::string& name, const std::string& where) {
     throw_data("{}: element type {} is not one of F32, BF16, I32", where, shown_text(name));
 }
 
-// Bytes of a tensor of this shape, or -1 if that is no shape or more than `most`.
+// Returns the bytes of a tensor of this shape; -1 if a size is negative or the bytes exceed `most`.
 int64_t bytes_of(const TensorEntry& tensor, int64_t most) {
     int64_t bytes = size_of(tensor.dtype);
     for (const int64_t dim : tensor.shape) {
@@ -40,8 +40,8 @@ int64_t bytes_of(const TensorEntry& tensor, int64_t most) {
 
 struct Header {
     Json json;
-    int64_t data = 0;  // where it begins in the file
-    int64_t size = 0;  // of the file
+    int64_t data = 0;  // file offset of the tensors' bytes
+    int64_t size = 0;  // file size, bytes
 };
 
 Header read_header(const std::string& path) {
@@ -56,7 +56,7 @@ Header read_header(const std::string& path) {
         throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
                    static_cast<uint64_t>(length), size);
     }
-    constexpr int64_t kMostHeaderBytes = 100'000'000;  // as the safetensors library has it
+    constexpr int64_t kMostHeaderBytes = 100'000'000;  // limit of the safetensors library
     if (length > kMostHeaderBytes)
         throw_data("{}: a header of {} bytes, at most {} are read", path, length, kMostHeaderBytes);
     std::string text(static_cast<size_t>(length), ' ');
@@ -77,7 +77,7 @@ std::vector<int64_t> whole_numbers(const Json& list) {
     return numbers;
 }
 
-// Otherwise a small file could ask for any amount of memory.
+// Overlapping tensors would let a small file request any amount of memory.
 void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& tensors) {
     std::vector<const TensorEntry*> sorted;
     for (const TensorEntry& tensor : tensors)
@@ -95,20 +95,20 @@ void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& 
 }  // namespace
 
 std::string safetensors_header(std::vector<TensorEntry>& tensors) {
-    Json header = {{"__metadata__", {{"format", "pt"}}}};  // the transformers library wants to read this
+    Json header = {{"__metadata__", {{"format", "pt"}}}};  // required by the transformers library
     auto& entries = header.get_ref<Json::object_t&>();
     int64_t offset = 0;
     for (TensorEntry& tensor : tensors) {
         tensor.begin = offset;
         tensor.bytes = bytes_of(tensor, std::numeric_limits<int64_t>::max());
         offset += tensor.bytes;
-        // Without a search for the name, which would be quadratic in the tensors.
+        // Appends without a search for the name, which would be quadratic in the number of tensors.
         entries.emplace_back(tensor.name, Json{{"dtype", type_name(tensor.dtype)},
                                                {"shape", tensor.shape},
                                                {"data_offsets", {tensor.begin, offset}}});
     }
     std::string text = header.dump();
-    text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors start aligned
+    text.append((8 - text.size() % 8) % 8, ' ');  // aligns the tensors
     const uint64_t length = text.size();
     text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
     for (TensorEntry& tensor : tensors) tensor.begin += static_cast<int64_t>(text.size());

@@ -16,7 +16,7 @@ struct NamedTensor {
     std::vector<char> bytes;
 };
 
-// Where a tensor lies in a file.
+// Location of a tensor in a file.
 struct TensorEntry {
     std::string name;
     DType dtype = DType::f32;
@@ -24,15 +24,15 @@ struct TensorEntry {
     int64_t begin = 0, bytes = 0;  // from the file's first byte
 };
 
-// What comes before the bytes of these tensors, one after the other; sets their `begin` and `bytes`.
+// Returns the length and header for these tensors, stored consecutively. Sets `begin` and `bytes`.
 std::string safetensors_header(std::vector<TensorEntry>& tensors);
-// The tensors of a file, in the order of its header, without their bytes. Throws as read_safetensors.
+// Reads the entries of a file in the header's order, without the tensors' bytes. Throws as read_safetensors.
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
 
-// Writes as OutputFile of durable_file.h.
+// Writes through OutputFile (durable_file.h).
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
-// Reads and checks a whole file; throws a data error that names file, tensor and offsets if it is damaged.
+// Reads and checks a whole file. Throws a data error that names file, tensor and offsets if it is damaged.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
 }  // namespace speedrun

@@ -23,22 +23,23 @@ CheckpointTensor tensor_of(const KeptScale& scale) {
     return {"scale/" + scale.name, {1}, DType::f32};
 }
 
-// Numbers of state of so many elements of a parameter.
+// Number of state values for `elements` elements of a parameter.
 int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
     if (elements % kind.elements != 0) {
-        throw_internal("{} of {}: a piece of {} elements, not a multiple of {}", kind.name, p.name, elements,
-                       kind.elements);
+        throw_internal("state {} of {}: a piece of {} elements, not a multiple of {}", kind.name, p.name,
+                       elements, kind.elements);
     }
     return elements / kind.elements * kind.values;
 }
 
-// Where the state of a piece lies in that of the whole parameter. Rows of a part that is cut along columns are rows of
-// a box; other rows are blocks of several, far apart, each of them a run.
+// Returns the location of a piece's state in the whole parameter's state. Columns cut over the tensor axis yield one
+// box with several rows; other blocks yield one run per row.
 std::vector<TensorBox> boxes_in_whole(const StateKind& kind, const Piece& piece) {
     const Parameter& p = *piece.parameter;
     if (!kind.per_element()) {
         if (!p.cut.all())
-            throw_internal("{} of {}, which is cut: not one number per element", kind.name, p.name);
+            throw_internal("state {} of {}: per-matrix state of a tensor-parallel parameter", kind.name,
+                           p.name);
         return {TensorBox::run(scaled(piece.in_parameter, kind, p), scaled(piece.count, kind, p))};
     }
     std::vector<TensorBox> boxes;
@@ -83,7 +84,7 @@ std::vector<StatePiece> state_pieces(const ShardedState& state, const Bucket& bu
             const Parameter& p = *piece.parameter;
             const int64_t at = scaled(piece.in_bucket, shard.kind, p);
             const std::vector<TensorBox> boxes = boxes_in_whole(shard.kind, piece);
-            int64_t count = 0;  // without the padding that a part may end in
+            int64_t count = 0;  // excludes padding at the end of a part
             for (const TensorBox& box : boxes) count += box.count();
             if (count == 0) continue;
             const DType dtype = shard.kind.dtype;

@@ -1,5 +1,4 @@
-// The tensors of a checkpoint, from what is in memory: which there are, and which pieces of them a rank
-// holds.
+// Tensors of a checkpoint, derived from the state in memory, and the pieces of them that a rank holds.
 #pragma once
 
 #include <string>
@@ -11,26 +10,26 @@
 
 namespace speedrun {
 
-// Numbers of a tensor, and where they lie on the device: those of each box row by row, one behind the other.
+// Elements of a tensor and their location on the device: boxes consecutively, each row by row.
 struct StatePiece {
     CheckpointTensor tensor;
     std::vector<TensorBox> boxes;  // ascending
-    Tensor values;                 // [count], of the tensor's type
+    Tensor values;                 // [count], in the tensor's dtype
 
     int64_t count() const { return values.numel(); }
 };
 
-// All tensors of a checkpoint of this model and these optimizers, in order of declaration, whole ones whatever part of
-// them the table's rank has.
+// Returns all tensors of a checkpoint of this model and these optimizers, in order of declaration. Shapes are those of
+// whole tensors, not of this rank's part.
 std::vector<CheckpointTensor> checkpoint_tensors(const ParameterTable& table, const OptimizersConfig& config);
 
-// This rank's pieces of a bucket.
+// Returns this rank's pieces of a bucket.
 std::vector<StatePiece> state_pieces(const ShardedState& state, const Bucket& bucket);
 
-// The scales, which all ranks have alike and the first one writes.
+// Returns the scales, which are equal on all ranks and written by rank 0.
 std::vector<StatePiece> state_pieces(const ScaleStore& scales);
 
-// Does this rank write the bucket's pieces? Ranks that hold the same shards take turns, bucket by bucket.
+// True if this rank writes the bucket's pieces. Ranks with equal shards alternate bucket by bucket.
 bool writes_bucket(const Ranks& ranks, const Bucket& bucket);
 
 }  // namespace speedrun

@@ -35,9 +35,9 @@ std::optional<Range> parse_range(std::string_view text) {
     return Range{*begin, *end};
 }
 
-// The first row that ends behind number `at` of the tensor.
+// Returns the first row that ends after element `at` of the tensor.
 int64_t row_behind(const TensorBox& box, int64_t at) {
-    const int64_t end = box.begin + box.columns;  // of the first row
+    const int64_t end = box.begin + box.columns;  // end of the first row
     return at < end ? 0 : (at - end) / box.stride + 1;
 }
 
@@ -49,8 +49,8 @@ std::string piece_name(const std::string& tensor, const std::vector<int64_t>& sh
     const bool of_matrix =
         shape.size() == 2 && box.stride == shape[1] && box.begin % box.stride + box.columns <= box.stride;
     if (!of_matrix)
-        throw_internal("{}: {} rows of {} numbers, {} apart, are none of a tensor [{}]", tensor, box.rows,
-                       box.columns, box.stride, fmt::join(shape, ","));
+        throw_internal("{}: {} rows of {} elements, stride {}, are no submatrix of a tensor [{}]", tensor,
+                       box.rows, box.columns, box.stride, fmt::join(shape, ","));
     const int64_t row = box.begin / box.stride, column = box.begin % box.stride;
     return fmt::format("{}[{}:{},{}:{}]", tensor, row, row + box.rows, column, column + box.columns);
 }

@@ -6,8 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "data/durable_file.h"
 #include "data/text_file.h"
-#include "train/checkpoint/durable_file.h"
 #include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/comm/joint_check.h"
@@ -44,7 +44,7 @@ void save_weights(const std::string& folder, const ParameterTable& table, const 
         file.emplace(folder + kFile);
         file->write(safetensors_header(entries));
     });
-    std::vector<float> values;  // one parameter: a second copy of all parameters may not fit
+    std::vector<float> values;  // one parameter at a time: a second copy of all may not fit
     for (const Parameter& p : table.all()) {
         values.resize(static_cast<size_t>(p.whole_numel()));
         read(p, values.data());

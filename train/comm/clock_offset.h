@@ -17,9 +17,10 @@ struct ClockOffset {
 // The clock used for time stamps of CPU streams.
 int64_t steady_now_ns();
 
-// Collective. No rank leaves a barrier before all ranks have entered it. With enter and leave times e_0, x_0 of rank 0 and e, x
-// of this rank, the offset is between e - x_0 and x - e_0. Each barrier narrows the interval; the result is its midpoint. The
-// offset is exactly 0 if the ranks share a kernel and thus a clock (`kernel`: its boot id; empty if unknown).
+// Collective. No rank leaves a barrier before all ranks have entered it. Let e_0, x_0 be the enter and leave times of rank 0,
+// and e, x those of this rank. The offset is then between e - x_0 and x - e_0. Each barrier narrows the interval; the result
+// is its midpoint. The offset is exactly 0 if the ranks share a kernel and thus a clock (`kernel`: its boot id; empty if
+// unknown).
 ClockOffset align_clocks(World& world, const std::function<int64_t()>& now, const std::string& kernel);
 
 // Returns this machine's boot id; "" if unknown.

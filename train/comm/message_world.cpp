@@ -21,7 +21,7 @@ namespace {
 constexpr int kDataTag = 1, kHostTag = 2;
 
 // Every member sends to each other member that member's part directly, and sums its own part in member order. A ring would send
-// the same number of bytes, but its order of summation would differ between parts, and in bf16 it would round at every hop.
+// the same number of bytes. Its order of summation would differ between parts, and in bf16 it would round at every hop.
 class MessageCommunicator final : public Communicator {
   public:
     MessageCommunicator(std::string name, const Group& group, std::unique_ptr<MessageChannel> channel,
@@ -149,7 +149,8 @@ class MessageCommunicator final : public Communicator {
                 copy(output + slice.begin * element, input + kept[copied++]->begin * element,
                      slice.count * element);
             } else {
-                throw_internal("{}: {} elements from itself do not match what it sends", what, slice.count);
+                throw_internal("{}: {} elements received from itself, but another number sent", what,
+                               slice.count);
             }
         }
         for (const Slice& slice : call.exchange->sends) {

@@ -209,7 +209,7 @@ class NcclWorld final : public WrappedWorld {
             text.assign(id.internal, sizeof id.internal);
         }
         text = inner_.all_gather(text).front();
-        if (text.size() != sizeof id.internal) throw_internal("rank 0 gave no id of NCCL");
+        if (text.size() != sizeof id.internal) throw_internal("rank 0 sent no NCCL id");
         std::memcpy(id.internal, text.data(), text.size());
         ncclConfig_t config = this->config();
         return std::make_shared<AllRanks>(

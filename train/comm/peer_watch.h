@@ -1,7 +1,7 @@
 // PeerWatch: waits for messages and identifies the rank that caused a timeout.
 //
 // A wait without progress for the timeout ends the run; time in which this rank itself was stopped does not count. To find the
-// responsible rank, the waiting rank asks the sender of its message for the rank that the sender waits for, and follows the
+// responsible rank, the waiting rank asks the sender of its message for which rank the sender waits. It follows these
 // answers. A rank that waits for none hangs outside of communication. A rank without an answer is dead or stopped. A cycle
 // means that collectives were enqueued in different orders. All ranks are then notified, and their waits throw the same reason.
 // The watch ends a rank that does not exit by itself.

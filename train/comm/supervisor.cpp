@@ -53,7 +53,7 @@ int exit_code_of(int status, bool returned) {
     const int stopped = 128 + signal;
     if (is_stop_code(stopped)) return stopped;
     std::fprintf(stderr, "error: rank %s died of signal %d (%s)%s\n", rank_text(), signal, strsignal(signal),
-                 signal == SIGKILL ? "; if nobody killed it, the host may be out of memory" : "");
+                 signal == SIGKILL ? "; unless it was killed by a user, the host may be out of memory" : "");
     return static_cast<int>(ExitCode::communication);
 }
 

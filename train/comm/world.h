@@ -17,7 +17,7 @@ std::unique_ptr<World> make_world(const WorldOptions& options = {});
 std::unique_ptr<World> make_training_world(const WorldOptions& options, bool alone);
 
 // Runs `body` as this rank and leaves the world; returns its result once all ranks are done. An error thrown by `body` is
-// printed with the rank's number (if there are several), is sent to all ranks, and ends them all with its exit code. A
+// printed, with the rank's number if there are several. It is sent to all ranks and ends them with its exit code. A
 // JointError is printed once.
 int run_rank(World& world, const std::function<int()>& body);
 

@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
+#include "data/text_file.h"
 #include "kernels/cuda/device/cuda_info.h"
 #include "kernels/device/error.h"
 #include "train/commands/effect_runs.h"
@@ -14,7 +15,7 @@
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
 #include "train/records/record_folder.h"
-#include "train/records/text_files.h"
+#include "train/records/recorded_config.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 
@@ -88,8 +89,8 @@ AttemptSide read_attempt_side(const std::string& source, const std::vector<std::
         return {read_config(source, settings), fs::path(source).stem().string(), "", read_text_file(source)};
     }
     const Record record = read_record(source);
-    AttemptSide side{parse_config(record.config, source + "/record.json: config", settings), record.name, "",
-                     record.config};
+    AttemptSide side{recorded_config(record.config, source + "/record.json: config", settings), record.name,
+                     "", record.config};
     const fs::path folder = fs::path(out) / record.track / record.folder_name();
     // A config with settings differs from the record's.
     if (settings.empty() && fs::exists(folder) && fs::equivalent(folder, source))

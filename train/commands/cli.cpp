@@ -71,9 +71,11 @@ int run_command_line(int argc, char** argv) {
     add_settings(plan_command, plan.settings);
     plan_command->add_flag("--options", plan.options_help,
                            "list every config option with its default and meaning");
+    plan_command
+        ->add_option("--option-pages", plan.option_pages,
+                     "write this list as Markdown to a folder: a page per section")
+        ->type_name("FOLDER");
     plan_command->add_flag("--schema", plan.schema, "print the JSON Schema of configs (configs/schema.json)");
-    plan_command->add_flag("--spell-out", plan.spell_out,
-                           "instead: print the config with the preset's model in parts, to change them");
     plan_command->add_flag(
         "--metrics", plan.metrics,
         "print the fields of metrics.jsonl and summary.json as JSON: keys, units, meanings");
@@ -285,7 +287,7 @@ int run_command_line(int argc, char** argv) {
         "FILE of --out: loss.mean and loss.sum, f32 [1]; losses, f32 of each token; and the gradient of every parameter\n"
         "under its name and in its shape, f32. Gradients of a step with this row only: of the mean loss, or\n"
         "with model.loss.gradient_divisor D of the sum divided by D (1: the sum); not reduced, not clipped. The row is\n"
-        "one sequence with positions 0, 1, 2, ...; under data.document_mask attention begins anew at each separator.\n"
+        "one sequence with positions 0, 1, 2, ...; under data.document_mask attention restarts at each separator.\n"
         "Computes in the config's precision: compare with --set precision=f32. A whole port, step by step:\n"
         "docs/port-a-recipe.md. A tensor that is missing, unknown or of another shape is an error that names all of them.");
 
@@ -333,7 +335,7 @@ int run_command_line(int argc, char** argv) {
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
-        "trace", "share of each bucket's communication that a traced run hid behind compute");
+        "trace", "share of each bucket's communication that a traced run overlapped with compute");
     trace_command->add_option("file", trace.file, "trace.json of train --trace, or its run folder")
         ->required();
     trace_command->add_option("--rank", trace.rank, "rank to show")->capture_default_str();

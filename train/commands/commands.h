@@ -31,8 +31,8 @@ struct PlanOptions {
     std::string config;
     std::vector<std::string> settings;
     bool options_help = false;     // list every option and exit
+    std::string option_pages;      // folder: write the reference of options, a page per section, and exit
     bool schema = false;           // print the JSON Schema of configs and exit
-    bool spell_out = false;        // print the config with its model in parts and exit
     bool metrics = false;          // print the declarations of metrics and exit
     bool parameters = false;       // list the model's parameters and exit
     int ranks = 0;                 // number of ranks; 0: the launcher's, else 1

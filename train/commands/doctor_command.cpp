@@ -121,12 +121,12 @@ void add_disk(Findings& all, const std::string& out) {
     if (!space.writable || free_gib < kLeast) {
         all.push_back({Status::fail, "disk",
                        space.writable ? value : space.existing + " cannot be written to",
-                       "runs need a folder for their results: give another one with --out, or make room"});
+                       "runs need a folder for their results: set another one with --out, or free space"});
         return;
     }
     all.push_back(
         {free_gib < kLittle ? Status::warn : Status::ok, "disk", value,
-         free_gib < kLittle ? "checkpoints may not fit: make room, or give another folder with --out" : ""});
+         free_gib < kLittle ? "checkpoints may not fit: free space, or set another folder with --out" : ""});
 }
 
 void add_clock(Findings& all, const Machine& m) {

@@ -72,7 +72,7 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
 
 void forward_batch(const FinishedRun& run, Batch& batch, int32_t separator) {
     Transformer& model = run.runner->state().validation_model();
-    complete(batch, model.columns(),
+    complete(batch, model.description().columns(),
              {.sequence_length = model.shape().batch.sequence_length,
               .separator = run.config.data.document_mask ? separator : BatchLayout::kNoSeparator});
     model.put_batch(batch);

@@ -49,7 +49,7 @@ int run_import(const ImportOptions& options) {
         std::memcpy(host, from.data(), from.size() * sizeof(float));
     });
     std::printf("%s: GPT-2 of %lld layers x %lld, %lld positions, vocabulary %lld\n", run.path().c_str(),
-                static_cast<long long>(config.model.num_layers),
+                static_cast<long long>(config.model.parts.layers.count),
                 static_cast<long long>(config.model.model_dim),
                 static_cast<long long>(config.batch.sequence_length),
                 static_cast<long long>(config.model.vocab_size));

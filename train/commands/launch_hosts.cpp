@@ -78,7 +78,7 @@ TrainedConfig trained_config(const std::vector<std::string>& words, size_t train
             trained.path = word;
         }
     }
-    if (trained.path.empty()) throw_usage("launch: no config behind 'train'");
+    if (trained.path.empty()) throw_usage("launch: no config after 'train'");
     return trained;
 }
 

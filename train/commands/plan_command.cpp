@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "data/dataset.h"
+#include "data/durable_file.h"
 #include "data/shard.h"
 #include "data/shard_patterns.h"
 #include "kernels/device/host_limits.h"
@@ -15,6 +17,7 @@
 #include "train/commands/plan_search.h"
 #include "train/commands/plan_timeline.h"
 #include "train/config/cannot_learn.h"
+#include "train/config/config_help.h"
 #include "train/config/config_json.h"
 #include "train/config/config_schema.h"
 #include "train/engine/batch_sources.h"
@@ -66,7 +69,6 @@ std::string stage_text(const Config& config, int64_t stage) {
         const int64_t here = tokens.in(stage).from;
         text += fmt::format(", {} {}", name, here == 0 ? std::string("all") : std::to_string(here));
     };
-    listed("window", config.model.window);
     for (const auto& [name, keys] : config.model.parts.windows) listed("window " + name, keys);
     listed("tokens of a document", config.data.max_document_tokens);
     for (size_t i = 0; i < config.optimizers.groups.size(); ++i) {
@@ -159,15 +161,6 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     return static_cast<int>(ExitCode::usage);
 }
 
-// Returns the config with the preset's model in parts.
-Config in_parts(Config config) {
-    if (!config.model.init_from.empty())
-        throw_usage("plan: --spell-out: model.init_from \"{}\" needs preset gpt2", config.model.init_from);
-    config.model.parts = config.model.spelled_out();
-    config.model.preset = Family::none;
-    return config;
-}
-
 int print_plan(const PlanOptions& options, int num_ranks) {
     const Config config = read_config(options.config, options.settings);
     const Config stage = config.in_chosen_stage(options.stage);
@@ -178,10 +171,6 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     if (!options.graph.empty()) return write_unit_picture(options, stage);
     if (options.parameters) {
         std::printf("%s", (options.json ? parameters_json(config) : parameters_text(config)).c_str());
-        return 0;
-    }
-    if (options.spell_out) {
-        std::printf("%s", config_to_json(in_parts(config)).c_str());
         return 0;
     }
     std::printf("%s", config_to_json(config).c_str());
@@ -211,6 +200,12 @@ int run_plan(const PlanOptions& options) {
         std::printf("Every option of a config, with its default:\n%s", describe_options().c_str());
         return 0;
     }
+    if (!options.option_pages.empty()) {
+        std::filesystem::create_directories(options.option_pages);
+        for (const auto& [file, page] : option_pages())
+            write_file(options.option_pages + "/" + file, page, OutputFile::Path::own);
+        return 0;
+    }
     if (options.schema) {
         std::printf("%s", config_schema().c_str());
         return 0;
@@ -220,18 +215,15 @@ int run_plan(const PlanOptions& options) {
         return 0;
     }
     if (options.gpu.empty() && ((options.json && !options.parameters) || !options.measured.empty()))
-        throw_usage(
-            "plan: --json is for the step that --gpu asks for or the list of --parameters, --measured for --gpu");
+        throw_usage("plan: --json needs --gpu or --parameters, --measured needs --gpu");
     if (options.gpu.empty() && (options.timeline || options.search || !options.network.empty()))
-        throw_usage("plan: --timeline, --search and --network are of the step that --gpu asks for");
+        throw_usage("plan: --timeline, --search and --network need --gpu");
     if (options.timeline && options.search)
         throw_usage("plan: --timeline shows one layout, --search many: one of them at a time");
-    if (!options.trace.empty() && !options.timeline)
-        throw_usage("plan: --trace is of the step that --timeline asks for");
+    if (!options.trace.empty() && !options.timeline) throw_usage("plan: --trace needs --timeline");
     if (options.timeline && options.json) throw_usage("plan: --timeline has no --json");
-    if (options.parameters && (!options.gpu.empty() || !options.graph.empty() || options.spell_out))
-        throw_usage(
-            "plan: --parameters lists, --gpu, --graph and --spell-out show something else: one of them at a time");
+    if (options.parameters && (!options.gpu.empty() || !options.graph.empty()))
+        throw_usage("plan: --parameters lists, --gpu and --graph show something else: one of them at a time");
     if (options.unit && options.graph.empty())
         throw_usage("plan: --unit {} is for the picture that --graph asks for", *options.unit);
     if (!options.graph.empty() && !options.gpu.empty())

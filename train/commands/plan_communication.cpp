@@ -43,7 +43,7 @@ void print_owners(const BucketLayout& layout, const OptimizersConfig& optimizers
 }
 
 void print_whole_attention(const Config& config, const Ranks& ranks) {
-    const WholeAttention whole = whole_attention(config.model.spelled_out());
+    const WholeAttention whole = whole_attention(config.model.parts);
     if (ranks.tensor().size == 1 || whole.layers.empty()) return;
     std::printf("  whole on each of the %d ranks that share matrices: %s\n", ranks.tensor().size,
                 whole.describe().c_str());

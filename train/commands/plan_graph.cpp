@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
+#include "data/durable_file.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/dot_text.h"
@@ -128,12 +128,7 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
          .program = program,
          .unit = unit,
          .title = fmt::format("{}: {}", std::filesystem::path(options.config).filename().string(), shown)});
-    std::ofstream file(options.graph, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file)
-        throw_usage("--graph {}: the file cannot be written ({}); name one in a folder of yours",
-                    options.graph, std::strerror(errno));
+    write_file(options.graph, text);
     std::printf("%s: %s\n", options.graph.c_str(), shown.c_str());
     return 0;
 }

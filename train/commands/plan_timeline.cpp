@@ -121,7 +121,7 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
     const MeasuredKernels* const report = planned.report();
     const Network network = network_of(options);
     const PredictedStep here = predict_gpu_step(stage, ranks, gpu, report, network);
-    std::printf("%s on %d x %s (modelled), %s, %s; rank 0 stands for all\n", options.config.c_str(),
+    std::printf("%s on %d x %s (modelled), %s, %s; rank 0 represents all ranks\n", options.config.c_str(),
                 ranks.mesh().world_size(), gpu.title, ranks.mesh().describe().c_str(),
                 word_of(ranks.sharing().strategy));
     std::printf("network%s: %s (%s)\n\n", options.network.empty() ? ", the default" : "",

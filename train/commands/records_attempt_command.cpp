@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "data/durable_file.h"
 #include "kernels/device/error.h"
 #include "train/comm/joint_check.h"
 #include "train/comm/world.h"
@@ -18,7 +19,6 @@
 #include "train/engine/memory_plan.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
-#include "train/records/text_files.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/progress.h"
 #include "train/runlog/train_clock.h"
@@ -66,7 +66,7 @@ int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, c
                     TrainOptions options) {
     options.config = options.out + "/config.json";
     options.settings = asked.settings;
-    write_text_file(options.config, attempt.candidate.source);
+    write_file(options.config, attempt.candidate.source);
     const std::string own = fs::read_symlink("/proc/self/exe").string();
     const int code = train_with(run.side == kCandidate ? own : attempt.baseline_binary, options);
     if (code != static_cast<int>(ExitCode::diverged)) return code;

@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/records/counts_reference.h"
-#include "train/records/text_files.h"
 #include "train/runlog/environment.h"
 
 namespace speedrun {
@@ -77,7 +77,7 @@ int run_record_counts(const RecordCountsOptions& options) {
     if (options.out.empty()) return 0;
     const std::string text = reference_to_json(reference);
     reference_from_json(text, options.out, track);  // checks the file before it is written
-    write_text_file(options.out, text);
+    write_file(options.out, text);
     std::printf("%s: seconds are the median of %d repetitions\n", options.out.c_str(), kRepetitions);
     return 0;
 }

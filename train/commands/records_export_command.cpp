@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/durable_file.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/commands/records_export.h"
+#include "train/records/gzip.h"
 #include "train/records/mlperf_log.h"
 #include "train/records/record_folder.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -88,7 +90,7 @@ int run_record_export(const RecordExportOptions& options) {
         std::error_code error;
         fs::create_directories((out / name).parent_path(), error);
         if (error) throw_usage("{}: cannot be made: {}", out.string(), error.message());
-        write_text_file((out / name).string(), text);
+        write_file((out / name).string(), text);
     }
     std::printf("%zu runs of %s in %s\n", files.size(), record.name.c_str(), out.string().c_str());
     return 0;

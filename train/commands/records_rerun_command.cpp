@@ -7,21 +7,22 @@
 #include <thread>
 
 #include "data/dataset.h"
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
 #include "train/commands/commit_build.h"
 #include "train/commands/machine_watch.h"
 #include "train/commands/program_run.h"
-#include "train/config/config_json.h"
 #include "train/records/attempt.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/record_verify.h"
+#include "train/records/recorded_config.h"
 #include "train/records/replication.h"
-#include "train/records/text_files.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 
@@ -71,7 +72,7 @@ void expect_commit(const RecordedProgram& program, const fs::path& run_folder) {
 }
 
 std::vector<ShardInfo> data_of(const Record& record, const Track& track, const std::string& config) {
-    const Config read = parse_config(config, record.folder_name() + ": config", {});
+    const Config read = recorded_config(config, record.folder_name() + ": config");
     const TrackClass* const found = track.find_class(track.class_of_record(record.race));
     TrackClass own = found ? *found : track.classes.front();
     if (!own.by_loss() && own.had_target(record.target_loss, record.date))
@@ -121,10 +122,10 @@ AttemptTerms terms_of_rerun(const Record& record, int64_t runs, const RecordedPr
 int make_rerun(World& world, AttemptFolder& folder, const AttemptTerms& terms, const RecordedProgram& ours,
                const RecordedProgram& theirs) {
     const fs::path path = folder.path();
-    write_text_file((path / "candidate.json").string(), terms.config);
-    if (terms.baseline) write_text_file((path / "baseline.json").string(), terms.baseline->config);
+    write_file((path / "candidate.json").string(), terms.config);
+    if (terms.baseline) write_file((path / "baseline.json").string(), terms.baseline->config);
     const auto gpu_of = [&](const std::string& config) {
-        return gpu_of_rank(world, parse_config(config, terms.name + ": config", {}));
+        return gpu_of_rank(world, recorded_config(config, terms.name + ": config"));
     };
     const std::string gpu = gpu_of(terms.config);
     const std::string gpu_of_baseline = terms.baseline ? gpu_of(terms.baseline->config) : "";

@@ -48,7 +48,7 @@ class Sampler {
         run_.runtime->device().copy(raw.data(), logits.data, logits.bytes(), stream);
         stream.synchronize();
         std::vector<float> values(run_.config.model.vocab_size);
-        const Softcap cap = model_.softcap();
+        const Softcap cap = model_.description().head->softcap();
         for (size_t i = 0; i < values.size(); ++i) {
             values[i] = logits.dtype == DType::bf16 ? float(reinterpret_cast<const Bf16*>(raw.data())[i])
                                                     : reinterpret_cast<const float*>(raw.data())[i];

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
+#include "data/durable_file.h"
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
 #include "train/trace/overlap.h"
@@ -22,10 +22,7 @@ int run_trace(const TraceOptions& options) {
         std::printf("its clock is known within %.1f us of rank 0's\n", error_us);
     if (options.svg.empty()) return 0;
     const std::string title = options.title.empty() ? trace.ranks.at(options.rank) : options.title;
-    std::ofstream file(options.svg);
-    file << draw_timeline(trace, options.rank, options.step, title);
-    file.close();
-    if (!file) throw_usage("--svg {}: the picture cannot be written", options.svg);
+    write_file(options.svg, draw_timeline(trace, options.rank, options.step, title));
     return 0;
 }
 

@@ -73,15 +73,14 @@ std::string steps_text(const Config& config, const Ranks& ranks) {
 std::string header(const Config& config, const Ranks& ranks, const Runtime& runtime,
                    const ParameterTable& table, const std::string& folder) {
     const ModelConfig& m = config.model;
-    const int64_t num_layers = m.spelled_out().num_layers();
+    const int64_t num_layers = m.parts.num_layers();
     const std::string who = ranks.size() > 1
                                 ? fmt::format("{} ranks ({}, {}), each ", ranks.size(),
                                               word_of(ranks.sharing().strategy), ranks.mesh().describe())
                                 : "";
-    return fmt::format("{}: {} model, {:.2f}M parameters ({} layer{} x {}), {}, {}{}", folder,
-                       word_of(m.preset), static_cast<double>(table.numel()) * 1e-6, num_layers,
-                       num_layers > 1 ? "s" : "", m.model_dim, steps_text(config, ranks), who,
-                       runtime.description());
+    return fmt::format("{}: {:.2f}M parameters ({} layer{} x {}), {}, {}{}", folder,
+                       static_cast<double>(table.numel()) * 1e-6, num_layers, num_layers > 1 ? "s" : "",
+                       m.model_dim, steps_text(config, ranks), who, runtime.description());
 }
 
 std::string resume_line(const CheckpointReader& from, std::string_view precision) {

@@ -1,16 +1,13 @@
 // The interface of a part of attention: one optional trick, with its keys, checks, numbers of networks and graph in one class of
-// train/model/parts. The build lists the classes of that folder (part_list.cmake).
+// train/model/parts. The build lists the classes of that folder (train/fields/part_list.cmake).
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "train/fields/field_visitor.h"
+#include "train/fields/part_set.h"
 
 namespace speedrun {
 
@@ -40,8 +37,7 @@ struct AttentionScope {
     void check_columns(const std::string& field, int64_t columns) const;
 };
 
-// A class also has kKey and kHelp, and fields(FieldVisitor&) if its key is an object. A part without fields is a switch.
-// kDefault = true: attention has the part unless its key is null or false.
+// Keys and defaults of a class: see PartSet.
 class AttentionPart {
   public:
     virtual ~AttentionPart() = default;
@@ -60,59 +56,19 @@ class AttentionPart {
     virtual void build(AttentionLayer& layer) const = 0;
 };
 
-// The parts of one attention, at most one of each class. Copies share them; a part does not change once it is set.
-class AttentionParts {
+// The parts of one attention.
+class AttentionParts : public PartSet<AttentionPart> {
   public:
-    using Held = std::shared_ptr<const AttentionPart>;
-
     AttentionParts();  // the default ones
 
-    template <class T>
-    const T* find() const {
-        const auto at = held_.find(T::kKey);
-        return at == held_.end() ? nullptr : static_cast<const T*>(at->second.get());
-    }
-    template <class T>
-    void set(T part) {
-        held_[T::kKey] = std::make_shared<const T>(std::move(part));
-    }
-    template <class T>
-    void remove() {
-        held_.erase(T::kKey);
-    }
     // Null unless a part adds the rows of the value table to v.
     const AttentionPart* value_rows() const {
-        for (const auto& [key, part] : held_)
+        for (const auto& [key, part] : all())
             if (part->value_row_factor()) return part.get();
         return nullptr;
     }
-    // Parts by key, in alphabetical order.
-    const std::map<std::string, Held>& all() const { return held_; }
     // The keys of all classes.
     void fields(FieldVisitor& v);
-
-    // Reads or writes the key of one class.
-    template <class T>
-    void visit(FieldVisitor& v) {
-        const T* const held = find<T>();
-        std::optional<T> part = held ? std::optional<T>(*held) : std::nullopt;
-        if constexpr (requires { part->fields(v); }) {
-            v.optional(T::kKey, part, T::kHelp);
-        } else {
-            bool on = part.has_value();
-            v.field(T::kKey, on, T::kHelp);
-            part = on ? std::optional<T>(T{}) : std::nullopt;
-        }
-        part ? set(*std::move(part)) : remove<T>();
-    }
-
-  private:
-    template <class T>
-    void set_default() {
-        if constexpr (requires { T::kDefault; }) set(T{});
-    }
-
-    std::map<std::string, Held> held_;
 };
 
 // Help of a key that names a network.

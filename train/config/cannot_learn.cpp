@@ -15,8 +15,7 @@ bool is_zero(const InitConfig& init, double init_scale) {
 
 class InitialZeros {
   public:
-    explicit InitialZeros(const ModelConfig& model)
-        : init_scale_(model.init_scale), parts_(model.spelled_out()) {}
+    explicit InitialZeros(const ModelConfig& model) : init_scale_(model.init_scale), parts_(model.parts) {}
 
     std::vector<std::string> find() const {
         std::vector<std::string> found;

@@ -15,11 +15,6 @@ namespace speedrun {
 
 // ---- model
 
-enum class Family : uint8_t { modern, gpt2, none };  // none: spelled out in parts
-template <>
-inline constexpr Word<Family> kWords<Family>[] = {
-    {"modern", Family::modern}, {"gpt2", Family::gpt2}, {"none", Family::none}};
-
 template <>
 inline constexpr Word<NormKind> kWords<NormKind>[] = {{"rmsnorm", NormKind::rmsnorm},
                                                       {"layernorm", NormKind::layernorm}};
@@ -28,11 +23,6 @@ template <>
 inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activation::relu_squared},
                                                           {"gelu_tanh", Activation::gelu_tanh},
                                                           {"gelu_erf", Activation::gelu_erf}};
-
-enum class PositionKind : uint8_t { rotary, learned };
-template <>
-inline constexpr Word<PositionKind> kWords<PositionKind>[] = {{"rotary", PositionKind::rotary},
-                                                              {"learned", PositionKind::learned}};
 
 // What a table has a row for.
 enum class TableRows : uint8_t { tokens, positions, ngrams };
@@ -88,13 +78,6 @@ enum class Checkpointing : uint8_t { none, selective, full };
 template <>
 inline constexpr Word<Checkpointing> kWords<Checkpointing>[] = {
     {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
-
-// ---- schedule
-
-enum class Decay : uint8_t { linear, cosine, constant };
-template <>
-inline constexpr Word<Decay> kWords<Decay>[] = {
-    {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"constant", Decay::constant}};
 
 // ---- parallel
 

@@ -7,56 +7,27 @@
 #include <vector>
 
 #include "train/config/choices.h"
+#include "train/config/lr_schedule.h"
 #include "train/config/model_parts.h"
+#include "train/config/parallel_config.h"
 #include "train/fields/field_visitor.h"
 #include "train/optim/optimizers.h"
 
 namespace speedrun {
 
 struct ModelConfig {
-    Family preset = Family::modern;
-    int64_t num_layers = 4;
     int64_t model_dim = 256;
-    int64_t num_heads = 4;
-    int64_t mlp_ratio = 4;
     int64_t vocab_size = 257;
-    NormKind norm = NormKind::rmsnorm;
-    bool norm_parameters = false;
-    Activation activation = Activation::relu_squared;
-    PositionKind position = PositionKind::rotary;
-    double rotary_base = 10000;
-    bool qk_norm = true;
-    bool tied_head = false;
-    bool biases = false;
-    double logit_softcap = 15;
-    double attention_scale = 0;
-    Scheduled<int64_t> window = 0;
-    bool zero_init_projections = true;
-    bool norm_embedding = true;
-    bool mix_first_embedding = false;
-    int64_t value_embeddings = 0;
-    int64_t max_ngram = 0;
-    int64_t ngram_rows = 8192;
     double init_scale = 1;
     std::string init_from;
-    ModelParts parts;  // preset none: the whole model but its width and vocabulary
+    ModelParts parts;
 
-    int64_t head_dim() const { return model_dim / num_heads; }
     int64_t padded_vocab_size() const { return (vocab_size + 63) / 64 * 64; }
-    // The model in parts, whichever way it was said.
-    ModelParts spelled_out() const;
-    NgramTable ngram_table() const { return spelled_out().ngram_table(); }
-    // That of a preset is plain.
-    LossConfig loss() const { return preset == Family::none ? parts.loss : LossConfig{}; }
-    // This model with the windows and loss weights of one stage of the schedule.
+    // Returns this model with the windows and loss weights of one stage of the schedule.
     ModelConfig in_stage(int64_t stage) const;
-    void apply_preset();  // sets every switch of the family that `preset` names
     void fields(FieldVisitor& v);
     // Throws a usage error, with key and values, for a model that cannot be built.
     void validate() const;
-
-  private:
-    void switch_fields(FieldVisitor& v);
 };
 
 struct DataConfig {
@@ -68,109 +39,129 @@ struct DataConfig {
     Scheduled<int64_t> max_document_tokens = 0;  // 0: batch.sequence_length
     bool document_mask = true;
     bool allow_overlap = false;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.field("train", train, "token shards to train on (file patterns)");
+        v.field("val", val, "token shards to validate on (file patterns)");
+        v.field(
+            "vocabulary", vocabulary,
+            "vocabulary of the tokenizer, a tiktoken file or GPT-2's tokenizer.json; model.loss.prefix_weight reads the bytes of "
+            "tokens from it; empty: the file that speedrun prepare wrote in the folder of data.train");
+        v.field("val_tokens", val_tokens, "tokens of the validation stream that are scored; 0: all",
+                {0, 1e15});
+        v.field("shuffle", shuffle,
+                "visit sequences, or documents, in a random order, a function of seed and step alone");
+        v.choice(
+            "rows", rows,
+            "content of a training sequence; stream: consecutive tokens of a shard; documents: documents from their starts, packed "
+            "until the sequence is full, the rest of the last one dropped");
+        v.field("max_document_tokens", max_document_tokens,
+                "rows=documents: tokens of a document that are used, the rest is dropped; 0: "
+                "the sequence length and one, for the last target",
+                {0, 1 << 20});
+        v.field("document_mask", document_mask, "attention does not cross documents");
+        v.field("allow_overlap", allow_overlap,
+                "train although a shard is in the list twice, or in data.train and data.val");
+    }
 };
 
 struct BatchConfig {
     Scheduled<int64_t> sequence_length = 512;
     Scheduled<int64_t> microbatch_tokens = 8192;
     Scheduled<int64_t> tokens_per_step = 8192;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.field("sequence_length", sequence_length, "tokens of a sequence", {1, 1 << 20});
+        v.field("microbatch_tokens", microbatch_tokens,
+                "tokens of a microbatch of a rank, a multiple of sequence_length", {1, 1 << 24});
+        v.field("tokens_per_step", tokens_per_step,
+                "tokens of an optimizer step over all ranks, a multiple of microbatch_tokens x ranks",
+                {1, 1e12});
+    }
 };
 
 struct MemoryConfig {
     Checkpointing activation_checkpointing = Checkpointing::none;
-    int64_t logits_at_once = 0;  // 0: as suits the device, see logits_on()
-    void fields(FieldVisitor& v);
-    // logits_at_once, chosen for a device of this kind where it is 0. A CPU's memory is the model's and the
-    // program's: 2^26, of which more gain nothing. A GPU reads and writes the head's f32 gradient once per
-    // chunk, which costs more than the logits' memory: the batch, as far as 32-bit offsets of a library
-    // reach.
-    int64_t logits_on(DeviceKind device) const;
-};
-
-struct ScheduleConfig {
-    int64_t steps = 1000;     // over which the learning rate goes its way
-    int64_t final_steps = 0;  // behind them, at its end
-    int64_t warmup_steps = 0;
-    Decay decay = Decay::linear;
-    double cooldown_fraction = 0.5;
-    double final_lr_fraction = 0.1;
-    std::vector<int64_t> stages;  // the steps after which each ends; none: the run is one stage
-    Scheduled<double> lr_factor = 1;
-    void fields(FieldVisitor& v);
-    // Throws a usage error, with key and values, for stages that do not follow each other to the last step, and for
-    // final steps behind no cooldown.
-    void validate() const;
-
-    int64_t total_steps() const { return steps + final_steps; }  // of the run
-    int64_t num_stages() const { return stages.empty() ? 1 : static_cast<int64_t>(stages.size()); }
-    int64_t first_step(int64_t stage) const {
-        return stage == 0 ? 0 : stages[static_cast<size_t>(stage) - 1];
+    int64_t logits_at_once = 0;  // 0: by device, see logits_on()
+    void fields(FieldVisitor& v) {
+        v.choice(
+            "activation_checkpointing", activation_checkpointing,
+            "values that a block stores for backward, which computes the others again; none: all values; selective: outputs of "
+            "matmuls and attention; full: the input of the block");
+        v.retired("checkpointed_blocks",
+                  {.off = "\"all\"", .why = "all blocks but the last are checkpointed, or none"});
+        v.field(
+            "logits_at_once", logits_at_once,
+            "logits (tokens x vocabulary) that the head computes and turns into gradients in one chunk; 0: all logits of the "
+            "microbatch on a GPU, 2^26 on a CPU",
+            {0, 1e12});
     }
-    int64_t end_step(int64_t stage) const {
-        return stages.empty() ? total_steps() : stages[static_cast<size_t>(stage)];
+    // Returns logits_at_once, or the default of a device: 2^26 on a CPU, where larger chunks are not faster. A GPU reads and
+    // writes the f32 gradient of the head once per chunk: 2^31, the limit of 32-bit offsets of a library.
+    int64_t logits_on(DeviceKind device) const {
+        if (logits_at_once > 0) return logits_at_once;
+        return int64_t{1} << (device == DeviceKind::cuda ? 31 : 26);
     }
-    int64_t stage_of(int64_t step) const;  // steps behind the last are of the last stage
-    StagePoint point_of(int64_t step) const;
-
-  private:
-    void check_final_steps() const;
-};
-
-// How ranks share a step, beside the mesh: the part of section `parallel` that the schedule follows from.
-struct SharingConfig {
-    Strategy strategy = Strategy::ddp;
-    Launch launch = Launch::ready;
-    std::optional<Accumulate> accumulate;
-    DType reduce_dtype = DType::f32;
-    OptimizerStep optimizer_step = OptimizerStep::after_backward;
-    std::optional<Reshard> reshard_after_forward;
-    int64_t bucket_bytes = 0;  // of gradients that are reduced as one; 0: from the number of ranks
-    StepOrder step_order = StepOrder::reverse;
-};
-
-struct ParallelConfig : SharingConfig {
-    int64_t replicate = 1;
-    std::string shard = "auto";
-    int64_t context = 1;
-    int64_t tensor = 1;
-    bool sequence = false;
-    std::optional<CommunicatorKind> communicator;
-    int64_t nccl_max_ctas = 0;
-    double timeout_s = 60, start_timeout_s = 600;
-    double simulate_latency_us = 0, simulate_gbytes_per_s = 0, simulate_jitter_us = 0;
-
-    bool simulates() const {
-        return simulate_latency_us > 0 || simulate_gbytes_per_s > 0 || simulate_jitter_us > 0;
-    }
-    void fields(FieldVisitor& v);
 };
 
 struct EvalConfig {
     int64_t every = 0;
     int64_t sequence_length = 0;                           // 0: the last stage's
-    std::vector<std::pair<std::string, int64_t>> windows;  // of model.windows; the others: the last stage's
-    void fields(FieldVisitor& v);
+    std::vector<std::pair<std::string, int64_t>> windows;  // size by name; the others: the last stage's
+    void fields(FieldVisitor& v) {
+        v.field("every", every, "steps between validations; 0: only after the last step", {0, 1e12});
+        v.field("sequence_length", sequence_length, "tokens of a row of validation; 0: as in the last stage",
+                {0, 1 << 20});
+        v.section(
+            "windows",
+            "windows of validation, by their names in model.windows (presets: \"window\"); the others are the "
+            "last stage's",
+            [this](FieldVisitor& s) {
+                read_own<int64_t>(s, windows, [&](const std::string& key, int64_t& keys) {
+                    s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all",
+                            {0, 1e9});
+                });
+            });
+    }
 };
 
 struct CheckpointConfig {
     int64_t every = 0;
     int64_t keep = 2;
     bool last = true;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.field("every", every,
+                "steps between checkpoints, written while training goes on; 0: none in between", {0, 1e12});
+        v.field("keep", keep, "how many to keep: older ones are deleted when a newer one is complete",
+                {1, 1e6});
+        v.field("last", last,
+                "write one after the last step; a run that a signal stops writes one in any case");
+    }
 };
 
 struct RecordConfig {
     std::string track;
     double target_loss = 0;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.field("track", track, "name of the track in records/ that the run is an attempt at");
+        v.field("target_loss", target_loss,
+                "validation loss, in nats per token, that the run has to reach; 0: none", {0, 100});
+    }
 };
 
 struct CudaConfig : CudaLibraries {
     bool graph = true;
     bool dependent_launch = false;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.choice("products", products, "matmuls by cuBLASLt where it is installed, or by own kernels");
+        v.choice(
+            "attention", attention,
+            "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64 and 128 and "
+            "undivided sequences; cudnn: the same cases, data.document_mask off");
+        v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
+        v.field(
+            "dependent_launch", dependent_launch,
+            "start a kernel while its predecessor ends (programmatic dependent launch); compute capability 9.0 and above; not yet "
+            "run on a GPU");
+    }
 };
 
 struct Config {
@@ -190,20 +181,20 @@ struct Config {
     int64_t threads = 0;
     int64_t seed = 1;
 
-    // The config of one stage of the schedule, which has no others.
+    // Returns the config of one stage, without schedule.stages.
     Config in_stage(int64_t stage) const;
     Config in_last_stage() const { return in_stage(schedule.num_stages() - 1); }
-    // The one that a person asked for; by default the last. Throws a usage error for one that is not there.
+    // Returns the config of this stage, or of the last one. Throws a usage error for an unknown stage.
     Config in_chosen_stage(const std::optional<int64_t>& stage) const;
-    // The config of validation: the last stage, with the length of rows and the windows of section `eval`. Rows are
-    // as many as fit a microbatch, one at least.
+    // Returns the config of validation: the last stage, with the sequence length and the windows of section `eval`. A
+    // microbatch has one row or more.
     Config in_validation() const;
-    // The longest row that any stage, or validation, has.
+    // Returns the longest sequence of all stages and of validation.
     int64_t longest_sequence() const;
-    // Of the steps before this one.
+    // Returns the number of tokens of all steps before this one.
     int64_t tokens_before(int64_t step) const;
 
-    // Of one stage: microbatches of each rank, where this many work on different tokens.
+    // Returns the number of microbatches of a rank in a step of a config of one stage.
     int64_t microbatches_per_step(int64_t num_data_ranks = 1) const {
         return batch.tokens_per_step / (batch.microbatch_tokens * num_data_ranks);
     }
@@ -212,11 +203,11 @@ struct Config {
     void validate() const;
 
   private:
-    // Below this, counts of bytes and operations of a step fit 64 bits; it is a day of 46 TFLOP/s.
+    // Largest number of operations of a step: counts of bytes and operations fit 64 bits.
     static constexpr double kMostWork = 4e18;
-    static constexpr double kMostTokens = 4e18;  // of a run
+    static constexpr double kMostTokens = 4e18;  // largest number of tokens of a run
     double rough_work() const;                   // floating-point operations of a step
-    void validate_stage() const;                 // of a config of one stage
+    void validate_stage() const;                 // for a config of one stage
     void validate_scheduled() const;             // lists have one entry for each stage, tokens can be counted
 };
 

@@ -6,6 +6,7 @@
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/config/config_reader.h"
+#include "train/config/presets.h"
 
 namespace speedrun {
 
@@ -84,79 +85,6 @@ class Writer final : public FieldVisitor {
     }
 };
 
-class Describer final : public FieldVisitor {
-  public:
-    std::string text;
-
-    explicit Describer(std::string prefix = "") : prefix_(std::move(prefix)) {}
-    void field(const char* name, int64_t& value, const char* doc, Limits) override {
-        line(name, Json(value).dump(), doc);
-    }
-    void field(const char* name, double& value, const char* doc, Limits) override {
-        line(name, Json(value).dump(), doc);
-    }
-    void field(const char* name, std::optional<double>& value, const char* doc, Limits) override {
-        line(name, json_of(value).dump(), doc);
-    }
-    void field(const char* name, Scheduled<int64_t>& value, const char* doc, Limits) override {
-        line(name, json_of(value).dump(), fmt::format("{} (or a list: by stage)", doc).c_str());
-    }
-    void field(const char* name, Scheduled<double>& value, const char* doc, Limits) override {
-        line(name, json_of(value).dump(), fmt::format("{} (or a list: by stage)", doc).c_str());
-    }
-    void field(const char* name, std::vector<Scheduled<double>>& value, const char* doc, Limits) override {
-        line(name, json_of(value).dump(), fmt::format("{} (each may be a list: by stage)", doc).c_str());
-    }
-    void field(const char* name, std::vector<int64_t>& value, const char* doc, Limits) override {
-        line(name, Json(value).dump(), doc);
-    }
-    void field(const char* name, bool& value, const char* doc) override {
-        line(name, Json(value).dump(), doc);
-    }
-    void field(const char* name, std::string& value, const char* doc) override {
-        line(name, Json(value).dump(), doc);
-    }
-    void field(const char* name, std::vector<std::string>&, const char* doc) override {
-        line(name, "[]", doc);
-    }
-    void one_of(const char* name, std::string& value, const std::vector<std::string>& choices,
-                const char* doc) override {
-        std::string all;
-        for (const std::string& c : choices) all += (all.empty() ? "" : "|") + c;
-        line(name, Json(value).dump(), fmt::format("{} ({})", doc, all).c_str());
-    }
-    void section(const char* name, const char*, const Fields& fields) override {
-        Describer inner(prefix_ + name + ".");
-        fields(inner);
-        text += inner.text;
-    }
-    void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
-        line(name, present ? "{...}" : "null", doc);
-        section(name, doc, fields);
-    }
-    std::vector<std::string> own_keys(const std::vector<std::string>&) override { return {"NAME"}; }
-    bool wants_all() const override { return true; }
-    void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
-              const std::function<void(size_t, FieldVisitor&)>& element) override {
-        line(name, "[]", doc);
-        resize(1);
-        Describer inner(prefix_ + name + "[i].");
-        element(0, inner);
-        text += inner.text;
-    }
-
-  private:
-    void line(const char* name, const std::string& value, const char* doc) {
-        const std::string start = fmt::format("  {:<42} ", prefix_ + name);
-        if (const size_t at = text.find(start); at != std::string::npos) {  // an option of several optimizers
-            text.insert(text.find('\n', at), fmt::format("; {}", doc));
-            return;
-        }
-        text += fmt::format("{}{:<14} {}\n", start, value, doc);
-    }
-    const std::string prefix_;
-};
-
 // JSON if it parses as JSON, else a string.
 Json value_of(const std::string& setting, const std::string& text) {
     try {
@@ -226,18 +154,18 @@ Config parse_config(const std::string& text, const std::string& origin,
     drop_schema_name(root);
 
     Config config;
-    // The preset comes first, whatever its place in the file, so that keys beside it win.
-    if (root.is_object() && root.contains("model") && root["model"].is_object() &&
-        root["model"].contains("preset")) {
-        const Json& preset = root["model"]["preset"];
-        const Word<Family>* const family =
-            preset.is_string() ? find_word<Family>(preset.get<std::string>()) : nullptr;
-        if (family) config.model.preset = family->value;  // else the reader complains
-    }
-    config.model.apply_preset();
+    if (root.is_object()) merge_over_preset(root.emplace("model", Json::object()).first.value());
     read_fields(root, config);
     config.validate();
     return config;
+}
+
+ModelConfig preset_model(const std::string& preset) {
+    Json root = {{"model", {{"preset", preset}}}};
+    merge_over_preset(root["model"]);
+    Config config;
+    read_fields(root, config);
+    return config.model;
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& settings) {
@@ -254,13 +182,6 @@ std::string config_to_json(Config config) {
     Writer writer;
     config.fields(writer);
     return writer.json.dump(2) + "\n";
-}
-
-std::string describe_options() {
-    Config config;
-    Describer describer;
-    config.fields(describer);
-    return describer.text;
 }
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Configs as JSON: reading with --set overrides, the resolved config, and the help text of all options.
+// Configs as JSON: reading with --set overrides, the resolved config.
 #pragma once
 
 #include <string>
@@ -15,9 +15,8 @@ Config read_config(const std::string& path, const std::vector<std::string>& sett
 // Reads it from text; `origin` names it in messages.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings);
+// Returns the model of a preset.
+ModelConfig preset_model(const std::string& preset);
 // Every option with its resolved value, as indented JSON; reading it again gives the same config.
 std::string config_to_json(Config config);
-// One line per option: dotted key, default, documentation.
-std::string describe_options();
-
 }  // namespace speedrun

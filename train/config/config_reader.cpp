@@ -112,8 +112,7 @@ class Reader final : public FieldVisitor {
     }
     void refused(const char* name, const char* instead) override {
         if (object_.contains(name))
-            throw_usage("{}: not with {}.preset {}: {}", dotted(name), path_,
-                        object_.value("preset", Json("modern")).dump(), instead);
+            throw_usage("{}: there is no such key any more; instead: {}", dotted(name), instead);
     }
     void section(const char* name, const char*, const Fields& fields) override {
         const Json* json = find(name);

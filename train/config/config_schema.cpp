@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "data/json_text.h"
-#include "train/config/config_json.h"
+#include "train/config/config.h"
 
 namespace speedrun {
 
@@ -27,9 +27,6 @@ Json plain(double value) {
 class SchemaWriter final : public FieldVisitor {
   public:
     Json properties = Json::object();
-
-    // `gpt2` holds the values of the other preset, where they are to be mentioned.
-    explicit SchemaWriter(Json gpt2 = Json::object()) : gpt2_(std::move(gpt2)) {}
 
     void field(const char* name, int64_t& value, const char* doc, Limits limits) override {
         add(name, {{"type", "integer"}}, doc, value, limits);
@@ -76,7 +73,7 @@ class SchemaWriter final : public FieldVisitor {
         add(name, {{"enum", all}}, doc, value);
     }
     void section(const char* name, const char* doc, const Fields& fields) override {
-        SchemaWriter inner(gpt2_.value(name, Json::object()));
+        SchemaWriter inner;
         fields(inner);
         properties[name] = {{"description", doc}};
         properties[name].update(inner.object());
@@ -107,10 +104,6 @@ class SchemaWriter final : public FieldVisitor {
   private:
     void add(const char* name, const Json& type, const char* doc, const Json& value) {
         std::string description = doc;
-        if (gpt2_.contains(name) && gpt2_[name] != value) {
-            const Json& other = gpt2_[name];
-            description += "; preset gpt2: " + (other.is_number() ? plain(other) : other).dump();
-        }
         // Another optimizer may have declared the key.
         if (properties.contains(name))
             description = properties[name]["description"].get<std::string>() + "; " + description;
@@ -140,7 +133,6 @@ class SchemaWriter final : public FieldVisitor {
     }
 
     static constexpr const char* kAnyKey = "NAME";
-    const Json gpt2_;
     bool any_key_ = false;  // the object's keys are the user's own, and all alike
 };
 
@@ -212,19 +204,11 @@ std::string text_of(const Json& json, const std::string& indent, bool is_open) {
     return text + "\n" + indent + "}";
 }
 
-Json gpt2_values() {
-    Config config;
-    const Family preset = std::exchange(config.model.preset, Family::gpt2);
-    config.model.apply_preset();
-    config.model.preset = preset;  // of this key the default is the default
-    return parse_json<Json>(config_to_json(config));
-}
-
 }  // namespace
 
 std::string config_schema() {
     Config config;
-    SchemaWriter writer(gpt2_values());
+    SchemaWriter writer;
     config.fields(writer);
     Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
                    {"title", "Config of speedrun train"},

@@ -10,6 +10,7 @@ struct InitConfig {
     InitKind type = InitKind::constant;
     double value = 0;        // the constant, or the standard deviation
     bool by_fan_in = false;  // true: the deviation is divided by the root of the number of inputs
+    bool by_depth = false;   // true: and by √(2·layers)
     void fields(FieldVisitor& v);
 };
 

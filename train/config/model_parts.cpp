@@ -12,6 +12,9 @@ void InitConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "distribution of the initial values");
     v.field("value", value, "constant: each value; normal, uniform: the standard deviation", {-1e6, 1e6});
     v.field("by_fan_in", by_fan_in, "that deviation is divided by the root of the number of inputs");
+    v.field(
+        "by_depth", by_depth,
+        "that deviation is divided by the root of twice the number of layers, as GPT-2's matrices into the stream");
 }
 
 void TableConfig::fields(FieldVisitor& v) {

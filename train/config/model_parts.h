@@ -1,6 +1,5 @@
-// A model spelled out in parts: tables, what enters the first layer, the layers one by one, what follows them,
-// head and loss. `model` of a config says these under "preset": "none"; a preset is a way to say them in a few
-// switches (spell_out.h). The model is built from the parts and from nothing else.
+// A model in parts: tables, input of the first layer, layers, output of the last layer, head and loss. The graph of the model
+// follows from the parts and the sizes of ModelConfig alone.
 #pragma once
 
 #include <cstdint>

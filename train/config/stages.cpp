@@ -1,4 +1,4 @@
-// What a config is in one stage of its schedule.
+// The config of one stage of the schedule.
 #include <algorithm>
 #include <set>
 
@@ -54,56 +54,8 @@ void require_stages(const std::string& key, const Scheduled<T>& value, const Sch
 
 }  // namespace
 
-void ScheduleConfig::validate() const {
-    if (warmup_steps > steps)
-        throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", warmup_steps, steps);
-    check_final_steps();
-    constexpr size_t kMostStages = 1000;  // each one is validated as a config
-    if (stages.size() > kMostStages)
-        throw_usage("schedule.stages has {} entries, at most {}", stages.size(), kMostStages);
-    for (size_t i = 0; i < stages.size(); ++i) {
-        if (stages[i] > (i == 0 ? 0 : stages[i - 1])) continue;
-        throw_usage("schedule.stages[{}] is {}, expected more than {}: a stage ends after a step of its own",
-                    i, stages[i], i == 0 ? 0 : stages[i - 1]);
-    }
-    if (!stages.empty() && stages.back() != total_steps()) {
-        throw_usage("schedule.stages ends after step {}, expected schedule.steps{}, {}: change one of them",
-                    stages.back(), final_steps > 0 ? " + schedule.final_steps" : "", total_steps());
-    }
-}
-
-void ScheduleConfig::check_final_steps() const {
-    if (final_steps == 0) return;
-    if (decay == Decay::constant || cooldown_fraction == 0 || steps == 0) {
-        throw_usage(
-            "schedule.final_steps {} are steps behind a cooldown, but there is none (schedule.steps {}, decay {}, "
-            "cooldown_fraction {}): add them to schedule.steps, or set a cooldown",
-            final_steps, steps, word_of(decay), cooldown_fraction);
-    }
-    if (final_lr_fraction == 0) {
-        throw_usage(
-            "schedule.final_steps {} would train at a learning rate of 0: set schedule.final_lr_fraction above 0, or "
-            "schedule.final_steps to 0",
-            final_steps);
-    }
-}
-
-int64_t ScheduleConfig::stage_of(int64_t step) const {
-    const auto stage = std::upper_bound(stages.begin(), stages.end(), step) - stages.begin();
-    return std::min<int64_t>(stage, num_stages() - 1);
-}
-
-StagePoint ScheduleConfig::point_of(int64_t step) const {
-    const int64_t stage = stage_of(step), first = first_step(stage), count = end_step(stage) - first;
-    StagePoint point{.stage = stage, .left = std::max<int64_t>(0, total_steps() - step)};
-    if (count > 0)
-        point.share = std::min(1.0, static_cast<double>(step - first) / static_cast<double>(count));
-    return point;
-}
-
 ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
-    set_stage(model.window, stage);
     // That of one stage already has its past.
     if (const auto followed = followed_windows(parts.layers); model.parts.window_past.empty())
         for (const auto& [name, keys] : parts.windows)
@@ -140,7 +92,6 @@ Config Config::in_validation() const {
     config.model.parts.loss.weights = LossConfig{}.weights;
     config.model.parts.loss.prefix_weight = LossConfig{}.prefix_weight;
     for (const auto& [name, keys] : eval.windows) {
-        if (model.preset != Family::none) config.model.window = keys;
         for (auto& [known, window] : config.model.parts.windows)
             if (known == name) window = keys;
     }
@@ -173,7 +124,6 @@ void Config::validate_scheduled() const {
     const auto check = [this](const std::string& key, const auto& value) {
         require_stages(key, value, schedule);
     };
-    check("model.window", model.window);
     for (const auto& [name, keys] : model.parts.windows) check("model.windows." + name, keys);
     for (size_t i = 0; i < model.parts.loss.weights.size(); ++i)
         check(fmt::format("model.loss.weights[{}]", i), model.parts.loss.weights[i]);
@@ -200,7 +150,6 @@ void Config::validate_scheduled() const {
             "batch.tokens_per_step",
             schedule.total_steps(), tokens, kMostTokens);
     std::vector<std::string> known;
-    if (model.preset != Family::none) known = {"window"};
     for (const auto& [name, keys] : model.parts.windows) known.push_back(name);
     for (const auto& [name, keys] : eval.windows) {
         if (std::find(known.begin(), known.end(), name) != known.end()) continue;

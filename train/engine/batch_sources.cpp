@@ -12,17 +12,17 @@ namespace {
 
 constexpr int kSyntheticBatches = 4;
 
-// Of a config of one stage: see LoaderStage::max_document_tokens.
+// Value of LoaderStage::max_document_tokens. config: of one stage.
 int64_t document_tokens(const Config& config) {
     if (config.data.rows == RowKind::stream) return 0;
     const int64_t most = config.data.max_document_tokens;
-    return most > 0 ? most : int64_t{config.batch.sequence_length} + 1;  // inputs and the last one's target
+    return most > 0 ? most : int64_t{config.batch.sequence_length} + 1;  // inputs and the last target
 }
 
 }  // namespace
 
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
-    if (patterns.empty()) throw_usage("{} is empty: name the token shards", key);
+    if (patterns.empty()) throw_usage("{} is empty: list the token shards", key);
     const std::vector<std::string> files = expand_globs(patterns);
     const DatasetInfo info = find_dataset_info(files).value_or(DatasetInfo{});
     if (info.vocab_size > config.model.vocab_size) {

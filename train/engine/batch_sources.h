@@ -1,4 +1,4 @@
-// Where the batches of steps come from: a dataset, prefetched, or made-up tokens for timing.
+// Sources of a step's batches: a prefetched dataset, or synthetic tokens for timing.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace speedrun {
 
-// The shards that the patterns of `key` name. Usage errors: no pattern, or a vocabulary larger than the
-// model's; data errors for what is missing or damaged.
+// Opens the shards matched by `patterns`. Throws a usage error without patterns or for a vocabulary larger than the
+// model's, a data error for missing or damaged shards. key: the patterns' config key, for messages.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
-// Batches of this rank. Throws what read_prefixes() throws.
+// Options for this rank's batches. Throws as read_prefixes().
 BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks = kAlone);
 BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks, PrefixTable prefixes);
-std::vector<int64_t> rows_per_microbatch(const Config& config);  // by stage
+std::vector<int64_t> rows_per_microbatch(const Config& config);  // index: stage
 ValidationLoaderOptions validation_options(const Config& config, const Ranks& ranks = kAlone);
 
 class PrefetchedBatches final : public BatchSource {
@@ -30,11 +30,10 @@ class PrefetchedBatches final : public BatchSource {
     Prefetcher& prefetcher_;
 };
 
-// Repeats a few microbatches: token ids with the frequencies of text (id i about in proportion
-// to 1/(i + 3)), each sequence a document of its own.
+// Repeats a few microbatches. Token i has a probability of about 1/(i + 3), as in text. Each sequence is one document.
 class SyntheticBatches final : public BatchSource {
   public:
-    // config: of one stage.
+    // config: of one stage
     explicit SyntheticBatches(const Config& config, const Ranks& ranks = kAlone);
     const Batch& next() override { return batches_[next_++ % batches_.size()]; }
 

@@ -4,7 +4,7 @@
 
 namespace speedrun {
 
-// Masters first, in one pass and without other ranks' shards: usually all are finite.
+// Counts non-finite masters first, in one pass without other ranks' shards: usually there are none.
 std::string first_bad_parameter(TrainState& state) {
     double bad = count_nonfinite_masters(state.model().parameters(), state.runtime);
     if (state.ranks.world()) bad = state.ranks.world()->max(bad);
@@ -16,7 +16,7 @@ std::string first_bad_parameter(TrainState& state) {
         const double here = count_nonfinite(p, state.model().parameters(), state.runtime);
         if (here > 0 && p.id < first) first = p.id, count = here;
     }
-    // Tensor ranks have counted their own parts.
+    // Tensor ranks count only their own parts.
     const double own = first;
     if (state.ranks.world()) first = state.ranks.world()->min(first);
     if (state.ranks.world()) count = state.ranks.world()->max(own == first ? count : 0);

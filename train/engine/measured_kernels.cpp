@@ -22,7 +22,7 @@ double distance(double a, double b) {
     return std::abs(std::log(a / b));
 }
 
-constexpr double kMost = 1e18;  // FLOPs, bytes or rate; products of two stay finite
+constexpr double kMost = 1e18;  // FLOPs, bytes or rates; products of two stay finite
 
 double number_of(const nlohmann::json& line, const char* key) {
     const auto it = line.find(key);

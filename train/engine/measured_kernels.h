@@ -1,5 +1,5 @@
-// What a report of a real card (of scripts/gpu_check.sh, or the lines that op_bench writes) puts in the place of
-// the figures of kernels/ops/gpu_models.h.
+// Kernel times measured on a real GPU, which replace the model of kernels/ops/gpu_models.h. Read from a report of
+// scripts/gpu_check.sh or from the output of op_bench.
 #pragma once
 
 #include <map>
@@ -15,24 +15,25 @@ class MeasuredKernels {
     struct Case {
         std::string name, op;
         double flops = 0, bytes = 0;
-        double share_of_floor = 0;  // floor over median, by the report's own rates
+        double share_of_floor = 0;  // roofline bound / median, with the report's own peaks
     };
 
-    // Reads the cases that passed in this compute type, of the kernels that are chosen; of attention our own. The last of cases with one name counts. Data error if the file cannot be read or has
-    // none; lines that are no JSON, as a killed run leaves them, are passed over.
+    // Reads the passed cases in this compute dtype. Matmul and attention cases count only for the kernel in `choice`;
+    // cuDNN attention never counts. If names repeat, the last case counts. Lines that are not JSON, as left by a killed
+    // run, are skipped with a warning. Throws a data error if the file cannot be read or has no such case.
     MeasuredKernels(const std::string& path, DType real, KernelChoice choice);
 
-    // The case of this operation that is nearest to the call in FLOPs and bytes (sum of the logarithms of
-    // their ratios); null where there is none.
+    // Returns the case of this operation with the FLOPs and bytes nearest to the call's (smallest sum of log ratios);
+    // null without a case.
     const Case* nearest(const OpCost& cost) const;
-    // The model with the rates of large products and copies that the report has.
+    // Returns the model with the report's peaks of large matmuls and copies.
     GpuModel with_rates(GpuModel gpu) const;
 
   private:
     void take(const nlohmann::json& record, KernelChoice choice);
 
     const DType real_;
-    std::map<std::string, Case> cases_;  // by name
+    std::map<std::string, Case> cases_;  // key: name
     double flops_per_s_ = 0, bytes_per_s_ = 0;
 };
 

@@ -17,18 +17,19 @@ int num_gpus() {
     return std::max(1, static_cast<int>(query_cuda().gpus.size()));
 }
 
-// Ranks of this host that live in the same memory as this one: at most so many.
+// Largest number of ranks of this host that share this rank's memory.
 int64_t ranks_on_device(const Ranks& ranks, const Device& device) {
     if (!ranks.world()) return 1;
     const int devices = device.kind() == DeviceKind::cpu ? 1 : num_gpus();
     return (ranks.world()->local_size() + devices - 1) / devices;
 }
 
-// Bytes of host memory, for the rank that writes most.
+// Bytes of host memory on the rank that writes most.
 int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runner,
                       const MemoryTable& table) {
-    constexpr int64_t kProgram = 20 << 20;  // libraries, streams, packed products, files: 11 to 18 measured
-    constexpr int64_t kBatches = 6;         // prefetched ones, and one in transfer to the device
+    // libraries, streams, packed matmul operands, files: 11 to 18 MiB measured
+    constexpr int64_t kProgram = 20 << 20;
+    constexpr int64_t kBatches = 6;  // prefetched batches, and one in transfer to the device
     int64_t bytes = kProgram + kBatches * table.total(MemoryCategory::data);
     int64_t largest = 0;
     for (const Parameter& p : runner.state().table().all()) largest = std::max(largest, p.whole_numel());
@@ -48,7 +49,7 @@ CollectiveRow value_collectives(const TrainState& state, int64_t stage) {
     return state.models[model]->value_collectives(state.ranks.mesh(), state.runtime.real());
 }
 
-// The step of a program with the most bytes of values and gradients, of all models.
+// Program step with the most bytes of values and gradients, over all models.
 BusiestStep busiest_step(const TrainState& state) {
     BusiestStep most;
     for (const auto& model : state.models) {
@@ -141,16 +142,16 @@ void require_memory(const Config& config, const Device& device, const Ranks& ran
                                  ? fmt::format(" ({:.1f} of it for the program, batches and checkpoints)",
                                                static_cast<double>(plan.host_bytes) / kMiB)
                                  : "";
-    throw_usage("out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
-                sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
-                word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,
-                sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
-                tokens > 0
-                    ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
-                                  config.batch.microbatch_tokens)
-                    : std::string("No batch.microbatch_tokens fits: lower model.num_layers, model.model_dim "
-                                  "or batch.sequence_length."),
-                keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
+    throw_usage(
+        "out of memory: {} {:.1f} MiB of {} memory{}, and {:.1f} MiB{} are free{}. {}{}\n{}",
+        sharing > 1 ? "each rank needs" : "the run needs", static_cast<double>(plan.needed()) / kMiB,
+        word_of(std::optional(device.kind())), host, static_cast<double>(free) / kMiB, limit,
+        sharing > 1 ? fmt::format(" for {} ranks", sharing) : std::string(),
+        tokens > 0 ? fmt::format("It fits with --set batch.microbatch_tokens={} (now {}).", tokens,
+                                 config.batch.microbatch_tokens)
+                   : std::string("No batch.microbatch_tokens fits: lower model.layers.count, model.model_dim "
+                                 "or batch.sequence_length."),
+        keep_less ? " It fits with --set memory.activation_checkpointing=full." : "", plan.table);
 }
 
 }  // namespace speedrun

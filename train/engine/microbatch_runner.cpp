@@ -5,8 +5,8 @@
 namespace speedrun {
 
 void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
-    model.put_batch(batch, state_.config.model.loss().in_stage(point.stage).numbers_at(point));
-    for (const RowIds& rows : model.row_ids())
+    model.put_batch(batch, state_.config.model.parts.loss.in_stage(point.stage).numbers_at(point));
+    for (const RowIds& rows : model.description().row_ids)
         state_.reducer.see_rows(state_.table()[rows.table], rows.column.of(batch));
 }
 
@@ -17,7 +17,7 @@ Microbatch MicrobatchRunner::first_of(const RunStage& stage, int64_t step) const
     return {.step = step,
             .lr_factor = learning_rate_factor(schedule, step),
             .point = point,
-            .unused = state_.models[stage.model]->resting(),
+            .unused = state_.models[stage.model]->description().inactive,
             .first = true,
             .last = stage.microbatches == 1};
 }
@@ -30,7 +30,7 @@ int64_t MicrobatchRunner::run_step(const RunStage& stage, const Microbatch& firs
         const Batch& batch = source.next();
         if (m == 0) step_targets = batch.step_targets;
         here += batch.valid_targets;
-        if (step_targets < 1) throw_data("step {}: none of its targets counts, so there is no loss", step);
+        if (step_targets < 1) throw_data("step {}: none of its targets is valid, so there is no loss", step);
         if (batch.step_targets != step_targets)
             throw_internal("step {}: {} targets count by microbatch {}, {} by the first", step,
                            batch.step_targets, m, step_targets);
@@ -60,7 +60,7 @@ void MicrobatchRunner::run(size_t model, const Microbatch& microbatch, int64_t s
 }
 
 void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets) {
-    const float gradient_scale = state_.config.model.loss().gradient_scale(step_targets);
+    const float gradient_scale = state_.config.model.parts.loss.gradient_scale(step_targets);
     state_.schedule.begin_microbatch(microbatch);
     mark(Phase::forward);
     state_.models[model]->forward(true);
@@ -70,8 +70,8 @@ void MicrobatchRunner::enqueue(size_t model, const Microbatch& microbatch, int64
     state_.schedule.end_microbatch();
 }
 
-// A step has run call by call: every shape has run, every event is recorded, and all gradients have contributions, as before a
-// microbatch that is not the first.
+// Requires a step that ran call by call: all shapes have run, all events are recorded, and all gradients have
+// contributions, as before any microbatch but the first.
 void MicrobatchRunner::capture(const RunStage& stage) {
     const int64_t count = stage.microbatches, all_targets = stage.tokens_per_step;
     for (int64_t step = 0; step < state_.period; ++step) {

@@ -1,5 +1,5 @@
-// MicrobatchRunner: enqueues the microbatches of a step: the upload of a batch, then forward and backward, call by call or as graphs
-// that were captured before.
+// MicrobatchRunner: enqueues the microbatches of a step: upload of a batch, then forward and backward, call by call or
+// as captured graphs.
 #pragma once
 
 #include <map>
@@ -33,7 +33,7 @@ class MicrobatchRunner {
     // Captures graphs of the stage's microbatches, in each step of a period, for batches in which all targets count; others run
     // call by call. Requires that a step of the stage has run.
     void capture(const RunStage& stage);
-    // Later microbatches run as graphs where there are any, or call by call. Both enqueue the same work.
+    // Selects whether later microbatches run as captured graphs. Both ways enqueue the same work.
     void use_graphs(bool use) { use_graphs_ = use; }
     bool has_graphs() const { return !graphs_.empty(); }
 
@@ -42,16 +42,17 @@ class MicrobatchRunner {
     void trace(Timeline* timeline) { timeline_ = timeline; }
 
   private:
-    // Microbatches with the same key enqueue the same work: model; first and last of the step; the step in a period; valid targets
-    // of the step; number of exact scales.
+    // Microbatches with equal keys enqueue the same work. Key: model, first, last, step in the period, valid targets of
+    // the step, number of tensors with current scaling.
     using GraphKey = std::tuple<size_t, bool, bool, int64_t, int64_t, int64_t>;
     GraphKey key_of(size_t model, const Microbatch& microbatch, int64_t step_targets) const;
 
-    // Forward and backward of the uploaded batch. The first of a step overwrites gradients and loss sum. Gradients are those of
-    // the sum of losses / step_targets.
+    // Runs forward and backward of the uploaded batch. The first microbatch of a step overwrites gradients and loss
+    // sum. Computes gradients of sum(losses) / step_targets.
     void run(size_t model, const Microbatch& microbatch, int64_t step_targets);
     void enqueue(size_t model, const Microbatch& microbatch, int64_t step_targets);
-    // Copies a batch to the model, with the loss weights of this point, and passes the rows that it looks up to the reducer.
+    // Copies a batch to the model with the loss weights of `point`, and passes the table rows that it reads to the
+    // reducer.
     void upload(const Batch& batch, Transformer& model, const StagePoint& point);
 
     TrainState& state_;

@@ -17,12 +17,12 @@ std::string name_of(const Step& step, const NodeGraph& graph) {
     return name;
 }
 
-// Shares what a meter notes among the steps that a model begins.
+// Attributes the operations recorded by a meter to the model's program steps.
 class Tally {
   public:
     Tally(const MeteredOps& meter, const NodeGraph& graph) : meter_(meter), graph_(graph) {}
 
-    // Null: what follows is no step's.
+    // null: the following operations belong to no step
     void begins(const Step* step) {
         for (; counted_ < meter_.calls().size(); ++counted_) {
             if (!pass_) continue;

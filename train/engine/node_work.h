@@ -1,4 +1,4 @@
-// What each kind of node of the model asks of a device.
+// FLOPs and bytes of each kind of node of the model.
 #pragma once
 
 #include <string>
@@ -11,19 +11,17 @@ namespace speedrun {
 
 struct NodeWork {
     struct Pass {
-        int64_t flops = 0;  // of products and attention, as Ops::flops() counts them
-        int64_t bytes =
-            0;  // the least that can be moved: each operand read once and each result written once
-        int64_t steps = 0;  // of the program
+        int64_t flops = 0;  // FLOPs of matmuls and attention, as counted by Ops::flops()
+        int64_t bytes = 0;  // lower bound: each operand read once, each result written once
+        int64_t steps = 0;  // program steps
     };
-    std::string name;  // as Node::describe says; "a + b" where a fusion computes both
-    Pass forward = {},
-         backward = {};  // of one optimizer step on one rank; backward with what it computes again
+    std::string name;                  // Node::describe(); "a + b" for a fusion of both
+    Pass forward = {}, backward = {};  // per optimizer step and rank; backward includes recomputation
 };
 
-// Of one of these ranks, for a config of one stage: nodes of the same description in one row, in the order in which
-// forward meets them, then what backward does between nodes. Counted while a step runs its schedule on a device that
-// computes nothing.
+// Returns the work of one of these ranks, for a config of one stage. Nodes with equal descriptions share a row, in
+// order of forward; then the work of backward between nodes. Counted while a step runs on a device that computes
+// nothing.
 std::vector<NodeWork> node_work(const Config& config, const Ranks& ranks);
 
 }  // namespace speedrun

@@ -12,7 +12,7 @@
 namespace speedrun {
 
 PrefixTable read_prefixes(const Config& config) {
-    if (!config.model.loss().counts_prefixes()) return nullptr;
+    if (!config.model.parts.loss.counts_prefixes()) return nullptr;
     if (config.data.train.empty())
         throw_usage("model.loss.prefix_weight needs the vocabulary of the tokens: data.train names none");
     const std::vector<std::string> files = expand_globs(config.data.train);
@@ -39,7 +39,7 @@ PrefixTable read_prefixes(const Config& config) {
 }
 
 PrefixTable made_up_prefixes(const ModelConfig& model) {
-    if (!model.loss().counts_prefixes()) return nullptr;
+    if (!model.parts.loss.counts_prefixes()) return nullptr;
     std::vector<int32_t> prefixes;
     for (int32_t token = 0; token < model.vocab_size; ++token) prefixes.push_back(token / 2);
     return std::make_shared<const std::vector<int32_t>>(std::move(prefixes));

@@ -52,9 +52,8 @@ Batch batch_of(const Config& config, const TokenRow& row, const std::vector<Colu
 
 void check_row(const Config& config, const TokenRow& row, int64_t longest_sequence) {
     const auto count = static_cast<int64_t>(row.tokens.size()) - 1;
-    if (count < 1)
-        throw_usage("a row of {} tokens: 2 are the least, of which one is the other's target", count + 1);
-    if (config.model.spelled_out().has_positions() && count > longest_sequence)
+    if (count < 1) throw_usage("a row of {} tokens: 2 are the least, an input and its target", count + 1);
+    if (config.model.parts.has_positions() && count > longest_sequence)
         throw_usage(
             "a row of {} tokens and their targets, but the model has positions for {}: say --length {}",
             count, longest_sequence, longest_sequence);
@@ -73,7 +72,7 @@ class RowPass {
                                     {.documents = config.data.document_mask, .memory = config.memory})),
           model_(*models_.front()),
           gradients_(model_.table(), model_.parameters().layout(), runtime_),
-          tracker_(model_.table(), gradients_, model_.resting()),
+          tracker_(model_.table(), gradients_, model_.description().inactive),
           loss_sum_(runtime_.device(), "loss", MemoryCategory::workspace, size_of(DType::f32)) {
         model_.track(&tracker_);
     }
@@ -81,11 +80,11 @@ class RowPass {
     void load(const std::string& weights) { load_weights_file(weights, model_.table(), model_.parameters()); }
 
     RowGradients run(const TokenRow& row) {
-        const Batch batch = batch_of(config_, row, model_.columns());
-        model_.put_batch(batch, config_.model.loss().numbers_at({}));
+        const Batch batch = batch_of(config_, row, model_.description().columns());
+        model_.put_batch(batch, config_.model.parts.loss.numbers_at({}));
         RowGradients result;
         result.targets = batch.valid_targets;
-        result.gradient_scale = config_.model.loss().gradient_scale(result.targets);
+        result.gradient_scale = config_.model.parts.loss.gradient_scale(result.targets);
         tracker_.begin_step();
         model_.forward(true);
         model_.loss_and_backward(loss_sum_.tensor(DType::f32, {1}), false, result.gradient_scale);
@@ -96,7 +95,7 @@ class RowPass {
         add(result, "losses", {result.targets}, losses);
         double squares = 0;
         for (const Parameter& p : model_.table().all()) {
-            if (p.id == model_.resting()) continue;
+            if (p.id == model_.description().inactive) continue;
             const std::vector<float> gradient = read(gradients_.flat(p));
             for (const float g : gradient) squares += static_cast<double>(g) * static_cast<double>(g);
             add(result, p.name, p.shape, gradient);

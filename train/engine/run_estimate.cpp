@@ -15,7 +15,7 @@ namespace speedrun {
 
 namespace {
 
-// How long a step takes. config: of one stage.
+// Measures the time of a step. config: of one stage.
 double measured_step_ms(const Config& config, Runtime& runtime, double seconds) {
     SyntheticBatches source(config);
     StepRunner runner(config, runtime);
@@ -27,7 +27,7 @@ double measured_step_ms(const Config& config, Runtime& runtime, double seconds) 
     add_periods(first, period, means);
     const double left_ms = seconds * 1e3 - std::accumulate(first.begin(), first.end(), 0.0);
     const auto more = static_cast<int64_t>(std::floor(left_ms / (means[0] * static_cast<double>(period))));
-    if (more > 1) {  // one of them is the lead-in
+    if (more > 1) {  // includes the lead-in
         means.clear();
         add_periods(loop.run(1 + (more - 1) * period), period, means);
     }

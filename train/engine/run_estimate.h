@@ -1,4 +1,4 @@
-// How long a config's whole training would take on this machine: what `speedrun bench --run` prints.
+// Estimated training time of a config on this machine, printed by `speedrun bench --run`.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace speedrun {
 
 struct EstimatedStage {
-    int64_t first_step = 0, end_step = 0;  // [first, end) of the schedule
+    int64_t first_step = 0, end_step = 0;  // schedule steps [first, end)
     double step_ms = 0;                    // mean over the middle half of the steps
 };
 
@@ -17,12 +17,11 @@ struct RunEstimate {
     std::string device;
     std::vector<EstimatedStage> stages;
 
-    double train_ms()
-        const;  // of all steps; validation and start-up are not in it, as not in a run's training time
+    double train_ms() const;  // all steps; as in a run's training time, without validation and start-up
 };
 
-// Trains on made-up tokens in each shape that the stages of the schedule have, for about so many seconds in all, but at least
-// one whole period of the optimizers each, led in by a step that does not count. One rank. Throws as a run does.
+// Trains on synthetic tokens in each shape of the schedule's stages. Takes about `seconds` in all, but at least one
+// optimizer period per shape, after an untimed step. One rank. Throws as a run does.
 RunEstimate estimate_run(const Config& config, double seconds);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// What the stages of a run are made of: the models that they need, and the microbatches of their steps.
+// Models that the stages of a run need, and the microbatches of their steps.
 #pragma once
 
 #include <vector>
@@ -10,22 +10,22 @@
 namespace speedrun {
 
 struct RunStage {
-    size_t model = 0;                               // in RunStages::shapes
-    int64_t tokens_per_step = 0, microbatches = 1;  // microbatches of this rank
-    int64_t number = 0;                             // in the schedule
+    size_t model = 0;                               // index into RunStages::shapes
+    int64_t tokens_per_step = 0, microbatches = 1;  // microbatches of this rank per step
+    int64_t number = 0;                             // index in the schedule
 };
 
 struct RunStages {
-    std::vector<ModelShape> shapes;  // each once: stages of the same shape have the same model
+    std::vector<ModelShape> shapes;  // unique; stages of equal shape share a model
     std::vector<RunStage> stages;
-    RunStage validation;  // of one microbatch a step
+    RunStage validation;  // one microbatch per step
 
-    int64_t most_microbatches() const;  // of a step
+    int64_t most_microbatches() const;  // per step
 };
 
 RunStages run_stages(const Config& config, const Ranks& ranks);
 
-// Columns of the batches of a model, without memory for one (Transformer::columns).
+// Returns the columns of a model's batches without allocating one (Transformer::columns).
 std::vector<Column> columns_of(const ModelShape& shape);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Trace of a run: the window of steps that --trace asks for, recorded by every rank and written as trace.json.
+// Trace of a run: each rank records the window of steps of --trace; the result is trace.json.
 #include <cstdio>
 
 #include "train/comm/joint_check.h"
@@ -19,7 +19,7 @@ std::string Trainer::cut_trace_window() {
                      first, options_.trace_last, first_step_, steps);
 }
 
-// The timeline is switched on and off between steps, while nothing is in flight.
+// Switches the timeline on and off between steps, while no step is in flight.
 void Trainer::trace(int64_t step) {
     if (step == options_.trace_first || (step == options_.trace_last + 1 && options_.trace_first >= 0)) {
         runtime_.synchronize();
@@ -33,7 +33,7 @@ void Trainer::trace(int64_t step) {
     }
 }
 
-// Describes this rank's timeline: host, and offset of its clock from the first rank's.
+// Describes this rank's timeline: host, and offset of its clock from rank 0's.
 void Trainer::describe_timeline() {
     TracedRank rank{.rank = ranks_.rank(), .host = read_environment().host};
     if (ranks_.world()) {
@@ -48,8 +48,7 @@ void Trainer::describe_timeline() {
     traced_ = true;
 }
 
-// Every rank writes its own file into the run's folder, and the first one merges them. All hosts of a run share the
-// folder.
+// Every rank writes its own file into the run's folder; rank 0 merges them. All hosts of a run share the folder.
 void Trainer::write_timeline() {
     if (!traced_) {
         if (options_.trace_first >= 0)
@@ -63,7 +62,7 @@ void Trainer::write_timeline() {
         parts.push_back(fmt::format("{}/trace_rank{}.json", folder_.path(), rank));
     const auto write = [&] {
         const std::string& part = parts[static_cast<size_t>(ranks_.rank())];
-        std::remove(part.c_str());  // a link there may leave the run's folder
+        std::remove(part.c_str());  // a link there could point out of the run's folder
         timeline_.write(part);
     };
     const auto merge = [&] {
@@ -73,7 +72,7 @@ void Trainer::write_timeline() {
         if (!ranks_.world()) return write(), merge();
         work_together(*ranks_.world(), write);
         work_together(*ranks_.world(), merge);
-    } catch (const Error& error) {  // raised on all ranks: the weights are saved nevertheless
+    } catch (const Error& error) {  // raised on all ranks; the weights are saved nevertheless
         const std::string text = fmt::format("the timeline is not written: {}", error.what());
         folder_.log(text);
         progress_->message(text);

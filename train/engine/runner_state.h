@@ -1,4 +1,4 @@
-// RunnerState: the state of a StepRunner, for checkpoints.
+// RunnerState: adapts a StepRunner to the RunState of checkpoints.
 #pragma once
 
 #include "train/checkpoint/run_state.h"

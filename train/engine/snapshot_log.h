@@ -1,4 +1,4 @@
-// SnapshotLog: events of the last snapshots of the state on the copy stream.
+// SnapshotLog: events that mark the end of the last snapshots on the copy stream.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class SnapshotLog {
         for (Snapshot& snapshot : last_) snapshot.copied = runtime.device().create_event(EventKind::timed);
     }
 
-    // After the copies of the state after `steps` steps are enqueued on the copy stream.
+    // Call after enqueuing the copies of the state after `steps` steps on the copy stream.
     void record(int64_t steps) {
         Snapshot& snapshot = at(steps);
         runtime_.copy().record(*snapshot.copied);
@@ -27,8 +27,8 @@ class SnapshotLog {
         if (newest_ < 0) throw_internal("no snapshot was taken");
         at(newest_).copied->synchronize();
     }
-    // Returns the time in ms from `event` to the end of the snapshot after `steps` steps, which must be complete; 0 if it ended
-    // before, or if there is none.
+    // Returns the ms from `event` to the end of the snapshot after `steps` steps, which must be complete. Returns 0 if
+    // the snapshot ended before the event or does not exist.
     double ms_after(const Event& event, int64_t steps) {
         const Snapshot& snapshot = at(steps);
         return snapshot.steps == steps ? std::max(0.0, snapshot.copied->elapsed_ms_since(event)) : 0;
@@ -43,7 +43,7 @@ class SnapshotLog {
 
     Runtime& runtime_;
     std::array<Snapshot, 2> last_;
-    int64_t newest_ = -1;  // steps before the newest snapshot
+    int64_t newest_ = -1;  // trained steps at the newest snapshot
 };
 
 }  // namespace speedrun

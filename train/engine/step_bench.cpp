@@ -14,8 +14,7 @@ namespace speedrun {
 
 namespace {
 
-// The dataset's batches, or made-up ones where no shard is to be found. What is there but damaged is an
-// error.
+// Batches of the dataset, or synthetic ones if its shards do not exist. Damaged shards are an error.
 class Batches {
   public:
     explicit Batches(const Config& config) {
@@ -93,7 +92,7 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
     const int64_t half = whole_periods((options.steps + 1) / 2);
     add_periods(loop.run(1 + half), period, plain);
 
-    // Events cannot be put around what a graph has captured.
+    // Captured graphs cannot contain the meter's events.
     if (runner.has_graphs())
         result.limits = "operations are timed call by call; the steps without events use CUDA graphs";
     runner.use_graphs(false);

@@ -1,4 +1,4 @@
-// Times training steps of a config, operation by operation: what `speedrun bench` prints.
+// Times a config's training steps operation by operation, for `speedrun bench`.
 #pragma once
 
 #include <string>
@@ -12,27 +12,27 @@
 namespace speedrun {
 
 struct StepBenchOptions {
-    int64_t steps = 10;     // timed with each operation's events, and as many without
-    int64_t warmup = 3;     // before them
-    CeilingSizes ceilings;  // 0: those of the device
+    int64_t steps = 10;     // number of steps timed with events, and again without
+    int64_t warmup = 3;     // untimed steps before
+    CeilingSizes ceilings;  // 0: the device's defaults
 };
 
 struct StepBench {
-    std::string data;          // "dataset", or "synthetic" where the shards are not there
-    StepProfile profile;       // of steps with events around each operation
-    double plain_step_ms = 0;  // of steps without: what training takes
-    Ceilings ceilings;         // the best of before and after the steps
-    StepWork work;             // as the plan has it: without the optimizer's
-    int64_t memory_bytes = 0;  // of the device's memory table, as the plan has it
-    // Resident memory of the process when the first steps had run and no ceiling had been measured, less what
-    // it held before it built anything. On a CPU the memory that was really touched, beside memory_bytes.
+    std::string data;          // "dataset", or "synthetic" if the shards do not exist
+    StepProfile profile;       // steps with events around each operation
+    double plain_step_ms = 0;  // steps without events, as in training
+    Ceilings ceilings;         // best measured before and after the steps
+    StepWork work;             // without the optimizer's, as in the plan
+    int64_t memory_bytes = 0;  // total of the device's memory table, as in the plan
+    // Resident memory of the process after the first steps and before any peak is measured, minus its memory before the
+    // engine was built. On a CPU this is the memory actually touched, to compare with memory_bytes.
     int64_t resident_bytes = 0;
-    std::string limits;  // what the figures leave out, one sentence; empty: nothing
+    std::string limits;  // sentence on parts that the figures exclude; empty: none
 };
 
-// Builds the config's whole machine on this runtime, which nothing else uses, and trains: warm-up, half of
-// the steps without events, all of them with, the other half without. Each of the three parts is led in by a
-// step that does not count. One rank. Throws as a run does.
+// Builds the config's whole engine on this runtime, which must be otherwise unused, and trains: warm-up, half of the
+// steps without events, all steps with events, the other half without. Each part starts with an untimed step. One rank.
+// Throws as a run does.
 StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks,
                       const StepBenchOptions& options);
 

@@ -1,4 +1,4 @@
-// Steps for the clock: what timing a config needs of the trainer's loop.
+// Training steps for benchmarks.
 #pragma once
 
 #include <functional>
@@ -8,12 +8,13 @@
 
 namespace speedrun {
 
-// Runs steps as the trainer does, one enqueued ahead of the one collected. Both must outlive it.
+// Runs steps as the trainer does: one step is enqueued ahead of the one collected. Both arguments must outlive the
+// loop.
 class StepLoop {
   public:
     StepLoop(StepRunner& runner, BatchSource& source) : runner_(runner), source_(source) {}
 
-    // Times of the steps in ms. enqueued: called with each step's number after it is enqueued.
+    // Returns the times of the steps in ms. enqueued: called with the step's number after each enqueue.
     std::vector<double> run(int64_t count, const std::function<void(int64_t)>& enqueued = {}) {
         std::vector<double> times;
         runner_.start_clock();
@@ -33,7 +34,7 @@ class StepLoop {
     int64_t next_ = 0;
 };
 
-// Appends means over whole periods of steps, without the first step, which the loop began with.
+// Appends means over whole periods of steps. Skips the first step, the loop's lead-in.
 inline void add_periods(const std::vector<double>& times, int64_t period, std::vector<double>& means) {
     for (size_t i = 1; i + period <= times.size(); i += period) {
         double sum = 0;

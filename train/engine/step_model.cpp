@@ -10,7 +10,7 @@ namespace speedrun {
 
 DryStep dry_gpu_step(Config config, DType real) {
     RuntimeOptions options = dry_runtime_options(config);
-    options.device = DeviceKind::cpu;  // the one choice that is a device's:
+    options.device = DeviceKind::cpu;  // the device determines only this default:
     config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
     options.precision = real;
     return {std::move(config), options};
@@ -68,7 +68,7 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
     const OperationTimes times(config, gpu, measured);
     const double per_step = 1.0 / static_cast<double>(period);
     std::map<std::string, ModelledOperation> rows;
-    std::map<std::string, double> compute_ms;  // the part of a row's floor that products set
+    std::map<std::string, double> compute_ms;  // share of a row's bound set by matmuls
     for (const OpCost& cost : costs) {
         const ModelledCall call = times.of(cost);
         ModelledOperation& row = rows[cost.name()];

@@ -1,5 +1,5 @@
-// A step on a GPU that is not here, modelled: the step's own schedule, run on a device that computes nothing,
-// and what kernels/ops/gpu_models.h says of each operation in it. What `speedrun plan --gpu` prints.
+// Models a step on a GPU that is not present: runs the step's schedule on a device that computes nothing, and takes
+// each operation's time from kernels/ops/gpu_models.h. Printed by `speedrun plan --gpu`.
 #pragma once
 
 #include <string>
@@ -12,26 +12,27 @@
 
 namespace speedrun {
 
-// Figures of a step: of calls of the same OpCost::name().
+// Sums over the calls with the same OpCost::name() in a step.
 struct ModelledOperation {
     std::string name;
     double calls = 0, flops = 0, bytes = 0, floor_ms = 0, ms = 0;
-    bool compute_bound = false;  // most of the floor is
-    std::string source;          // of the share of the floor: what was assumed, or the case that was measured
+    bool compute_bound = false;  // true if compute sets most of floor_ms
+    // source of the share of the roofline bound: the assumption or the measured case
+    std::string source;
 
     double lost_ms() const { return ms - floor_ms; }
 };
 
 struct StepModel {
-    std::vector<ModelledOperation> operations;  // what loses most first
+    std::vector<ModelledOperation> operations;  // largest lost_ms() first
     DType real = DType::f32;
-    int64_t microbatches = 0;  // of one rank, per step
+    int64_t microbatches = 0;  // per step and rank
     double floor_ms = 0;
-    double ms = 0;      // operations one after the other
-    double gap_ms = 0;  // of that, between kernels
+    double ms = 0;      // sum of operations in sequence
+    double gap_ms = 0;  // included in ms: time between kernels
 };
 
-// A config, and the device that its step is taken on, which computes nothing: as on a GPU of this compute type.
+// Config and runtime of a step on a device that computes nothing, with the defaults of a GPU and this compute dtype.
 struct DryStep {
     Config config;
     RuntimeOptions runtime;
@@ -40,7 +41,7 @@ DryStep dry_gpu_step(Config config, DType real);
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
 
-// How long operations of a config take on a GPU.
+// Modelled times of a config's operations on a GPU.
 struct OperationTimes {
     const GpuModel& gpu;
     const MeasuredKernels* measured;  // may be null
@@ -49,19 +50,19 @@ struct OperationTimes {
 
     OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report);
     ModelledCall of(const OpCost& cost) const;
-    // Where the share of the floor is from.
+    // Returns the source of the share of the roofline bound.
     std::string source_of(const OpCost& cost) const;
 };
 
-// Calls of the operations of `period` steps (after which all optimizer groups have had their turn) of one of
-// these ranks, in order, as a run makes them on a device of this compute type.
+// Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run with this compute
+// dtype. `period` is set to the optimizer groups' common period.
 std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period);
 
-// bf16 unless the config asks for f32: every GPU there is a model of has it.
+// bf16 unless the config requests f32: every modelled GPU supports bf16.
 DType gpu_compute_type(const Config& config);
 
-// One GPU, of one rank; what ranks send each other takes no time here. measured: takes the place of assumed
-// shares, where it has the operation; may be null.
+// Models one rank on one GPU, without communication time. measured: replaces assumed shares for the operations that it
+// contains; may be null.
 StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& gpu,
                      const MeasuredKernels* measured = nullptr);
 

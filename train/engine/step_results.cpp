@@ -1,4 +1,4 @@
-// Results of a step, and the report of one that has diverged.
+// Results of a step, and the report of a diverged step.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +31,7 @@ StepResult StepRunner::collect() {
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;
     add_parts(slot, result);
-    // The updates of this step waited for the snapshot after the step before.
+    // The updates of this step waited for the snapshot after the previous step.
     result.copy_stall_ms = state_.snapshots.ms_after(*slot.backward_done, slot.step);
     last_clock_ms_ = result.clock_ms;
     result.communication = counts - last_counts_;
@@ -39,7 +39,7 @@ StepResult StepRunner::collect() {
     return result;
 }
 
-// After backward, compute is idle until the next step begins, if it is enqueued, or until this step ends.
+// After backward, compute is idle until the next step begins if that is enqueued, otherwise until this step ends.
 void StepRunner::add_parts(const StepSlot& slot, StepResult& result) {
     const auto time_of = [&](const Event& event) {
         return result.clock_ms + event.elapsed_ms_since(*slot.step_done);
@@ -55,8 +55,8 @@ void StepRunner::add_parts(const StepSlot& slot, StepResult& result) {
     result.comm_ms = parts.collectives;
 }
 
-// Backward runs from the last parameter to the first: the last one in the table with a bad gradient was the first to fail. A
-// parameter that is not finite is the cause rather than a symptom, and is reported instead.
+// Backward runs from the last parameter to the first, so the last one with a bad gradient failed first. A non-finite
+// parameter is the cause rather than a symptom, and is reported instead.
 void StepRunner::report_divergence(const StepSlot& slot) {
     state_.runtime.synchronize();
     std::string culprit = "every gradient's norm is finite, but not that of all";

@@ -1,4 +1,4 @@
-// StepSlot: events and statistics of one enqueued step, until it is collected.
+// StepSlot: events and statistics of an enqueued step until it is collected.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,20 @@ namespace speedrun {
 struct StepSlot {
     explicit StepSlot(const TrainState& state);
 
-    // After the microbatches of the step: enqueues the update of all parameters, and copies of statistics and counters to the
-    // host. stop: this rank asks to end the run.
+    // Call after the step's microbatches. Enqueues the update of all parameters, and copies of statistics and counters
+    // to the host. stop: this rank asks to end the run.
     void enqueue_update(TrainState& state, bool stop);
 
     StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
     double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
 
     int64_t step = 0;
-    int64_t targets = 0;  // valid ones, of all ranks
+    int64_t targets = 0;  // valid targets, all ranks
     double lr_factor = 0;
     HostBuffer memory;  // statistics on the host
     std::unique_ptr<Event> begun, backward_done, reduce_done, step_done;
-    Reducer::Counts counts;  // since the ranks connected
-    Reducer::Count values;   // counters of communicators between nodes
+    Reducer::Counts counts;  // totals since the ranks connected
+    Reducer::Count values;   // counters of the communicators used by nodes
 };
 
 }  // namespace speedrun

@@ -1,7 +1,6 @@
 #include "train/engine/train_state.h"
 
 #include "train/model/build_model.h"
-#include "train/optim/update_period.h"
 #include "train/sharding/read_master.h"
 #include "train/sharding/resolve_ranks.h"
 
@@ -9,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// Returns the communicator among the ranks of an axis; null if the axis has size 1, or if no other rank runs.
+// Returns the communicator over an axis; null if the axis has size 1 or no other rank runs.
 std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
     if (ranks.size() == 1 || ranks.mesh().size(axis) == 1) return nullptr;
     return ranks.world()->connect(fmt::format("values over {}", name_of(axis)),
@@ -17,7 +16,7 @@ std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
 }
 
 BucketRules rules_of(const Config& config, const Ranks& ranks, DType real) {
-    config.optimizers.check_precision(real);  // precision=auto is resolved here
+    config.optimizers.check_precision(real);  // resolves precision=auto
     return bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                         config.optimizers, rank_tokens(config, ranks));
 }

@@ -1,5 +1,5 @@
-// TrainState: models of all stages with their parameters, gradients and optimizer state, and the communicators between ranks. Steps,
-// validations and checkpoints work on it.
+// TrainState: models of all stages, parameters, gradients, optimizer state, and communicators between ranks. Steps,
+// validations and checkpoints operate on it.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace speedrun {
 inline const Ranks kAlone{};
 
 struct TrainState {
-    // Collective: all ranks construct theirs at the same time.
+    // Collective: all ranks construct their states together.
     TrainState(const Config& config, Runtime& runtime, const Ranks& ranks);
 
-    // The model of the first stage. Models of all stages have the same parameters.
+    // Model of the first stage. Models of all stages share the parameters.
     Transformer& model() const { return *models.front(); }
     Transformer& validation_model() const { return *models[stages.validation.model]; }
     const ParameterTable& table() const { return model().table(); }
@@ -26,40 +26,41 @@ struct TrainState {
         return stages.stages[static_cast<size_t>(config.schedule.stage_of(step))];
     }
 
-    // Enqueues the parameters and the optimizer state of step 0.
+    // Enqueues the initialization of parameters and optimizer state.
     void initialize(uint64_t seed);
-    // Sets all parameters to host values, by parameter, of whole parameters. Waits.
+    // Sets all parameters to host values of whole parameters; index: parameter. Waits.
     void assign(const std::vector<std::vector<float>>& values);
-    // After masters and optimizer state were written as they are after `trained_steps` steps: updates the compute copies.
+    // Call after masters and optimizer state were set to their values after `trained_steps` steps. Updates the compute copies.
     // Collective. Waits.
     void publish(int64_t trained_steps);
     // Copies the f32 values of a whole parameter (Parameter::whole_numel) to the host. Collective. Waits.
     void read_master(const Parameter& p, float* host);
-    // Enqueues that each parameter which the stage of the last step does not use (Parameter::copy_of) gets the values of its
-    // source. Required before reads of masters or state.
+    // Enqueues copies of the source values into parameters that the last step's stage does not use
+    // (Parameter::copy_of). Required before reads of masters or state.
     void refresh_copies();
-    // refresh_copies(), at the first step of a stage that uses a parameter which no earlier stage uses.
+    // Calls refresh_copies() at the first step of a stage that uses parameters unused by all earlier stages.
     void refresh_copies_before(int64_t step);
 
-    // Communicators of nodes that exchange values, on the exchange stream.
+    // Communicators of nodes that exchange values; they use the exchange stream.
     std::vector<const Communicator*> value_communicators() const;
     bool exchanges_values() const { return context || tensor; }
-    // Bytes to other ranks, so far.
+    // Total bytes sent to other ranks.
     int64_t bytes_sent() const;
 
     const Config config;
     Runtime& runtime;
     const Ranks ranks;
-    const int64_t period;  // steps: the common period of all optimizer groups
+    const int64_t period;  // common period of all optimizer groups, steps
     const RunStages stages;
     const std::vector<std::unique_ptr<Transformer>> models;  // index: shape
-    const std::unique_ptr<Communicator> context;             // among the ranks that share rows, or null
-    const std::unique_ptr<Communicator> tensor;              // among the ranks that share matrices, or null
+    const std::unique_ptr<Communicator> context;             // ranks that share rows; null if there is one
+    // ranks that share matrices; null if there is one
+    const std::unique_ptr<Communicator> tensor;
     GradientStore gradients;
     Reducer reducer;
     BucketSchedule schedule;
     SnapshotLog snapshots;
-    int64_t steps = -1;  // trained into the masters; -1: unknown, a caller has set them
+    int64_t steps = -1;  // steps contained in the masters; -1: unknown, set by a caller
 
   private:
     void check_copies() const;

@@ -20,10 +20,10 @@ namespace speedrun {
 
 namespace {
 
-// FLOP/s of a large product in the compute type: what MFU is a share of. Smaller on a CPU than the one that
-// `bench` measures: a run starts with it. Few cores with vectors alone are at their best at 512 already, which takes an eighth of
-// the time of 1024; matrix registers and many cores are not. Under an emulator such products take minutes, and one of 256, which
-// takes a millisecond on a processor, has to do.
+// Measures the FLOP/s of a large matmul in the compute dtype, the peak for MFU. A run starts with it, so on a CPU the
+// matmul is smaller than in `bench`. A few cores with vector units reach their peak at size 512, in 1/8 of the time of
+// 1024. AMX and many cores need 1024. Under an emulator such sizes take minutes, so 256 must suffice; it takes about 1
+// ms on a real CPU.
 double measure_product_ceiling(Runtime& runtime) {
     const auto rate = [&](int64_t size, int rounds) {
         return LargeProduct(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), size)
@@ -86,7 +86,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
 int64_t Trainer::resume(const CheckpointReader* from) {
     const int64_t step = from ? from->info().step : 0;
     if (from) load_checkpoint(*from, runtime_, run_state_);
-    // Only now that nothing can be refused any more: what the run wrote after that step.
+    // Resume can no longer fail: drop the records of later steps.
     const RunFolder::Kept kept = folder_.keep_steps_before(step);
     for (const double ms : kept.step_ms)
         step_times_.add({.step = static_cast<int64_t>(step_times_.size()), .ms = ms});
@@ -106,7 +106,7 @@ int64_t Trainer::resume(const CheckpointReader* from) {
     return step;
 }
 
-// A resumed run may have another target or other validations than the checkpoint's time to target is of.
+// The target or the validation may differ from the ones of the checkpoint's time_to_target_ms.
 void Trainer::resume_time_to_target(const CheckpointInfo& info, const RunFolder::Kept& kept) {
     const Config there =
         parse_config(info.config, options_.resume->folder() + "/checkpoint.json: config", {});
@@ -178,7 +178,7 @@ RunSummary Trainer::run() {
     warn_of_unsaved_steps();
     try {
         train();
-        expect_finite_parameters(runner_.state(), summary_.steps);  // no later step would show it
+        expect_finite_parameters(runner_.state(), summary_.steps);  // no later step would detect it
         summary_.status = stopped() ? "stopped" : "done";
         save_last();
         expect_readable();
@@ -190,10 +190,10 @@ RunSummary Trainer::run() {
         if (!diverged && !dynamic_cast<const JointError*>(&error)) throw;
         summary_.status = diverged ? "diverged" : "stopped";
         summary_.message = error.what();
-        if (diverged) clock_.stop();  // else it stands still already
+        if (diverged) clock_.stop();  // otherwise it is stopped already
         checkpointer_.finish();
         finish(summary_);
-        // All ranks are here: loss and norm are global, and a JointError is thrown on all.
+        // All ranks reach this throw: loss and norm are global, and a JointError is thrown on all ranks.
         throw JointError(error.code(), error.what());
     }
     checkpointer_.finish();
@@ -211,7 +211,7 @@ void Trainer::train() {
         const bool readable = have_batches(step);
         runner_.enqueue(step, batches, signalled() || !readable);
         snapshot_after(step + 1);
-        if (runner_.uncollected() == 2) collect();  // while this step runs, log the one before
+        if (runner_.uncollected() == 2) collect();  // logs the previous step while this one runs
     }
     stop_clock();
     if (summary_.steps > options_.trace_first) trace(summary_.steps);
@@ -230,8 +230,8 @@ void Trainer::pause_before(int64_t step) {
     start_clock();
 }
 
-// A snapshot's memory is free only after the result of its step: with one after every step, the step before is collected
-// first, while the device computes the one that was enqueued.
+// A snapshot's memory is free only after its step's result is collected. With a snapshot after every step, the previous
+// step is collected first, while the device runs the enqueued one.
 void Trainer::snapshot_after(int64_t steps) {
     if (!checkpointer_.due(steps)) return;
     if (checkpointer_.awaits_result()) collect();
@@ -306,7 +306,8 @@ void Trainer::collect() {
     if (checkpointer_.collected(summary_.steps)) checkpointer_.write_snapshot(checkpoint_info());
 }
 
-// The host's clock first: what delays the host between the two counts, and no step ends after its segment.
+// The host's clock starts first, so that host delays between the two starts are counted and no step ends after its
+// segment.
 void Trainer::start_clock() {
     runtime_.synchronize();
     clock_.start();
@@ -326,7 +327,7 @@ void Trainer::validate(int64_t step) {
         loss = runner_.validate(val_loader_, [&] {
             if (ranks_.first()) sign.show();
         });
-    } catch (const JointError&) {  // a shard: the run ends after a checkpoint
+    } catch (const JointError&) {  // a shard failed: the run ends after a checkpoint
         unreadable_ = std::current_exception();
         ranks_stop_ = true;
         return;

@@ -1,11 +1,10 @@
-// Parameters that are untied after a stage (Parameter::copy_of), such as the matrix of a head. Until then the model does not use
-// them and updates leave them unchanged. refresh_copies() copies their sources: at the first step that uses them, and before
-// validation, checkpoints and read_master; after a resume too, by the step of the checkpoint.
+// Parameters that are untied after a stage (Parameter::copy_of), such as the head's matrix. Until then the model does
+// not use them and updates leave them unchanged. refresh_copies() copies their sources at the first step that uses
+// them, and before validation, checkpoints and read_master. After a resume it follows the checkpoint's step.
 #include <algorithm>
 
 #include "kernels/device/error.h"
 #include "train/engine/train_state.h"
-#include "train/optim/update_period.h"
 
 namespace speedrun {
 
@@ -27,25 +26,25 @@ void TrainState::check_copies() const {
                 group, p.name, source.name);
         const OptimizerGroupConfig& trained_by = config.optimizers.groups[static_cast<size_t>(group)];
         const int64_t first = config.schedule.end_step(config.model.parts.head.untied_after);
-        // Config::in_stage has no stages: the end of another stage is unknown.
+        // Config::in_stage has no stages, so the end of another stage is unknown.
         const bool known = !config.schedule.stages.empty();
         if (known && !begins_period(trained_by, first))
             throw_usage(
-                "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}], "
-                "which has every {}: end it at a multiple of that",
+                "model.head.untied_after {}: the stage ends after step {}, between two steps of optimizers.groups[{}] "
+                "(every {}): end it at a multiple of that",
                 config.model.parts.head.untied_after, first, group, trained_by.every);
     }
 }
 
 void TrainState::copy_unused(const RunStage& stage) {
-    const ParameterId unused = models[stage.model]->resting();
+    const ParameterId unused = models[stage.model]->description().inactive;
     if (unused != kNoParameter) schedule.copy(table()[table()[unused].copy_of], table()[unused]);
 }
 
 void TrainState::refresh_copies_before(int64_t step) {
     const int64_t stage = config.schedule.stage_of(step);
     if (stage == 0 || step != config.schedule.first_step(stage)) return;
-    if (models[stage_of(step).model]->resting() == kNoParameter) refresh_copies();
+    if (models[stage_of(step).model]->description().inactive == kNoParameter) refresh_copies();
 }
 
 void TrainState::refresh_copies() {

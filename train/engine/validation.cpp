@@ -18,10 +18,10 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
     Batch batch;
     microbatches_.mark(Phase::validation);
     if (timeline_) timeline_->mark(runtime.gather(), Phase::validation);
-    state_.schedule.trace(nullptr);  // waits of validation are not waits of the next step
-    // Ranks take turns. Batches after the last row are padding, so that all ranks run equally many.
+    state_.schedule.trace(nullptr);  // waits of validation do not count for the next step
+    // Ranks alternate. Batches after the last row are padding, so that all ranks run the same number.
     for (int64_t row = 0; row < loader.num_rows(); row += rows * ranks.num_data_ranks()) {
-        // Other ranks wait for this one in every batch: after a failure its batches are padding.
+        // Other ranks wait for this one in every batch, so after a failure its batches are padding.
         try {
             if (!failure) loader.fill({.first = row + rows * ranks.data_rank(), .count = rows}, batch);
         } catch (...) {
@@ -41,7 +41,7 @@ double StepRunner::validate(const ValidationLoader& loader, const std::function<
     check_together(ranks.world(), [&] {
         if (failure) std::rethrow_exception(failure);
     });
-    // Tensor ranks have the losses of the same rows.
+    // Tensor ranks hold the losses of the same rows: count them once.
     if (ranks.tensor().index > 0) total = 0;
     if (ranks.world()) total = ranks.world()->sum(total);
     return total / static_cast<double>(loader.num_targets());

@@ -7,7 +7,7 @@
 namespace speedrun {
 
 std::vector<StepWork> WarmUp::run() {
-    // Several ranks set up connections, for which collectives have to run.
+    // Several ranks run real collectives, which set up connections.
     const bool rehearsal = state_.ranks.size() == 1;
     if (rehearsal) state_.runtime.device().rehearse(true);
     ScaleStore& scales = state_.schedule.state().scales();
@@ -15,7 +15,7 @@ std::vector<StepWork> WarmUp::run() {
     std::vector<StepWork> work;
     for (const RunStage& stage : state_.stages.stages) {
         work.emplace_back();
-        // Steps between the first turn and the last have no other shapes.
+        // Steps between the first and the last switch have no other shapes.
         for (const int64_t turn : std::set{turns.front(), turns.back()}) {
             scales.begin_step(turn);
             work.back() = run_step(stage);
@@ -45,9 +45,10 @@ StepWork WarmUp::run_step(const RunStage& stage) {
     return work;
 }
 
-// Only if no stage has run these shapes: rows or windows differ, or the matmuls of validation are not those of FP8 training.
+// Needed only if no stage has run these shapes: rows or windows differ, or training uses FP8 matmuls and validation
+// does not.
 void WarmUp::run_validation() {
-    const bool trains_alike = !state_.config.model.spelled_out().uses_fp8();
+    const bool trains_alike = !state_.config.model.parts.uses_fp8();
     for (const RunStage& stage : state_.stages.stages)
         if (trains_alike && stage.model == state_.stages.validation.model) return;
     ZeroBatches source(state_.validation_model(), state_.stages.validation.tokens_per_step);

@@ -11,13 +11,13 @@ namespace speedrun {
 
 class WarmUp {
   public:
-    // All must outlive it. `slot`: a free one.
+    // All arguments must outlive it. `slot` must be free.
     WarmUp(TrainState& state, MicrobatchRunner& microbatches, StepSlot& slot)
         : state_(state), microbatches_(microbatches), slot_(slot) {}
 
-    // Runs every shape of operation once; on a CPU without other ranks it enqueues them only. Then captures graphs if the config
-    // asks for them. Overwrites parameters and optimizer state: TrainState::initialize() follows. Returns the work of a step,
-    // by stage.
+    // Runs every shape of operation once; a CPU without other ranks only enqueues them. Then captures graphs if the
+    // config requests them. Overwrites parameters and optimizer state: call TrainState::initialize() afterwards.
+    // Returns the work of a step, by stage.
     std::vector<StepWork> run();
 
   private:

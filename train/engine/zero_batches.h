@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Repeats one microbatch: every token is 0 and counts.
+// Repeats one microbatch: all tokens are 0 and all targets count.
 class ZeroBatches final : public BatchSource {
   public:
     ZeroBatches(const Transformer& model, int64_t tokens_per_step) {
@@ -14,7 +14,7 @@ class ZeroBatches final : public BatchSource {
         batch_.tokens.assign(static_cast<size_t>(shape.tokens), 0);
         batch_.targets = batch_.tokens;
         batch_.step_targets = tokens_per_step;
-        complete(batch_, model.columns(),
+        complete(batch_, model.description().columns(),
                  {.sequence_length = shape.sequence_length,
                   .part = shape.part,
                   .prefixes = made_up_prefixes(model.shape().config)});

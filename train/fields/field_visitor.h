@@ -53,7 +53,7 @@ class FieldVisitor {
         const char *off, *why;
     };
     virtual void retired(const char* /*name*/, const Retired& /*removed*/) {}
-    // A key that another choice has no use for; instead: what to say in its place.
+    // A removed key, an error; instead: its new form.
     virtual void refused(const char* /*name*/, const char* /*instead*/) {}
     // A nested object.
     virtual void section(const char* name, const char* doc, const Fields& fields) = 0;
@@ -82,10 +82,11 @@ class FieldVisitor {
             [&](size_t i, FieldVisitor& v) { values[i].fields(v); });
     }
 
-  protected:
     // One word of a list. A visitor that changes it writes a word of the list.
     virtual void one_of(const char* name, std::string& word, const std::vector<std::string>& words,
                         const char* doc) = 0;
+
+  protected:
     virtual void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) = 0;
 };
 

@@ -54,8 +54,7 @@ class Scheduled {
     }
     // The only number, as in a config of one stage (Config::in_stage). Throws an internal error if there are several.
     operator T() const {
-        if (!is_number())
-            throw_internal("a number of one stage is asked for, but it has {} entries", entries_.size());
+        if (!is_number()) throw_internal("expected a single value, but it has {} entries", entries_.size());
         return entries_.front().from;
     }
     // Compares two Scheduled. A plain number compares with the converted number.

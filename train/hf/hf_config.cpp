@@ -1,10 +1,13 @@
 // Reads and writes the config.json of a GPT-2 in the transformers library's layout.
-#include <fstream>
 
+#include "train/hf/hf_config.h"
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "kernels/ops/ops.h"
+#include "train/config/config_json.h"
+#include "train/config/config_keys.h"
 #include "train/hf/hf_config.h"
 #include "train/hf/hf_gpt2.h"
 
@@ -61,23 +64,45 @@ Json parse_file(const std::string& path) {
     }
 }
 
-// Collects keys of the config with unsupported values.
-class Problems {
-  public:
-    template <class T>
-    void compare(const char* key, const T& here, const T& expected) {
-        if (here != expected) add(fmt::format("{} is {}, expected {}", key, here, expected));
-    }
-    template <class E>
-    void compare_words(const char* key, E here, E expected) {
-        compare(key, std::string(word_of(here)), std::string(word_of(expected)));
-    }
-    void add(const std::string& text) { text_ += (text_.empty() ? "" : "; ") + text; }
-    const std::string& text() const { return text_; }
-
-  private:
-    std::string text_;
+struct Gpt2Sizes {
+    int64_t layers, width, heads, mlp_ratio, vocabulary;
+    bool tied;
 };
+
+ModelConfig gpt2_of(const Gpt2Sizes& sizes) {
+    ModelConfig model = preset_model("gpt2");
+    model.model_dim = sizes.width;
+    model.vocab_size = sizes.vocabulary;
+    model.parts.layers.count = sizes.layers;
+    LayerConfig& each = model.parts.layers.each;
+    each.attention->heads = sizes.heads;
+    each.mlp->ratio = sizes.mlp_ratio;
+    if (!sizes.tied) model.parts.head.tied_to.clear();
+    return model;
+}
+
+Gpt2Sizes sizes_of(const ModelConfig& model) {
+    const LayerConfig& each = model.parts.layers.each;
+    return {.layers = model.parts.layers.count,
+            .width = model.model_dim,
+            .heads = each.attention.value_or(AttentionConfig{}).heads,
+            .mlp_ratio = each.mlp.value_or(MlpConfig{}).ratio,
+            .vocabulary = model.vocab_size,
+            .tied = !model.parts.head.tied_to.empty()};
+}
+
+// Returns the keys of `model` that differ from `gpt2`, except initial values and the loss.
+std::string differences(const ModelConfig& model, const ModelConfig& gpt2) {
+    Config here, expected;
+    here.model = model;
+    expected.model = gpt2;
+    std::string text;
+    for (const KeyDifference& d : key_differences(config_to_json(expected), config_to_json(here)))
+        if (d.key.find("init") == std::string::npos && !d.key.starts_with("model.loss."))
+            text +=
+                fmt::format("{}{} is {}, expected {}", text.empty() ? "" : "; ", d.key, d.after, d.before);
+    return text;
+}
 
 // Accepts GELU in its tanh form, by both of the library's names.
 void expect_activation(const KeyReader& reader) {
@@ -101,90 +126,61 @@ HfGpt2 read_hf_config(const std::string& folder) {
     if (!epsilon.is_null() && !(epsilon.is_number() && epsilon.get<float>() == kNormEpsilon))
         reader.wrong("layer_norm_epsilon", fmt::format("{}", kNormEpsilon));
 
-    HfGpt2 result;
-    ModelConfig& model = result.model;
-    model.preset = Family::gpt2;
-    model.apply_preset();
-    model.num_layers = reader.size("n_layer", 1, 1000);
-    model.model_dim = reader.size("n_embd", 8, 65536);
-    model.num_heads = reader.size("n_head", 1, 1024);
-    model.vocab_size = reader.size("vocab_size", 2, 65536);
-    model.tied_head = reader.flag("tie_word_embeddings", true);
-    result.num_positions = reader.size("n_positions", 1, 1 << 20);
-    if (model.model_dim % model.num_heads != 0)
-        reader.wrong("n_embd", fmt::format("a multiple of n_head, {}", model.num_heads));
+    Gpt2Sizes sizes{.layers = reader.size("n_layer", 1, 1000),
+                    .width = reader.size("n_embd", 8, 65536),
+                    .heads = reader.size("n_head", 1, 1024),
+                    .mlp_ratio = 4,
+                    .vocabulary = reader.size("vocab_size", 2, 65536),
+                    .tied = reader.flag("tie_word_embeddings", true)};
+    const int64_t num_positions = reader.size("n_positions", 1, 1 << 20);
+    if (sizes.width % sizes.heads != 0)
+        reader.wrong("n_embd", fmt::format("a multiple of n_head, {}", sizes.heads));
     if (!reader.get("n_inner").is_null()) {
-        const int64_t inner = reader.size("n_inner", 1, 64 * model.model_dim);
-        if (inner % model.model_dim != 0)
-            reader.wrong("n_inner", fmt::format("null or a multiple of n_embd, {}", model.model_dim));
-        model.mlp_ratio = inner / model.model_dim;
+        const int64_t inner = reader.size("n_inner", 1, 64 * sizes.width);
+        if (inner % sizes.width != 0)
+            reader.wrong("n_inner", fmt::format("null or a multiple of n_embd, {}", sizes.width));
+        sizes.mlp_ratio = inner / sizes.width;
     }
-    return result;
+    return {.model = gpt2_of(sizes), .num_positions = num_positions};
 }
 
 void expect_hf_fits(const std::string& folder, const ModelConfig& model, int64_t sequence_length) {
     const HfGpt2 there = read_hf_config(folder);
-    Problems problems;
-    if (const std::string other = gpt2_problems(model); !other.empty()) problems.add(other);
-    problems.compare("model.num_layers", model.num_layers, there.model.num_layers);
-    problems.compare("model.model_dim", model.model_dim, there.model.model_dim);
-    problems.compare("model.num_heads", model.num_heads, there.model.num_heads);
-    problems.compare("model.mlp_ratio", model.mlp_ratio, there.model.mlp_ratio);
-    problems.compare("model.vocab_size", model.vocab_size, there.model.vocab_size);
-    problems.compare("model.tied_head", model.tied_head, there.model.tied_head);
+    std::string problems = differences(model, there.model);
     if (sequence_length > there.num_positions) {
-        problems.add(fmt::format("batch.sequence_length is {}, expected at most {}", sequence_length,
-                                 there.num_positions));
+        problems += fmt::format("{}batch.sequence_length is {}, expected at most {}",
+                                problems.empty() ? "" : "; ", sequence_length, there.num_positions);
     }
-    if (!problems.text().empty()) throw_usage("{} does not fit the config: {}", folder, problems.text());
+    if (!problems.empty()) throw_usage("{} does not fit the config: {}", folder, problems);
 }
 
 std::string gpt2_problems(const ModelConfig& model) {
-    ModelConfig plain = model;
-    plain.preset = Family::gpt2;
-    plain.apply_preset();
-    Problems problems;
-    problems.compare_words("model.norm", model.norm, plain.norm);
-    problems.compare("model.norm_parameters", model.norm_parameters, plain.norm_parameters);
-    problems.compare_words("model.activation", model.activation, plain.activation);
-    problems.compare_words("model.position", model.position, plain.position);
-    problems.compare("model.qk_norm", model.qk_norm, plain.qk_norm);
-    problems.compare("model.biases", model.biases, plain.biases);
-    problems.compare("model.logit_softcap", model.logit_softcap, plain.logit_softcap);
-    problems.compare("model.attention_scale", model.attention_scale, 0.0);
-    for (const auto& entry : model.window.entries()) problems.compare("model.window", entry.from, int64_t{0});
-    problems.compare("model.norm_embedding", model.norm_embedding, plain.norm_embedding);
-    problems.compare("model.mix_first_embedding", model.mix_first_embedding, false);
-    problems.compare("model.value_embeddings", model.value_embeddings, int64_t{0});
-    problems.compare("model.max_ngram", model.max_ngram, int64_t{0});
-    return problems.text();
+    return differences(model, gpt2_of(sizes_of(model)));
 }
 
 void write_hf_config(const std::string& path, const ModelConfig& model, int64_t num_positions,
                      const HfExport& options) {
+    const Gpt2Sizes sizes = sizes_of(model);
     const Json separator = options.separator < 0 ? Json() : Json(options.separator);
     const Json config = {{"architectures", {"GPT2LMHeadModel"}},
                          {"model_type", "gpt2"},
                          {"activation_function", "gelu_new"},
-                         {"n_layer", model.num_layers},
-                         {"n_embd", model.model_dim},
-                         {"n_head", model.num_heads},
-                         {"n_inner", model.mlp_ratio == 4 ? Json() : Json(model.mlp_ratio * model.model_dim)},
+                         {"n_layer", sizes.layers},
+                         {"n_embd", sizes.width},
+                         {"n_head", sizes.heads},
+                         {"n_inner", sizes.mlp_ratio == 4 ? Json() : Json(sizes.mlp_ratio * sizes.width)},
                          {"n_positions", num_positions},
-                         {"vocab_size", model.vocab_size},
+                         {"vocab_size", sizes.vocabulary},
                          {"layer_norm_epsilon", 1e-5},
                          {"scale_attn_weights", true},
-                         {"tie_word_embeddings", model.tied_head},
+                         {"tie_word_embeddings", sizes.tied},
                          {"attn_pdrop", 0.0},
                          {"embd_pdrop", 0.0},
                          {"resid_pdrop", 0.0},
                          {"bos_token_id", separator},
                          {"eos_token_id", separator},
                          {"torch_dtype", options.dtype == DType::bf16 ? "bfloat16" : "float32"}};
-    std::ofstream file(path, std::ios::binary);
-    file << config.dump(2) << '\n';
-    file.close();
-    if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing failed (disk full?)", path));
+    write_file(path, config.dump(2) + "\n");
 }
 
 }  // namespace speedrun

@@ -144,7 +144,7 @@ std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const
     Tensors tensors(path);
     std::vector<std::vector<float>> values;
     for (const Parameter& p : table.all()) values.push_back(tensors.take(p, model));
-    if (model.tied_head)
+    if (!model.parts.head.tied_to.empty())
         tensors.drop_copy_of_embedding(values[static_cast<size_t>(table.find("embed.weight").id)]);
     tensors.expect_nothing_else();
     return values;

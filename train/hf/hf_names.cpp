@@ -41,7 +41,7 @@ HfName hf_name(const Parameter& p) {
                     p.is_matrix()};
         }
     }
-    throw_internal("{} is no parameter of a GPT-2", p.name);
+    throw_internal("{} is not a parameter of GPT-2", p.name);
 }
 
 std::vector<int64_t> hf_shape(const Parameter& p, const ModelConfig& model) {

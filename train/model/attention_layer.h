@@ -1,4 +1,4 @@
-// The attention of one layer while its graph is written, and the order in which its parts write.
+// Attention of one layer while its graph is written, and the order in which its parts write.
 #pragma once
 
 #include <functional>
@@ -44,19 +44,21 @@ class AttentionLayer {
     const ValueId normed;    // input of the projection, all tokens
     ValueId qkv = kNoValue;  // (tokens, 3 head_width), the projection
     ValueId q = kNoValue, k = kNoValue, v = kNoValue;  // (tokens, head_width)
-    ValueId value_rows = kNoValue;  // rows of config.value_table, as soon as they are looked up
-    std::vector<WeightedSum::Term> value_terms = {};  // the first is v or replaces it
-    ValueId out = kNoValue;                           // (tokens, head_width), after slot attend
-    double scale = 0;                                 // factor of q·k, complete after slot rotate
-    AttentionOptions options;                         // complete before slot layout
+    ValueId value_rows = kNoValue;                     // rows of config.value_table, once looked up
+    std::vector<WeightedSum::Term> value_terms = {};   // the first is v or replaces it
+    ValueId out = kNoValue;                            // (tokens, head_width), after slot attend
+    double scale = 0;                                  // factor of q·k, complete after slot rotate
+    AttentionOptions options;                          // complete before slot layout
 
     // True if this rank computes all heads.
     bool is_whole() const { return heads.dimension == Dimension::all_heads; }
     Extent head_width(int64_t times = 1) const {
-        return is_whole() ? w.whole_head_width(times) : w.head_width(times);
+        return is_whole() ? w.extents.whole_head_width(times) : w.extents.head_width(times);
     }
     int64_t head_dim() const { return head_width().size / heads.size; }
-    ValueId head_rows(const std::string& name) const { return w.real(name, w.tokens(), head_width()); }
+    ValueId head_rows(const std::string& name) const {
+        return w.real(name, w.extents.tokens(), head_width());
+    }
 
     // Runs `write` when the graph reaches the slot.
     void at(AttentionSlot slot, std::function<void()> write) { writes_[slot].push_back(std::move(write)); }

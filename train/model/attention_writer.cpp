@@ -6,22 +6,23 @@
 #include "data/columns/key_places.h"
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/key_exchange.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
 ValueId AttentionWriter::write(int64_t layer, const AttentionConfig& config, const Input& x) {
     heads_ = whole_.layers.count(layer) > 0 ? Extent{Dimension::all_heads, config.heads}
-                                            : w_.cut({Dimension::heads, config.heads});
+                                            : w_.extents.cut({Dimension::heads, config.heads});
     const int64_t C = head_width().size, H = heads_.size, D = C / H;
     const ValueId normed = x.normed;
     AttentionLayer a(w_, networks_, tables_, parts_, config, heads_, normed);
     for (const auto& [key, part] : config.parts.all()) part->build(a);
     a.qkv = w_.linear("attn.qkv", normed,
                       {.outputs = head_width(3),
-                       .inputs = w_.width(),
+                       .inputs = w_.extents.width(),
                        .init = config.init,
                        .bias = config.bias,
-                       .fan_in = w_.width().size,
+                       .fan_in = w_.extents.width().size,
                        .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
                        .matrices = 3,
                        .head_rows = {.stacks = 2, .heads = config.heads}});
@@ -49,20 +50,20 @@ ValueId AttentionWriter::write(int64_t layer, const AttentionConfig& config, con
     a.run(AttentionSlot::output);
     const ValueId out =
         w_.linear("attn.out", a.out,
-                  {.outputs = w_.width(),
+                  {.outputs = w_.extents.width(),
                    .inputs = head_width(),
                    .init = config.out_init,
                    .bias = config.bias,
-                   .fan_in = w_.width().size,
+                   .fan_in = w_.extents.width().size,
                    .meaning = "W o is added to the stream, o the heads' outputs beside each other"});
-    return is_whole() ? w_.shared_out(out) : w_.into_stream(out);
+    return is_whole() ? shared_out(w_, out) : into_stream(w_, out);
 }
 
-// Sequence parallel: ranks exchange the sum of the terms, not each term.
+// With sequence parallelism, ranks exchange the sum of the terms instead of each term.
 std::vector<WeightedSum::Term> AttentionWriter::of_all_tokens(const std::vector<WeightedSum::Term>& terms) {
     if (terms.empty() || !w_.batch.tensor.sequence) return terms;
-    const ValueId sum = w_.sum("added to v", w_.width(), terms);
-    return {{.value = w_.into_whole(sum)}};
+    const ValueId sum = w_.sum("added to v", w_.extents.width(), terms);
+    return {{.value = into_whole(w_, sum)}};
 }
 
 void AttentionWriter::add_values(AttentionLayer& a, bool mixed, const std::vector<WeightedSum::Term>& added) {
@@ -86,8 +87,8 @@ void AttentionWriter::add_values(AttentionLayer& a, bool mixed, const std::vecto
 
 ValueId AttentionWriter::attend(const Projected& x, AttentionOptions how) {
     const int64_t C = head_width().size;
-    const ValueId out = w_.real("attn_out", w_.tokens(), head_width()),
-                  lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.tokens()});
+    const ValueId out = w_.real("attn_out", w_.extents.tokens(), head_width()),
+                  lse = w_.f32("lse", {{heads_.dimension, how.num_heads}, w_.extents.tokens()});
     const BatchShape& batch = w_.batch;
     Attention::Ports ports{
         .out = out, .lse = lse, .q = x.q, .k = x.k, .v = x.v, .first_key = w_.input(first_key_column())};

@@ -1,4 +1,4 @@
-// Attention of a layer: the operations that all kinds of attention have.
+// Attention of a layer: the operations common to all kinds of attention.
 #pragma once
 
 #include <map>
@@ -35,7 +35,7 @@ class AttentionWriter {
     // True if this rank computes all heads of the current attention (WholeAttention).
     bool is_whole() const { return heads_.dimension == Dimension::all_heads; }
     Extent head_width(int64_t times = 1) const {
-        return is_whole() ? w_.whole_head_width(times) : w_.head_width(times);
+        return is_whole() ? w_.extents.whole_head_width(times) : w_.extents.head_width(times);
     }
     // Returns terms with all tokens, as attention reads them.
     std::vector<WeightedSum::Term> of_all_tokens(const std::vector<WeightedSum::Term>& terms);

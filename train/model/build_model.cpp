@@ -15,6 +15,7 @@
 #include "train/model/layers.h"
 #include "train/model/networks.h"
 #include "train/model/stream_input.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
@@ -25,7 +26,7 @@ class Builder {
     Builder(const ModelConfig& config, const BatchShape& batch, const ModelOptions& options)
         : config_(config),
           options_(options),
-          parts_(config.spelled_out()),
+          parts_(config.parts),
           whole_(whole_attention(parts_)),
           w_(config, parts_, batch) {}
 
@@ -91,7 +92,7 @@ class Builder {
         HeadLayer head{.w = w_,
                        .config = config_,
                        .loss = parts_.loss,
-                       .x = w_.into_matrices(output()),
+                       .x = into_matrices(w_, output()),
                        .table = tied.empty() ? kNoParameter : tables[tied],
                        .logit_rows = options_.logit_rows};
         parts_.head.build(head);
@@ -100,13 +101,14 @@ class Builder {
     }
 
   private:
-    // Returns the columns of this rank, by value table.
+    // Returns the columns of this rank for each table that attention adds to its values.
     std::map<std::string, Extent> value_columns(const std::vector<std::optional<LayerConfig>>& layers) const {
         std::map<std::string, Extent> columns;
         for (const auto& layer : layers) {
             if (!layer || !layer->attention || layer->attention->value_table.empty()) continue;
             const std::string& table = layer->attention->value_table;
-            columns[table] = whole_.tables.count(table) > 0 ? w_.whole_head_width() : w_.head_width();
+            columns[table] =
+                whole_.tables.count(table) > 0 ? w_.extents.whole_head_width() : w_.extents.head_width();
         }
         return columns;
     }
@@ -117,10 +119,10 @@ class Builder {
         networks_->write({last_}, stream_);
     }
 
-    // Returns the stream with the output of the last attention or MLP.
+    // Adds the output of the last sublayer to the stream and returns it.
     ValueId entered(const std::string& name) {
         if (delta_ == kNoValue) return stream_;
-        const ValueId sum = w_.real(name, w_.stream_tokens(), w_.width());
+        const ValueId sum = w_.real(name, w_.extents.stream_tokens(), w_.extents.width());
         w_.add<Add>({.sum = sum, .x = stream_, .delta = delta_});
         delta_ = kNoValue;
         stream_ = sum;
@@ -129,10 +131,10 @@ class Builder {
     void keep(const std::string& place) {
         if (!place.empty()) kept_.insert(stream_place("place", place).after);
     }
-    // Returns the normed input of attention on all ranks. Layers that read one place share a norm without parameters and its
-    // gather, whole attention apart from the rest: only there is the gradient complete on each rank.
+    // Returns the input of attention. Layers that read one place share a norm without parameters and its redistribution. Whole
+    // attention has its own: its gradient is not a term of a sum over ranks.
     ValueId attention_input(const AttentionConfig& config, bool whole) {
-        const auto to_all = [&](ValueId x) { return whole ? w_.into_whole(x) : w_.into_matrices(x); };
+        const auto to_all = [&](ValueId x) { return whole ? into_whole(w_, x) : into_matrices(w_, x); };
         if (config.reads.empty()) return to_all(norm("attn_norm"));
         entered("attn_norm input");
         const int64_t place = stream_place("reads", config.reads).after;
@@ -155,7 +157,7 @@ class Builder {
     }
     // The sum is the new stream.
     void combine(SumSlot slot, const std::string& name, const std::vector<SumTerm>& sum) {
-        stream_ = w_.sum(name, w_.width(), terms(slot, sum));
+        stream_ = w_.sum(name, w_.extents.width(), terms(slot, sum));
         delta_ = kNoValue;
     }
 
@@ -181,9 +183,9 @@ class Builder {
     TokenTables* tables_ = nullptr;
     std::set<int64_t> kept_;                              // layers with outputs that other nodes read
     std::map<int64_t, ValueId> places_;                   // values by StreamPlace::after
-    std::map<std::pair<int64_t, bool>, ValueId> normed_;  // by place and whole attention
-    int64_t last_ = -1;                                   // the previous layer
-    ValueId stream_ = kNoValue, delta_ = kNoValue;        // delta_: output not yet added
+    std::map<std::pair<int64_t, bool>, ValueId> normed_;  // inputs of attention by place and `whole`
+    int64_t last_ = -1;                                   // layer before the current unit
+    ValueId stream_ = kNoValue, delta_ = kNoValue;        // residual stream; sublayer output to add
 };
 
 }  // namespace
@@ -193,7 +195,7 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
 }
 
 ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence, const TensorPart& tensor) {
-    // Each rank has one row.
+    // One row per rank, so that ranks can share the rows evenly.
     const BatchShape batch{
         .tokens = tensor.size * longest_sequence, .sequence_length = longest_sequence, .tensor = tensor};
     return build_model(config.in_stage(0), batch, {.logit_rows = batch.tokens}).table;

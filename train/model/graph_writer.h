@@ -1,5 +1,5 @@
-// Writes a model's graph: values, parameters and the nodes that every part of a model is made of, in a few words
-// each. What a model consists of, build_model.cpp says.
+// Writes a model's graph: values, parameters and the nodes common to all parts of a model. build_model.cpp composes the
+// model.
 #pragma once
 
 #include <any>
@@ -11,58 +11,38 @@
 #include <vector>
 
 #include "train/config/config.h"
+#include "train/model/model_extents.h"
 #include "train/model/model_graph.h"
-#include "train/model/nodes/chunk_borders.h"
 #include "train/model/nodes/norm.h"
-#include "train/model/nodes/redistribute.h"
 #include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun {
 
 class GraphWriter {
   public:
-    // What it is given must outlive it.
+    // All arguments must outlive the writer.
     GraphWriter(const ModelConfig& config, const ModelParts& parts, const BatchShape& batch);
 
-    ModelGraph model{};      // what is written
-    const BatchShape batch;  // of a microbatch
+    ModelGraph model{};
+    const BatchShape batch;  // per microbatch
+    const ModelExtents extents;
 
-    // The next unit; names of its values and parameters begin with the prefix.
+    // Starts the next unit; names of its values and parameters begin with the prefix.
     void begin_unit(std::string name, const std::string& prefix);
 
-    // ---- dimensions; what ranks of the tensor axis share is counted as this rank has it
-    Extent tokens() const { return {Dimension::tokens, batch.local_tokens()}; }
-    Extent own_tokens() const { return {Dimension::own_tokens, batch.own_tokens()}; }
-    // Those of the residual stream.
-    Extent stream_tokens() const { return batch.tensor.sequence ? own_tokens() : tokens(); }
-    Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
-    Extent width() const { return {Dimension::width, config_.model_dim}; }
-    Extent vocabulary() const { return cut({Dimension::vocabulary, padded_vocab_size()}); }
-    int64_t padded_vocab_size() const { return config_.padded_vocab_size(); }
-    Extent head_width(int64_t times = 1) const {
-        return cut({.dimension = Dimension::head_width, .size = times * config_.model_dim, .stacked = times});
-    }
-    // What attention has that these ranks do not share.
-    Extent whole_head_width(int64_t times = 1) const {
-        return {Dimension::all_width, times * config_.model_dim};
-    }
-    // This rank's part of the extent; of a vocabulary the last one's may end in padding. Throws an internal error if another
-    // has no equal parts.
-    Extent cut(Extent whole) const;
-
-    // ---- values; the names are the unit's own
+    // ---- values; names are local to the unit
     std::string name(const std::string& own) const { return prefix_ + own; }
-    ValueId input(const Column& column);  // ids (rows, tokens, per_token); one value for each name
+    Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
+    ValueId input(const Column& column);  // ids (rows, tokens, per_token); one value per name
     ValueId real(const std::string& name, const Extent& rows, const Extent& columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);
-    ValueId constant(const std::string& name, std::vector<Extent> extents, std::vector<float> numbers);
-    ValueId one();  // the constant 1, real (1, 1)
+    ValueId one();  // constant 1, real (1, 1)
 
     // ---- parameters
     static InitRule filled(double value) { return {InitRule::Kind::constant, static_cast<float>(value)}; }
     InitRule rule(const InitConfig& init, int64_t fan_in) const;
-    // What it means, in one line, is for people (Parameter::meaning).
+    // meaning: one displayed line (Parameter::meaning).
     struct Start {
         InitRule init;
         std::string meaning;
@@ -78,36 +58,23 @@ class GraphWriter {
         return model.graph.add(std::make_unique<T>(ports, options...));
     }
     NormStatistics statistics(const std::string& name, ValueId x);
-    // norm(x), with the gain and bias that the config gives norms.
+    // norm(x), with gain and bias if the config has them.
     ValueId norm(const std::string& name, ValueId x);
     struct Weight {
         Extent outputs, inputs;
         InitConfig init;
         bool bias;
-        int64_t fan_in;  // of the whole matrix
+        int64_t fan_in;  // inputs of the whole matrix
         const char* meaning;
         int64_t matrices = 1;
         HeadRows head_rows = {};
         std::optional<LinearFp8Config> fp8 = {};
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
-    // Sigmoids of the first columns of x: f32 (tokens, gates), 1/2 at the start.
+    // Sigmoids of linear functions of the first columns of x: f32 (tokens, gates), initially 1/2.
     ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,
                  const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
-
-    // How rows of so many columns lie on the ranks that share their tokens; nothing where a rank has whole rows.
-    std::optional<ChunkBorders::Options> chunk_borders(const Extent& columns) const;
-
-    // ---- between the ranks of the tensor axis (Redistribute); without any, x as it is
-    ValueId into_matrices(ValueId x);  // what parts of matrices read: all rows
-    ValueId into_whole(ValueId x);     // what all ranks compute alike reads: all rows
-    // What is the sum of their terms: in the stream again, or whole on all ranks.
-    ValueId into_stream(ValueId terms);
-    ValueId everywhere(ValueId terms);
-    // Values that all ranks have: in the stream, and as terms of a sum.
-    ValueId shared_out(ValueId x);
-    ValueId as_term(ValueId x);
 
     // State of one kind of part, for all layers of the graph.
     template <class T>
@@ -118,9 +85,8 @@ class GraphWriter {
     }
 
   private:
-    // The table's scale of this, if it goes by the last step; else −1.
+    // Declares a delayed scale in the table and returns its index; −1 with other scaling.
     int kept_scale(const std::string& of, const Fp8ScaleConfig& how);
-    ValueId redistribute(ValueId x, const std::string& suffix, const Redistribution& how);
 
     const ModelConfig& config_;
     const ModelParts& parts_;

@@ -30,7 +30,7 @@ struct HeadLayer {
     const ModelConfig& config;
     const LossConfig& loss;
     ValueId x;           // (tokens, width), normed
-    ParameterId table;   // tied table; kNoParameter: none
+    ParameterId table;   // tied table, or kNoParameter
     int64_t logit_rows;  // rows of a chunk of logits
 };
 

@@ -43,12 +43,12 @@ struct RowIds {
 struct ModelGraph {
     NodeGraph graph;
     ParameterTable table;
-    std::vector<ColumnInput> inputs;     // columns of the batch, without duplicates
-    ValueId loss_weights = kNoValue;     // f32 (K) for targets (K, tokens); kNoValue: targets are (tokens)
-    std::vector<RowIds> row_ids;         // without duplicates
-    ParameterId resting = kNoParameter;  // unused in this stage (Parameter::copy_of)
-    const Head* head;                    // the last node
-    ValueId losses;                      // f32 (tokens)
+    std::vector<ColumnInput> inputs;      // columns of the batch, without duplicates
+    ValueId loss_weights = kNoValue;      // f32 (K) for targets (K, tokens); kNoValue: targets are (tokens)
+    std::vector<RowIds> row_ids;          // tables whose gradients ranks exchange as rows, without duplicates
+    ParameterId inactive = kNoParameter;  // unused in this stage (Parameter::copy_of)
+    const Head* head;                     // the last node
+    ValueId losses;                       // f32 (tokens)
 
     // Null: the graph does not read that column.
     const ColumnInput* find_input(std::string_view name) const {

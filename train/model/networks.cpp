@@ -6,6 +6,7 @@
 #include "train/model/nodes/copy.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/nodes/linear.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
@@ -46,9 +47,9 @@ void Networks::declare(Network& network) {
                                static_cast<float>(asked.start / config.scale));
         given += (given.empty() ? "" : ", ") + asked.name;
     }
-    network.up =
-        parameter(network.name + ".up.weight", {hidden, w_.width()}, w_.rule(config.init, w_.width().size),
-                  "h = gelu(W x), x the stream: " + config.input);
+    network.up = parameter(network.name + ".up.weight", {hidden, w_.extents.width()},
+                           w_.rule(config.init, w_.extents.width().size),
+                           "h = gelu(W x), x the stream: " + config.input);
     network.down = parameter(network.name + ".down.weight", {numbers, hidden}, GraphWriter::filled(0),
                              "(W h + b) scale are, in this order, " + given);
     network.bias = parameter(network.name + ".bias", {numbers}, starts, "b, see down.weight");
@@ -102,7 +103,7 @@ void Networks::give(const Network& network, ValueId numbers, const Run& run) {
     }
 }
 
-// To heads that ranks share, even where all have the tokens: the gradient comes from the heads of all.
+// Redistributes to split heads even if all ranks have the tokens: the gradient sums over the heads of all ranks.
 bool Networks::travels(Reader reader) const {
     const TensorPart& tensor = w_.batch.tensor;
     return reader == Reader::heads ? tensor.size > 1 : reader == Reader::whole_attention && tensor.sequence;
@@ -129,16 +130,16 @@ ValueId Networks::numbers_of(const Network& network, ValueId x) {
 ValueId Networks::at_reader(const Network& network, ValueId numbers, const Run& run) {
     const bool heads = run.reader == Reader::heads;
     const std::string name = network.name + (heads ? " of heads" : " of whole attention");
-    // Collectives take values without gaps.
+    // Collectives require contiguous values.
     const ValueId own = w_.f32(name, {w_.rows_of(numbers), {Dimension::numbers, run.count}});
     w_.add<Copy>({.y = own, .x = w_.view(numbers, name + " among numbers", run.first, run.count)});
-    return heads ? w_.into_matrices(own) : w_.into_whole(own);
+    return heads ? into_matrices(w_, own) : into_whole(w_, own);
 }
 
 ValueId Networks::by_heads(const std::string& name, const Extent& heads) {
     const auto at = of_heads_.find(w_.name(name));
     if (at == of_heads_.end()) return number(name);
-    const ValueId own = w_.f32(name + " of own heads", {w_.tokens(), heads});
+    const ValueId own = w_.f32(name + " of own heads", {w_.extents.tokens(), heads});
     w_.add<OwnNumbers>({.y = own, .x = at->second.of}, at->second.first + w_.batch.tensor.index * heads.size);
     return own;
 }

@@ -1,4 +1,4 @@
-// Networks that compute numbers for each token (NetworkConfig), and what they are asked for.
+// Networks: small MLPs that compute coefficients per token (NetworkConfig), and the parts that read them.
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@ namespace speedrun {
 
 class Networks {
   public:
-    // Declares the parameters of all of them, in the order of the config.
+    // Declares the parameters of all networks, in the order of the config.
     Networks(GraphWriter& writer, const ModelParts& parts);
 
-    // Layers whose output some network reads.
+    // Returns the layers that a network reads.
     std::vector<int64_t> layers_read() const;
-    // Writes the networks that read this place of the stream, which is x.
+    // Writes the networks that read x, this place of the stream.
     void write(const StreamPlace& place, ValueId x);
-    // What has this name in the open unit (NetworkNumbers::name), f32: numbers (tokens, count), of the tokens that their
-    // reader has …
+    // Returns f32 coefficients by their name in the open unit (NetworkNumbers::name): (tokens, count), with the tokens
+    // of their reader …
     ValueId number(const std::string& name) const { return given_.at(w_.name(name)); }
-    // … and those of the heads that this rank has of its attention (tokens, heads).
+    // … or (tokens, heads), with this rank's heads.
     ValueId by_heads(const std::string& name, const Extent& heads);
 
   private:
@@ -32,10 +32,10 @@ class Networks {
         const NetworkConfig& config;
         StreamPlace place;
         std::vector<NetworkNumbers> asked;
-        int64_t count = 0;  // numbers
+        int64_t count = 0;  // number of coefficients
         ParameterId up, down, bias, scale = kNoParameter;
     };
-    // Where numbers of heads lie among those of all ranks' heads.
+    // Coefficients of all ranks' heads, and their first column.
     struct Columns {
         ValueId of;
         int64_t first;
@@ -44,7 +44,7 @@ class Networks {
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const InitRule& init,
                           const std::string& meaning);
     ValueId numbers_of(const Network& network, ValueId x);
-    // Neighbours of one reader, which come to ranks of the tensor axis together.
+    // Consecutive coefficients with equal readers, redistributed together.
     struct Run {
         Reader reader;
         int64_t first, count;
@@ -57,8 +57,8 @@ class Networks {
 
     GraphWriter& w_;
     std::vector<Network> networks_;
-    std::map<std::string, ValueId> given_;     // by NetworkNumbers::name
-    std::map<std::string, Columns> of_heads_;  // likewise, where ranks share heads
+    std::map<std::string, ValueId> given_;     // key: NetworkNumbers::name
+    std::map<std::string, Columns> of_heads_;  // as given_, for heads split over ranks
 };
 
 }  // namespace speedrun

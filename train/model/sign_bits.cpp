@@ -13,7 +13,7 @@ std::vector<int32_t> sign_bits(const SignSizes& sizes) {
     const int64_t words = (columns + 31) / 32;
     std::vector<int32_t> bits(static_cast<size_t>(rows * words));
     for (int64_t row = 0; row < rows; ++row) {
-        // A block of random bits has those of 128 columns.
+        // One random block holds the bits of 128 columns.
         std::array<uint32_t, 4> block{};
         int64_t drawn = -1;
         for (int64_t i = 0; i < columns; ++i) {

@@ -1,4 +1,4 @@
-// Fixed signs: rows of random ±1 that are no parameter.
+// Fixed rows of random ±1, which are not parameters.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ struct SignSizes {
     int64_t rows, columns, first_column = 0;
 };
 
-// (rows)(⌈columns/32⌉) as op::RowSigns::bits has them, of so many columns from the first on, each sign −1 with probability 1/2. They are a function of row and
-// column alone, as the rows of hashed n-grams are of tokens: what a run learned fits the signs of every other run, whatever
-// its seed, width and mesh. Bits behind the last column are 0.
+// Returns bits (rows)(⌈columns/32⌉) in the layout of op::RowSigns::bits, for `columns` columns from first_column. A set
+// bit is the sign −1, with probability 1/2. Signs depend only on row and column, so learned tables fit every run, with
+// any seed, width and mesh. Bits after the last column are 0.
 std::vector<int32_t> sign_bits(const SignSizes& sizes);
 
 }  // namespace speedrun

@@ -4,20 +4,21 @@
 
 #include "train/model/nodes/gate.h"
 #include "train/model/nodes/row_before.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
 ValueId StreamInput::write() {
     for (size_t i = 0; i < num_parts(); ++i) {
         if (!in_stream_ && x_ != kNoValue && !rows_needed(i)) {
-            x_ = term_ ? w_.into_stream(x_) : w_.shared_out(x_);
+            x_ = term_ ? into_stream(w_, x_) : shared_out(w_, x_);
             term_ = false;
             in_stream_ = true;
         }
         add(i);
     }
     if (in_stream_) return x_;
-    return term_ ? w_.into_stream(x_) : w_.shared_out(x_);
+    return term_ ? into_stream(w_, x_) : shared_out(w_, x_);
 }
 
 size_t StreamInput::num_parts() const {
@@ -34,7 +35,7 @@ bool StreamInput::rows_needed(size_t from) const {
 }
 
 ValueId StreamInput::whole() {
-    if (term_) x_ = w_.everywhere(x_);
+    if (term_) x_ = everywhere(w_, x_);
     term_ = false;
     return x_;
 }
@@ -43,14 +44,14 @@ void StreamInput::add(size_t& i) {
     const StreamPartConfig& part = parts_.input[i];
     if (part.type == StreamPart::norm) {
         const ValueId x = in_stream_ ? x_ : whole();
-        const ValueId normed = w_.real("first", w_.rows_of(x), w_.width());
+        const ValueId normed = w_.real("first", w_.rows_of(x), w_.extents.width());
         w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding", x), .x = x}, parts_.norms.type,
                      static_cast<float>(parts_.norms.epsilon));
         x_ = normed;
     } else if (part.type == StreamPart::smear) {
         x_ = smear(whole(), part);
     } else if (rows_of(part) == TableRows::ngrams) {
-        if (!term_ && tables_.gives_terms(part.table)) x_ = w_.as_term(x_);
+        if (!term_ && tables_.gives_terms(part.table)) x_ = as_term(w_, x_);
         term_ = tables_.gives_terms(part.table);
         x_ = tables_.add_ngrams(x_, part.table);
     } else if (x_ == kNoValue) {
@@ -65,15 +66,15 @@ void StreamInput::add(size_t& i) {
     }
 }
 
-// Terms are added to terms, and whole rows to whole ones.
+// Adds terms to terms, and complete rows to complete rows.
 void StreamInput::add_rows(const StreamPartConfig& part) {
     ValueId rows = tables_.lookup(part.table, part.table);
     const bool terms = tables_.gives_terms(part.table);
     if (terms != term_) {
         whole();
-        if (terms) rows = w_.everywhere(rows);
+        if (terms) rows = everywhere(w_, rows);
     }
-    const ValueId sum = w_.real("embedding and " + part.table, w_.tokens(), w_.width());
+    const ValueId sum = w_.real("embedding and " + part.table, w_.extents.tokens(), w_.extents.width());
     w_.add<Add>({.sum = sum, .x = x_, .delta = rows});
     x_ = sum;
 }
@@ -81,8 +82,8 @@ void StreamInput::add_rows(const StreamPartConfig& part) {
 ValueId StreamInput::smear(ValueId x, const StreamPartConfig& part) {
     const ValueId gate = w_.gate("smear.gate", x, {Dimension::numbers, 1}, part.columns,
                                  "w: sigmoid(w . x[0:columns]) gates the row of the token before");
-    const ValueId before = w_.sum("gated row before", w_.width(), {row_before(x, gate)});
-    return w_.sum("smeared", w_.width(),
+    const ValueId before = w_.sum("gated row before", w_.extents.width(), {row_before(x, gate)});
+    return w_.sum("smeared", w_.extents.width(),
                   {{.value = x},
                    {.value = before,
                     .parameter = w_.number("smear.scale", part.start,
@@ -90,9 +91,9 @@ ValueId StreamInput::smear(ValueId x, const StreamPartConfig& part) {
 }
 
 WeightedSum::Term StreamInput::row_before(ValueId x, ValueId gate) {
-    const auto borders = w_.chunk_borders(w_.width());
+    const auto borders = w_.extents.chunk_borders(w_.extents.width());
     if (!borders) return {.value = x, .gate = gate, .shifted = true};
-    const ValueId before = w_.real("row before", w_.tokens(), w_.width());
+    const ValueId before = w_.real("row before", w_.extents.tokens(), w_.extents.width());
     w_.add<RowBefore>({.y = before, .x = x}, *borders);
     return {.value = before, .gate = gate};
 }

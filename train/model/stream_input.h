@@ -1,4 +1,4 @@
-// Input of the first layer: look-ups, n-grams, smears and norms in the order of the config, up to the first sum.
+// Input of the first layer: lookups, n-grams, smears and norms in the order of the config, up to its first sum.
 #pragma once
 
 #include "train/model/token_tables.h"
@@ -13,17 +13,17 @@ class StreamInput {
     ValueId write();
 
   private:
-    // A part of the input, of which look-ups of tokens may take two: the one behind it.
+    // Writes one part. A lookup of tokens may include the next part, positions, and then advances `part`.
     void add(size_t& part);
     void add_rows(const StreamPartConfig& part);
-    // x_t + c·σ(w·x_t)·x_{t−1}, within a row.
+    // Returns x_t + c·σ(w·x_t)·x_{t−1}; x_{−1} = 0 in each row.
     ValueId smear(ValueId x, const StreamPartConfig& part);
     WeightedSum::Term row_before(ValueId x, ValueId gate);
-    // x, all of it on every rank.
+    // Makes x_ complete on every rank and returns it.
     ValueId whole();
     TableRows rows_of(const StreamPartConfig& part) const { return parts_.find_table(part.table)->rows; }
     size_t num_parts() const;
-    // Does anything from this part on need all rows?
+    // True if a part after `from`, inclusive, needs all rows.
     bool rows_needed(size_t from) const;
 
     GraphWriter& w_;
@@ -31,7 +31,7 @@ class StreamInput {
     TokenTables& tables_;
     ValueId x_ = kNoValue;
     bool term_ = false;       // x is a term of the sum over the ranks that share tables
-    bool in_stream_ = false;  // it is where the residual stream is
+    bool in_stream_ = false;  // x is placed as the residual stream
 };
 
 }  // namespace speedrun

@@ -5,6 +5,7 @@
 
 #include "data/columns/own_tokens.h"
 #include "train/model/sign_bits.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
@@ -12,8 +13,9 @@ TokenTables::TokenTables(GraphWriter& writer, const ModelParts& parts,
                          std::map<std::string, Extent> value_columns)
     : w_(writer), parts_(parts), value_columns_(std::move(value_columns)) {
     for (const auto& [name, table] : parts_.tables)
-        tables_[name] = w_.parameter(name + ".weight", {rows_in(name), columns_of(name)},
-                                     {w_.rule(table.init, w_.width().size), meaning_of(name, table.rows)});
+        tables_[name] =
+            w_.parameter(name + ".weight", {rows_in(name), columns_of(name)},
+                         {w_.rule(table.init, w_.extents.width().size), meaning_of(name, table.rows)});
 }
 
 std::string TokenTables::meaning_of(const std::string& table, TableRows rows) const {
@@ -27,16 +29,17 @@ std::string TokenTables::meaning_of(const std::string& table, TableRows rows) co
     return text + (head ? "; logits = W x" : "");
 }
 
-// Values belong to heads, and a table of them is shared as these are, if it is; hashed rows of n-grams are many, and shared by columns,
-// of which a rank looks up its own for every token.
+// A table of values is split by heads, as the values are. A table of n-grams has many rows and is split by columns: each rank looks up
+// its columns for every token.
 Extent TokenTables::columns_of(const std::string& table) const {
     if (const auto at = value_columns_.find(table); at != value_columns_.end()) return at->second;
-    if (rows_of(table) == TableRows::ngrams) return w_.cut({Dimension::columns, w_.width().size});
-    return w_.width();
+    if (rows_of(table) == TableRows::ngrams)
+        return w_.extents.cut({Dimension::columns, w_.extents.width().size});
+    return w_.extents.width();
 }
 
 Extent TokenTables::looked_up(const std::string& table) const {
-    return value_columns_.count(table) > 0 ? columns_of(table) : w_.width();
+    return value_columns_.count(table) > 0 ? columns_of(table) : w_.extents.width();
 }
 
 Extent TokenTables::rows_in(const std::string& table) const {
@@ -50,7 +53,7 @@ Extent TokenTables::rows_in(const std::string& table) const {
             break;
     }
     const bool by_columns = value_columns_.count(table) > 0;
-    return by_columns ? Extent{Dimension::rows, w_.padded_vocab_size()} : w_.vocabulary();
+    return by_columns ? Extent{Dimension::rows, w_.extents.padded_vocab_size()} : w_.extents.vocabulary();
 }
 
 Column TokenTables::ids_of(const std::string& table) const {
@@ -95,7 +98,7 @@ SignPorts TokenTables::signs_of(const std::string& table) {
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const ValueId rows = w_.real(name, w_.tokens(), looked_up(table));
+    const ValueId rows = w_.real(name, w_.extents.tokens(), looked_up(table));
     const Column ids = ids_of(table);
     note_ids(table, ids);
     w_.add<Embedding>({.out = rows,
@@ -114,13 +117,13 @@ ValueId TokenTables::in_stream(const std::string& table) {
     const auto [at, is_new] = in_stream_.try_emplace(table);
     if (is_new) {
         const ValueId rows = lookup(table, table);
-        at->second = gives_terms(table) ? w_.into_stream(rows) : w_.shared_out(rows);
+        at->second = gives_terms(table) ? into_stream(w_, rows) : shared_out(w_, rows);
     }
     return at->second;
 }
 
 ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
-    const ValueId with = w_.view(x, "embedding with n-grams", 0, w_.width().size);
+    const ValueId with = w_.view(x, "embedding with n-grams", 0, w_.extents.width().size);
     std::vector<ValueId> rows;
     for (const Column& ids : ngram_columns(parts_.ngram_table())) {
         note_ids(table, ids);
@@ -133,7 +136,7 @@ ValueId TokenTables::add_ngrams(ValueId x, const std::string& table) {
          .table = tables_.at(table),
          .table_rows = rows_in(table).size,
          .signs = signs_of(table)},
-        NgramEmbedding::Options{.num_tokens = w_.tokens().size, .shared = sharing_of(table)});
+        NgramEmbedding::Options{.num_tokens = w_.extents.tokens().size, .shared = sharing_of(table)});
     return with;
 }
 

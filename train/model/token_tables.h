@@ -1,4 +1,4 @@
-// The tables that tokens, positions and n-grams are looked up in.
+// Embedding tables of tokens, positions and n-grams, and their lookups.
 #pragma once
 
 #include <map>
@@ -12,32 +12,32 @@ namespace speedrun {
 
 class TokenTables {
   public:
-    // Declares all of them, in the order of the config. value_columns: of those whose rows are mixed into the values of
-    // attention, by name, what it has of them on this rank.
+    // Declares the tables in the order of the config. value_columns: for each table that attention adds to its values, the columns of
+    // this rank.
     TokenTables(GraphWriter& writer, const ModelParts& parts, std::map<std::string, Extent> value_columns);
 
     ParameterId operator[](const std::string& table) const { return tables_.at(table); }
-    // Do ranks share it? What is looked up in it for the stream is then a term of a sum over them.
+    // True if tensor ranks share the table. A lookup for the stream is then a term of a sum over ranks.
     bool gives_terms(const std::string& table) const {
         return rows_in(table).parts > 1 || columns_of(table).parts > 1;
     }
-    // Rows of the table for the batch's tokens or positions; with those of a second one, by position, added.
+    // Returns the table's rows for the batch's tokens or positions, plus rows of the table `positions` unless it is empty.
     ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
-    // x, which is a term where the table gives terms, with the rows of its n-grams.
+    // Returns x plus the table's rows of n-grams. x must be a term if gives_terms(table).
     ValueId add_ngrams(ValueId x, const std::string& table);
-    // Rows of the table for the batch's tokens or 2-grams, where the stream is; looked up once.
+    // Returns the table's rows for the batch's tokens or 2-grams, placed as the stream. Each table is looked up once.
     ValueId in_stream(const std::string& table);
 
   private:
     TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
     std::string meaning_of(const std::string& table, TableRows rows) const;
     Extent columns_of(const std::string& table) const;
-    // Columns of what is looked up, those of other ranks included where it is a term.
+    // Columns of a lookup. A term has the columns of all ranks.
     Extent looked_up(const std::string& table) const;
     Extent rows_in(const std::string& table) const;
-    // What rows of the table the batch asks for; of n-grams those of 2 tokens.
+    // Column of the batch with the row numbers; n-grams: of 2 tokens.
     Column ids_of(const std::string& table) const;
-    // Notes, of a table whose rows are exchanged, that these ids say which.
+    // Records that these ids select the rows to exchange, if the table exchanges rows.
     void note_ids(const std::string& table, const Column& ids);
     SignPorts signs_of(const std::string& table);
     SharedTable sharing_of(const std::string& table) const;

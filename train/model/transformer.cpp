@@ -10,22 +10,22 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kFp8Unit = 16;  // of op::ScaledMatmul
+constexpr int64_t kFp8Unit = 16;  // required by op::ScaledMatmul
 
-// The head's product runs on this many rows at a time. Each time reads all of the head three times and its
-// gradient twice: 64 rows of a 50k vocabulary, whose logits would stay in a processor's cache, took more than
-// twice as long for a step's tokens as 1024.
+// Returns the rows per chunk of the head's matmul. Each chunk reads the head's matrix three times and its gradient
+// twice. With a 50k vocabulary, 64 rows per chunk more than doubled a step's time against 1024 rows, even though 64
+// rows of logits fit the CPU's cache.
 int64_t logit_rows_for(int64_t tokens, const ModelConfig& model, int64_t logits_at_once) {
     int64_t rows = std::max<int64_t>(64, logits_at_once / model.padded_vocab_size());
     rows = std::min(rows, tokens);
-    const bool fp8 = model.preset == Family::none && model.parts.head.fp8;
+    const bool fp8 = model.parts.head.fp8.has_value();
     const int64_t unit = fp8 && tokens % kFp8Unit == 0 ? kFp8Unit : 1;
     rows = rows / unit * unit;
-    while (tokens % rows != 0) rows -= unit;  // equal chunks: one shape of product
+    while (tokens % rows != 0) rows -= unit;  // equal chunks: one matmul shape
     return rows;
 }
 
-// The last block keeps all values: backward reads it first, when no memory that it could free is needed yet.
+// The last block keeps all values: backward reads it first, so recomputation would not reduce the peak.
 Retained retained_of(const NodeGraph& graph, const MemoryConfig& memory) {
     Retained retained(static_cast<size_t>(graph.num_units()));
     if (memory.activation_checkpointing == Checkpointing::none) return retained;
@@ -67,7 +67,7 @@ std::vector<std::unique_ptr<Transformer>> Transformer::make(const std::vector<Mo
     std::vector<Derived> all;
     Sizes sizes;
     for (const ModelShape& shape : shapes) {
-        if (shape.config.spelled_out().uses_fp8() && !runtime.has_fp8())
+        if (shape.config.parts.uses_fp8() && !runtime.has_fp8())
             throw_usage(
                 "model: products of 8-bit numbers (fp8) need a GPU of compute capability 8.9 or higher, which this one "
                 "({}) is not; set them to null",
@@ -126,7 +126,8 @@ void Transformer::put_batch(const Batch& batch, std::span<const float> loss_weig
 int64_t Transformer::Derived::input_bytes() const {
     int64_t bytes = 0;
     for (const Value& value : model.graph.values())
-        if (value.holder == Holder::batch) bytes += value.numel() * size_of(DType::i32);  // as wide as f32
+        // f32 has the same size
+        if (value.holder == Holder::batch) bytes += value.numel() * size_of(DType::i32);
     return bytes;
 }
 

@@ -1,4 +1,4 @@
-// The model at work: the programs of its graph (model_graph.h), bound to memory and enqueued.
+// Transformer: the programs of a model's graph (model_graph.h), bound to memory and enqueued.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,16 @@
 
 namespace speedrun {
 
-// A model, and the microbatches that it is for.
+// A model and the shape of its microbatches.
 struct ModelShape {
     ModelConfig config;
     BatchShape batch;
-    bool trains = true;  // without, there is no backward, and so no memory for it
-    // Compares shapes of configs that differ by their stage alone. A model that trains validates too, so whether it does is left
-    // out, as the weights of a loss are, but not how many they are.
+    bool trains = true;  // false: no backward, and no memory for it
+    // Compares shapes of configs that differ only by stage. Ignores `trains`, because a model that trains can validate,
+    // and the values of loss weights, but not their number.
     bool operator==(const ModelShape& other) const {
-        const LossConfig loss = config.loss(), others = other.config.loss();
-        return batch == other.batch && config.window == other.config.window &&
-               config.parts.windows == other.config.parts.windows &&
+        const LossConfig loss = config.parts.loss, others = other.config.parts.loss;
+        return batch == other.batch && config.parts.windows == other.config.parts.windows &&
                config.parts.window_past == other.config.parts.window_past &&
                config.parts.head.tied() == other.config.parts.head.tied() &&
                loss.num_tokens() == others.num_tokens() &&
@@ -34,15 +33,15 @@ struct ModelShape {
 };
 
 struct TransformerOptions {
-    BucketRules rules = {};    // how parameters lie in memory
-    bool documents = true;     // without, the batch's first_key must be the start of each token's sequence
-    MemoryConfig memory = {};  // what blocks keep for backward; it changes no bit of any result
+    BucketRules rules = {};    // layout of parameters in memory
+    bool documents = true;     // false: first_key of the batch must be the start of each token's sequence
+    MemoryConfig memory = {};  // values that blocks keep for backward; results do not depend on it
 };
 
 class Transformer {
   public:
-    // One for each shape, all of the same parameters, which they share, as they do the memory of what a pass
-    // computes: only one of them is at work at a time. Throws an internal error if their parameters differ.
+    // Creates one model per shape. They share parameters and the memory of passes, so only one may run at a time.
+    // Throws an internal error if their parameters differ.
     static std::vector<std::unique_ptr<Transformer>> make(const std::vector<ModelShape>& shapes,
                                                           Runtime& runtime,
                                                           const TransformerOptions& options = {});
@@ -51,56 +50,50 @@ class Transformer {
     ParameterStore& parameters() { return shared_->parameters; }
     const ModelShape& shape() const { return derived_.shape; }
     int64_t tokens() const { return derived_.shape.batch.local_tokens(); }
-    int64_t logit_rows() const { return derived_.logit_rows; }  // of the head's product at a time
-    // Columns that a batch needs, see complete().
-    std::vector<Column> columns() const { return derived_.model.columns(); }
-    // Tables with gradients that ranks exchange as rows, each with a column that looks it up.
-    const std::vector<RowIds>& row_ids() const { return derived_.model.row_ids; }
-    // Copies a completed batch to the inputs of the graph, on the compute stream; loss_weights: of each row of targets
-    // (LossConfig::numbers_at), empty for the next token alone. Waits until the staging memory is free. Throws an internal
+    int64_t logit_rows() const { return derived_.logit_rows; }  // rows per chunk of the head's matmul
+    // The graph with its inputs: columns() are those that a batch must have, see complete().
+    const ModelGraph& description() const { return derived_.model; }
+    // Copies a completed batch to the graph's inputs, on the compute stream. loss_weights: one per row of targets
+    // (LossConfig::numbers_at); empty for next-token loss. Waits until the staging memory is free. Throws an internal
     // error if the batch lacks a column or has another size.
     void put_batch(const Batch& batch, std::span<const float> loss_weights = {});
     // Receives the events of all later passes, see Executor::track.
     void track(PassTracker* tracker) { executor_.track(tracker); }
     void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
-    // The ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
+    // Sets the ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
     void connect(const Peers& peers) { executor_.connect(peers); }
-    // Which has the scales of the table, see Executor::scale_by.
+    // Sets the store with the table's scales, see Executor::scale_by.
     void scale_by(const ScaleStore* scales) { executor_.scale_by(scales); }
     const NodeGraph& graph() const { return derived_.model.graph; }
 
-    // Forward up to what the head reads.
-    // training: products are those that backward goes with, else those of validation.
+    // Enqueues forward up to the head. training: use training's matmuls (FP8), else validation's.
     void forward(bool training) { executor_.forward(training); }
-    // After forward: the losses of all tokens, and their sum into loss_sum (f32 [1]).
+    // After forward(): enqueues the losses of all tokens, and their sum into loss_sum (f32 [1]).
     void loss(Tensor loss_sum, bool accumulate);
     // Enqueues the loss and backward: gradients of gradient_scale · Σ losses. The tracker receives each gradient's completion.
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale);
-    // After forward: logits of one row (real [1, V]) for sampling; capped if the model caps them.
+    // After forward(): returns the logits of one row (real [1, V]), before the softcap.
     Tensor logits_of(int64_t row);
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
-    // The parameter that its graph does not use; kNoParameter: there is none.
-    ParameterId resting() const { return derived_.model.resting; }
-    const Softcap& softcap() const { return derived_.model.head->softcap(); }
-    // Floating-point operations, so far, of forward passes that backward repeated for what checkpointed
-    // blocks had not kept: in Ops::flops(), but not the model's own work.
+    // FLOPs so far of forward passes that backward recomputed. Ops::flops() includes them; the model's own work does
+    // not.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }
-    // When most is in the memory that values and gradients share, and what.
+    // Returns the step with the most bytes of values and gradients, and these.
     BusiestStep busiest_step() const { return busiest_step_of(derived_.program, derived_.model.graph); }
 
-    // What ranks that share rows or matrices send in a microbatch; `real`: the compute type.
+    // Collectives of a microbatch among ranks that share rows or matrices. `real`: compute dtype.
     CollectiveRow value_collectives(const Mesh& mesh, DType real) const {
         return speedrun::value_collectives({.program = derived_.program, .graph = graph(), .real = real},
                                            mesh);
     }
 
   private:
-    // Enqueues the copy of host values, through the staging memory from `offset` on. Returns the next offset.
+    // Enqueues the copy of host values through the staging memory from `offset`. Returns the next offset.
     template <class T>
     int64_t put(ValueId value, std::span<const T> values, int64_t offset);
 
-    // What a shape says without memory.
+    // Properties of a shape that need no memory.
     struct Derived {
         Derived(const ModelShape& shape, Runtime& runtime, const TransformerOptions& options);
         ModelShape shape;

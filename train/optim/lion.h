@@ -8,7 +8,10 @@ namespace speedrun {
 
 struct LionConfig {
     double beta1 = 0.9, beta2 = 0.95;
-    void fields(FieldVisitor& v);
+    void fields(FieldVisitor& v) {
+        v.field("beta1", beta1, "lion: share of the momentum in the update, below 1", kDecays);
+        v.field("beta2", beta2, "lion: decay of the momentum, below 1", kDecays);
+    }
     void check(const CheckedGroup&) const {}
 };
 
@@ -17,7 +20,19 @@ class Lion final : public ElementwiseOptimizer {
     using Config = LionConfig;
     Lion(const StepSettings& group, const Config& config) : group_(group), config_(config) {}
     std::vector<StateKind> state_kinds() const override { return {{"lion_momentum"}}; }
-    void step(const OptimizerShard& shard, const StepContext& context) const override;
+    void step(const OptimizerShard& shard, const StepContext& context) const override {
+        const double lr = group_.lr * context.lr_factor;
+        context.ops.lion_step({.parameter = shard.compute,
+                               .master = shard.master,
+                               .momentum = shard.state[0],
+                               .grad = shard.gradient,
+                               .grad_scale = context.grad_scale,
+                               .learning_rate = static_cast<float>(lr),
+                               .beta1 = static_cast<float>(config_.beta1),
+                               .beta2 = static_cast<float>(config_.beta2),
+                               .weight_decay = static_cast<float>(weight_decay_at(group_, lr))},
+                              context.stream);
+    }
 
   private:
     const StepSettings group_;

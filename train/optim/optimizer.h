@@ -33,16 +33,36 @@ inline double weight_decay_at(const StepSettings& group, double lr) {
     return group.weight_decay_by == DecayBy::lr ? group.weight_decay : lr * group.weight_decay;
 }
 
+// Steps of a run at which a group with `every: k` updates its parameters: the last of each period of k steps. The gradients of
+// a period are summed.
+// True if no gradient is pending in the group before this step.
+inline bool begins_period(const StepSettings& group, int64_t step) {
+    return step % group.every == 0;
+}
+// True if the group updates its parameters at the end of this step.
+inline bool updates_at(const StepSettings& group, int64_t step) {
+    return (step + 1) % group.every == 0;
+}
+// Returns the number of the group's updates before this step.
+inline int64_t updates_before(const StepSettings& group, int64_t step) {
+    return step / group.every;
+}
+// Returns the number of the group's updates in the last `steps` steps, the end of which is the end of a period.
+inline int64_t updates_in_last(const StepSettings& group, int64_t steps) {
+    return steps > 0 ? (steps - 1) / group.every + 1 : 0;
+}
+
 // Ranges that optimizers share. A decay of 1 would freeze a running mean and make its bias correction divide by 0, and
 // an f32 closer to 1 is 1. Below kLeastEpsilon the reciprocal of an f32 could be infinite.
 constexpr Limits kDecays{0, 0.999999};
 constexpr double kLeastEpsilon = 1e-30;
 
-// The group whose optimizer is checked.
+// The group of the checked optimizer.
 struct CheckedGroup {
     std::string name;  // "optimizers.groups[0]"
     int64_t run_steps;
     int64_t every;
+    DType weights_dtype = DType::f32;
     int64_t steps() const { return run_steps / every; }
 };
 
@@ -50,10 +70,30 @@ struct StepContext {
     int64_t step = 0;  // counts the steps of this optimizer from 0
     double lr_factor = 1;
     StagePoint point = {};
+    bool last = false;  // last step of this optimizer in the run
     Tensor grad_scale;  // f32 [1]: factor of the gradients. If it is not finite, the step changes nothing.
     Ops& ops;
     Stream& stream;
 };
+
+// out = Σ factor·coefficient·source (WeightedSumForward) of flat f32 tensors of one length. out may be a source.
+inline void sum_flat(const Tensor& out, const WeightedTerms& terms, const StepContext& context) {
+    constexpr int64_t kColumns = 1024;  // rows are divided among threads
+    const auto sum = [&](int64_t first, int64_t rows, int64_t cols) {
+        const auto matrix = [&](const Tensor& flat) {
+            float* const data = flat.as<float>();
+            return Tensor(data ? data + first : nullptr, DType::f32, {rows, cols});
+        };
+        WeightedTerms parts = terms;
+        for (WeightedTerm& term : parts)
+            if (term.source.present()) term.source = matrix(term.source);
+        context.ops.weighted_sum_forward({.y = matrix(out), .terms = parts, .sequence_length = rows},
+                                         context.stream);
+    };
+    const int64_t rows = out.numel() / kColumns, rest = out.numel() % kColumns;
+    if (rows > 0) sum(0, rows, kColumns);
+    if (rest > 0) sum(rows * kColumns, 1, rest);
+}
 
 // One kind of state of a parameter: `values` numbers for each `elements` adjacent elements. So a piece of the parameter
 // has its own piece of the state, for any cut of parameters among ranks.
@@ -72,7 +112,7 @@ struct OptimizerShard {
     std::span<const Tensor> state;  // [n] each: the kinds of state per element, in order of declaration
 };
 
-// An optimizer whose step of an element depends on that element alone.
+// An optimizer with an elementwise step.
 class ElementwiseOptimizer {
   public:
     virtual ~ElementwiseOptimizer() = default;
@@ -88,7 +128,7 @@ struct MatrixBatch {
     Tensor workspace;  // real, at least workspace(n, R, C) elements
 };
 
-// An optimizer whose update needs whole matrices. Its step is cut into three functions. Between them a caller sends pieces
+// An optimizer that needs whole matrices. Its step is cut into three functions. Between them a caller sends pieces
 // of the update to the rank that owns the matrix, and back.
 class MatrixOptimizer {
   public:

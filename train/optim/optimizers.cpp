@@ -69,13 +69,18 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
             "step once in this number of steps of the run, on the sum of their gradients; the gradient norm "
             "omits the steps between",
             {1, 64});
+    extensions.fields(v);
 }
 
 void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) const {
     if (params.empty()) throw_usage("{}.params is empty", name);
     check_unused(name);
-    on_chosen(*this,
-              [&](const auto& config) { config.check({.name = name, .run_steps = steps, .every = every}); });
+    CheckedGroup group{.name = name, .run_steps = steps, .every = every, .weights_dtype = weights_dtype()};
+    on_chosen(*this, [&](const auto& config) { config.check(group); });
+    for (const auto& [key, extension] : extensions.all()) {
+        group.name = fmt::format("{}.{}", name, key);
+        extension->check(group);
+    }
 }
 
 void OptimizerGroupConfig::check_unused(const std::string& name) const {
@@ -123,7 +128,7 @@ void OptimizersConfig::check_precision(DType real) const {
         if (stored == DType::f32 || real == stored) continue;
         throw_usage(
             "optimizers.groups[{}].weights_dtype is {}, but the run computes in {}, which would keep a copy of "
-            "{} all the same: set precision=bf16, which runs on every device, or weights_dtype=f32",
+            "{}: set precision=bf16, which runs on every device, or weights_dtype=f32",
             i, word_of(stored), word_of(real), word_of(real));
     }
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "train/optim/adamw.h"
+#include "train/optim/group_extension.h"
 #include "train/optim/lion.h"
 #include "train/optim/muon.h"
 #include "train/optim/optimizer.h"
@@ -40,6 +42,7 @@ struct OptimizerGroupConfig : StepSettings {
 #define SPEEDRUN_MEMBER(name, Type) Type::Config name = {};
     SPEEDRUN_EACH_OPTIMIZER(SPEEDRUN_MEMBER)
 #undef SPEEDRUN_MEMBER
+    GroupExtensions extensions;
 
     DType weights_dtype() const;       // f32 for an optimizer without the option
     int64_t heads_per_matrix() const;  // 0: all heads, or an optimizer without the option
@@ -58,9 +61,16 @@ struct OptimizersConfig {
     std::vector<OptimizerGroupConfig> groups;
     void fields(FieldVisitor& v);
     void validate(int64_t steps) const;  // throws a usage error
-    // Throws a usage error for a group whose weights_dtype a run with this compute type cannot store.
+    // Throws a usage error for a weights_dtype that a run with this compute type cannot store.
     void check_precision(DType real) const;
 };
+
+// Returns the smallest number of steps that is a multiple of every group's period.
+inline int64_t common_period(const OptimizersConfig& optimizers) {
+    int64_t period = 1;
+    for (const OptimizerGroupConfig& group : optimizers.groups) period = std::lcm(period, group.every);
+    return period;
+}
 
 using AnyOptimizer =
     std::variant<std::unique_ptr<const ElementwiseOptimizer>, std::unique_ptr<const MatrixOptimizer>>;

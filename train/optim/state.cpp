@@ -38,8 +38,11 @@ std::vector<StateTensor> state_tensors(const MatrixOptimizer& optimizer, const P
 }
 
 std::vector<StateTensor> state_tensors(const OptimizerGroupConfig& group, const Parameter& p) {
-    return std::visit([&](const auto& optimizer) { return state_tensors(*optimizer, p); },
-                      make_optimizer(group));
+    std::vector<StateTensor> tensors = std::visit(
+        [&](const auto& optimizer) { return state_tensors(*optimizer, p); }, make_optimizer(group));
+    for (const auto& [key, extension] : group.extensions.all())
+        for (const StateKind& kind : extension->state_kinds()) tensors.push_back({kind, p.whole_shape(), {}});
+    return tensors;
 }
 
 }  // namespace speedrun

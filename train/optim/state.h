@@ -1,4 +1,5 @@
-// The state tensors that an optimizer has of a whole parameter, from which checkpoints and sharded updates derive theirs.
+// The state tensors of an optimizer, and of the extensions of its group, for a whole parameter: checkpoints and sharded updates
+// derive theirs from them.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct StateTensor {
 // matrices differ.
 std::vector<StateTensor> state_tensors(const ElementwiseOptimizer& optimizer, const Parameter& p);
 std::vector<StateTensor> state_tensors(const MatrixOptimizer& optimizer, const Parameter& p);
+// With the extensions of the group.
 std::vector<StateTensor> state_tensors(const OptimizerGroupConfig& group, const Parameter& p);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// What the dimensions of parameters and values count. Mesh axes share a model by them.
+// Dimensions of parameters and values. Mesh axes split a model by dimension.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 namespace speedrun {
 
 enum class Dimension : uint8_t {
-    tokens,      // of a microbatch, or of a rank's part of it
-    own_tokens,  // a share of these, where ranks of the tensor axis have one each (sequence parallelism)
-    keys,        // tokens, of this rank and of others, that its attention can see
-    positions,   // in a row
-    width,       // of the model
-    heads,       // of queries and keys
-    head_width,  // heads × head size, once or, of packed queries, keys and values, three times
-    all_heads,   // heads of attention that ranks of the tensor axis do not share (WholeAttention), …
+    tokens,      // tokens of a microbatch, or a rank's part
+    own_tokens,  // a rank's share of tokens, with sequence parallelism
+    keys,        // tokens of this and other ranks that its attention can see
+    positions,   // positions in a row
+    width,       // width of the model
+    heads,       // heads of queries and keys
+    head_width,  // heads × head size, times 3 for packed q, k, v
+    all_heads,   // heads of attention that the tensor axis does not split (WholeAttention), …
     all_width,   // … and their width, as head_width
     half_head,   // frequencies of rotary positions
-    hidden,      // of the MLP
-    vocabulary,  // rows of a table that tokens are looked up in
-    rows,        // of a table that is shared by its columns
-    columns,     // of such a table, whose rows are added to the stream
-    numbers,     // that belong to nothing else, such as the coefficients of a mix
+    hidden,      // hidden units of the MLP
+    vocabulary,  // rows of a table indexed by tokens
+    rows,        // rows of a table that is split by columns
+    columns,     // columns of such a table, added to the stream
+    numbers,     // other values, such as coefficients of a mix
 };
 
 constexpr const char* name_of(Dimension dimension) {
@@ -35,8 +35,8 @@ constexpr const char* name_of(Dimension dimension) {
 struct Extent {
     Dimension dimension;
     int64_t size;
-    // Where ranks of the tensor axis share a parameter: `size` is one of so many equal parts of `whole`, and counts so many
-    // stacks (q, k, v: 3), each of which is cut by itself. With one stack the last parts may end in padding.
+    // A parameter split over the tensor axis: `size` is one of `parts` equal parts of `whole`. It counts `stacked`
+    // stacks (q, k, v: 3), each of which is split separately. With one stack the last parts may end in padding.
     int parts = 1;
     int64_t stacked = 1, whole = 0;
 };

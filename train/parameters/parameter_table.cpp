@@ -76,7 +76,7 @@ void ParameterTable::set_uses(int id, std::vector<UnitUse> uses) {
     if (uses.empty()) throw_internal("{}: no node uses it", parameter.name);
     for (size_t i = 1; i < uses.size(); ++i)
         if (uses[i].unit <= uses[i - 1].unit)
-            throw_internal("{}: unit {} behind unit {}", parameter.name, uses[i].unit, uses[i - 1].unit);
+            throw_internal("{}: unit {} after unit {}", parameter.name, uses[i].unit, uses[i - 1].unit);
     parameter.uses = std::move(uses);
 }
 

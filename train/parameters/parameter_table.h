@@ -1,5 +1,5 @@
-// The one parameter table: the model declares each parameter once, and optimizers, sync, checkpoint, plan and
-// initialisation iterate it. Needs no device.
+// ParameterTable: the model declares each parameter once; optimizers, sharding, checkpoints, plan and initialization
+// iterate the table. Needs no device.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,21 @@ namespace speedrun {
 using ParameterId = int;  // index in the ParameterTable
 constexpr ParameterId kNoParameter = -1;
 
-// How a parameter's values start. Random ones come from the counter-based generator, keyed by the parameter's
-// id.
+// Initial values of a parameter. Random values use the counter-based generator, keyed by the parameter's id.
 struct InitRule {
     enum class Kind : uint8_t { constant, elements, normal, uniform } kind = Kind::constant;
-    float value = 0;                   // the constant, the deviation or the bound
-    std::vector<float> elements = {};  // in the order of the whole parameter
+    float value = 0;                   // constant, standard deviation, or bound
+    std::vector<float> elements = {};  // values of all elements
 };
 
-// The nodes of one unit of the model's graph use a parameter.
+// Use of a parameter by the nodes of one unit.
 struct UnitUse {
     int unit = 0;
-    bool in_backward = false;  // backward reads its values too; look-ups in a table do not
+    bool in_backward = false;  // backward reads its value; lookups in a table do not
     bool operator==(const UnitUse&) const = default;
 };
 
-// The first matrices of a stack, each of whose rows, all parts of it together, are those of so many heads, one after the
-// other (q and k, not v).
+// The rows of a parameter's first `stacks` matrices (q and k, not v) are grouped into `heads` heads, over all parts.
 struct HeadRows {
     int64_t stacks = 0, heads = 0;
 };
@@ -39,52 +37,53 @@ struct HeadRows {
 struct Parameter {
     int id = 0;  // index in the table
     std::string name;
-    std::vector<int64_t> shape;  // of what this rank of the tensor axis has
-    TensorCut cut;               // that it is of the whole parameter
+    std::vector<int64_t> shape;  // this tensor rank's part
+    TensorCut cut;               // location of the part in the whole parameter
     InitRule init;
-    std::string meaning;   // for people: the formula that it stands in
-    int64_t matrices = 1;  // stacked along dimension 0 that a matrix optimizer treats apart (q, k, v: 3)
+    std::string meaning;   // displayed formula that uses it
+    int64_t matrices = 1;  // stacked along dimension 0, separate for a matrix optimizer (q, k, v: 3)
     HeadRows head_rows = {};
-    std::vector<Dimension> dimensions;  // what those of `shape` count
-    // What its gradient sums over and it lacks itself.
+    std::vector<Dimension> dimensions;  // one per entry of `shape`
+    // Dimensions over which its gradient sums, without its own.
     DimensionSet summed{Dimension::tokens};
-    bool full_precision = false;  // computed with in f32: vectors and scalars
-    // The id of the parameter of whose values and optimizer state these begin as a copy, in the first stage of the run that
-    // uses them; until then this one rests. −1: it is used in all stages.
+    bool full_precision = false;  // computed in f32: vectors and scalars
+    // Id of the parameter that this one copies, with optimizer state, at the first stage that uses it. Unused
+    // before that stage. −1: used in all stages.
     int copy_of = -1;
-    // How many ids of rows each token gives this table, if ranks exchange its gradient as rows; 0: it travels whole.
+    // Ids per token that look up rows, if ranks exchange the gradient as rows; 0: the whole gradient is reduced.
     int64_t row_ids = 0;
-    std::vector<UnitUse> uses{{}};  // in order of units, one at least
+    std::vector<UnitUse> uses{{}};  // in order of units, at least one
 
     int64_t numel() const;
     std::vector<int64_t> whole_shape() const;
     int64_t whole_numel() const;
     std::vector<Box> boxes(const PartRange& range) const { return boxes_of(shape, cut, range); }
-    int unit() const { return uses.front().unit; }  // the first, in which its gradient is complete
+    int unit() const { return uses.front().unit; }  // first unit, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 
-    // Some of its rows: a matrix that a matrix optimizer treats apart, or this rank's part of one or, where heads that are
-    // one matrix may be on two ranks, of several, which are equal blocks of rows once all parts are together.
+    // Rows of a separate matrix for a matrix optimizer, or this rank's part. If a matrix's heads may be on two ranks,
+    // the part covers several matrices, which are equal blocks of rows once all parts are together.
     struct RowBlock {
         int64_t first, rows;
         int64_t matrices = 1;
     };
-    // All of them, in order. heads: of one matrix where rows are those of heads, a divisor of their number; 0: all.
+    // Returns all blocks in order. heads: heads per matrix where rows are grouped by head, a divisor of their number;
+    // 0: all.
     std::vector<RowBlock> row_blocks(int64_t heads) const;
 };
 
-// A number that every step leaves for the next one: the factor times the largest magnitude that it has met of something.
+// Delayed scaling: scale of the next step = factor * amax of this step.
 struct KeptScale {
-    std::string name;  // of what is scaled: "blocks.0.mlp.up.x"
+    std::string name;  // name of the scaled tensor: "blocks.0.mlp.up.x"
     float factor = 1;
-    int64_t exact_steps = 0;  // of the run, at its start, that go by their own magnitudes
+    int64_t exact_steps = 0;  // steps with current scaling at the start of the run
 
     bool operator==(const KeptScale&) const = default;
 };
 
 class ParameterTable {
   public:
-    // tensor_index: which part it is of parameters whose extents are parts.
+    // tensor_index: this rank's part of split parameters.
     ParameterTable() = default;
     explicit ParameterTable(int tensor_index) : tensor_index_(tensor_index) {}
 
@@ -93,16 +92,16 @@ class ParameterTable {
     void set_head_rows(int id, const HeadRows& rows) {
         parameters_[static_cast<size_t>(id)].head_rows = rows;
     }
-    // For people, one line.
+    // Sets the displayed meaning, one line.
     void explain(int id, std::string meaning) {
         parameters_[static_cast<size_t>(id)].meaning = std::move(meaning);
     }
-    // What the graph of the model says. Throws an internal error for no use, or units out of order.
+    // Sets the uses found in the model's graph. Throws an internal error for an empty list or units out of order.
     void set_uses(int id, std::vector<UnitUse> uses);
     void set_summed(int id, const DimensionSet& summed) {
         parameters_[static_cast<size_t>(id)].summed = summed;
     }
-    // Both have one shape.
+    // The shapes must be equal.
     void set_copy_of(int id, int source) { parameters_[static_cast<size_t>(id)].copy_of = source; }
     void add_row_ids(int id) { ++parameters_[static_cast<size_t>(id)].row_ids; }
     // Returns its index among scales().
@@ -117,9 +116,9 @@ class ParameterTable {
     int size() const { return static_cast<int>(parameters_.size()); }
     int num_units() const { return num_units_; }
     const std::vector<KeptScale>& scales() const { return scales_; }
-    int64_t numel() const;  // of this rank's parts
+    int64_t numel() const;  // this rank's parts
     int64_t whole_numel() const;
-    // The parameter of this name; throws if there is none.
+    // Returns the parameter of this name; throws if there is none.
     const Parameter& find(const std::string& name) const;
     bool contains(const std::string& name) const;
 

@@ -6,8 +6,8 @@
 
 namespace speedrun {
 
-// Cut along its first dimension, a part has one block in each stack, and along its second one in each row; a block is
-// followed, in the whole, by those of the other parts.
+// A part cut along dimension 0 has one block per stack; cut along dimension 1, one per row. In the whole parameter, the
+// blocks of the other parts follow each block.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const PartRange& range) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;

@@ -1,4 +1,4 @@
-// What one rank of the tensor axis has of a parameter, and where that lies in the whole one.
+// Part of a parameter on one tensor rank, and its location in the whole.
 #pragma once
 
 #include <cstdint>
@@ -6,27 +6,27 @@
 
 namespace speedrun {
 
-// A rank among those of the tensor axis, and how they share a model.
+// A rank of the tensor axis, and how the axis splits a model.
 struct TensorPart {
     int size = 1, index = 0;
-    bool sequence = false;  // outside of matrices each has its share of the tokens
+    bool sequence = false;  // sequence parallelism: each rank has a share of the tokens outside of matrices
 
     bool operator==(const TensorPart&) const = default;
 };
 
-// Where dimension 0 counts `stacked` things in a row, each of them is cut by itself.
+// If dimension 0 has `stacked` stacks, each is cut separately.
 struct TensorCut {
-    int dimension = 0;         // that is cut
-    int parts = 1, index = 0;  // equal parts, and which of them this is; 1 part: all of it
+    int dimension = 0;         // dimension that is cut
+    int parts = 1, index = 0;  // equal parts, and this rank's index; 1: not cut
     int64_t stacked = 1;       // along dimension 0
-    int64_t whole = 0;         // size of the dimension in the whole parameter; 0: as many as all parts have
+    int64_t whole = 0;         // size of the dimension in the whole parameter; 0: the sum of all parts
 
     bool all() const { return parts == 1; }
     bool operator==(const TensorCut&) const = default;
 };
 
-// Elements of a part, flattened: rows x columns of them from in_part on, in a row; in the whole parameter, also flattened,
-// the first row begins at in_whole, and each one `stride` behind the one before.
+// Range of a flattened part: rows x columns consecutive elements from in_part. In the flattened whole parameter, row r
+// begins at in_whole + r * stride.
 struct Box {
     int64_t in_part, in_whole;
     int64_t rows, columns, stride;
@@ -34,9 +34,9 @@ struct Box {
     int64_t count() const { return rows * columns; }
 };
 
-// Where elements first … first + count of a part of this shape lie: three boxes at most, ascending, and one of one row
-// where nothing is cut; none of padding, with which the last parts of a whole that is no multiple of them end. Throws an
-// internal error for elements that it does not have.
+// Returns the boxes of elements first … first + count of a part of this shape, at most three, ascending. An uncut
+// parameter has one box of one row. Padding at the end of the last parts has no box. Throws an internal error for
+// elements outside the part.
 struct PartRange {
     int64_t first, count;
 };

@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <tuple>
 
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
+#include "train/records/gzip.h"
 #include "train/records/record_text.h"
-#include "train/records/text_files.h"
 #include "train/runlog/metrics_json.h"
 
 namespace speedrun {
@@ -183,9 +185,7 @@ AttemptFolder::AttemptFolder(const std::string& work, const AttemptTerms& terms)
         return;
     }
     date_ = utc_date();
-    const fs::path part = file.string() + ".part";  // renamed later, so that the file is always complete
-    write_text_file(part.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
-    fs::rename(part, file);
+    write_file(file.string(), Json({{"date", date_}, {"plan", json}}).dump(2) + "\n");
 }
 
 bool AttemptFolder::is_finished(const AttemptRun& run) const {
@@ -227,7 +227,7 @@ AttemptFolder::Outcome AttemptFolder::outcome(const AttemptRun& run) const {
 
 void AttemptFolder::keep_machine(const AttemptRun& run, const MachineState& state) {
     const fs::path folder = fs::path(path_) / run.name();
-    if (fs::exists(folder)) write_text_file((folder / kMachineFile).string(), machine_state_to_json(state));
+    if (fs::exists(folder)) write_file((folder / kMachineFile).string(), machine_state_to_json(state));
 }
 
 double AttemptFolder::mean_run_ms(const std::string& side) const {
@@ -344,9 +344,9 @@ std::string write_record(const std::string& out, const AttemptFolder::Result& re
     fs::remove_all(part, error);
     fs::create_directories(part, error);
     if (error) throw_usage("--out {}: {} cannot be made: {}", out, part.string(), error.message());
-    for (const auto& [name, bytes] : result.files) write_text_file((part / name).string(), bytes);
-    write_text_file((part / "record.json").string(), record_to_json(record));
-    write_text_file((part / "README.md").string(), record_readme(record));
+    for (const auto& [name, bytes] : result.files) write_file((part / name).string(), bytes);
+    write_file((part / "record.json").string(), record_to_json(record));
+    write_file((part / "README.md").string(), record_readme(record));
     fs::rename(part, folder);
     return folder.string();
 }

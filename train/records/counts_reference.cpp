@@ -8,10 +8,10 @@
 #include <set>
 
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "data/token_dataset.h"
 #include "kernels/device/error.h"
 #include "train/records/kneser_ney.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 

@@ -114,11 +114,8 @@ std::string dense_problem(const ModelConfig& config, int64_t longest_sequence) {
     if (!config.init_from.empty())
         return fmt::format("model.init_from: '{}'; a dense class starts from random weights",
                            config.init_from);
-    for (const auto& [name, table] : config.spelled_out().tables) {
+    for (const auto& [name, table] : config.parts.tables) {
         if (table.rows == TableRows::tokens || table.rows == TableRows::positions) continue;
-        if (config.preset != Family::none)
-            return fmt::format("model.max_ngram: {}, a table of hashed n-grams; {}", config.max_ngram,
-                               kAllowed);
         return fmt::format("model.tables.{}.rows: '{}'; {}", name, word_of(table.rows), kAllowed);
     }
     const BatchShape batch{.tokens = longest_sequence, .sequence_length = longest_sequence};

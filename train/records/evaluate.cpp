@@ -138,7 +138,7 @@ std::optional<RuleResult> chain_rule(const Record& record, const std::string& ru
         return RuleResult{rule, false,
                           fmt::format("not measured in turns with the record before it, {}", before)};
     if (!record.baseline) return RuleResult{rule, true, "the first record of its class on such hardware"};
-    if (!record.statistics.speedup) return RuleResult{rule, false, "no run of each side came to its end"};
+    if (!record.statistics.speedup) return RuleResult{rule, false, "no pair of completed runs"};
     return std::nullopt;
 }
 

@@ -12,6 +12,7 @@
 #include "data/json_text.h"
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
+#include "train/records/recorded_config.h"
 
 namespace speedrun {
 
@@ -105,7 +106,7 @@ std::string threads_problem(const Config& config, const Record& record) {
 std::vector<std::string> baseline_problems(const std::string& config, const std::string& predecessor,
                                            const std::string& origin) {
     const auto whole = [](const std::string& text) {
-        return config_to_json(parse_config(text, "config", {}));
+        return config_to_json(recorded_config(text, "config"));
     };
     const auto ours = flat_keys(whole(config)), theirs = flat_keys(whole(predecessor));
     std::vector<std::string> problems;

@@ -6,8 +6,8 @@
 
 #include "data/json_text.h"
 #include "kernels/device/error.h"
-#include "train/config/config_json.h"
 #include "train/records/record_text.h"
+#include "train/records/recorded_config.h"
 #include "train/records/timeline_checks.h"
 #include "train/runlog/metrics_json.h"
 
@@ -22,7 +22,7 @@ constexpr const char* kStart = "INTERVAL_START";
 constexpr const char* kEnd = "INTERVAL_END";
 constexpr const char* kTokens = "tokens";
 
-// Returns, by number of steps, the tokens trained before; only for steps whose predecessor is in the metrics.
+// Returns the tokens trained before each number of steps, if the previous step is in the metrics.
 std::map<int64_t, int64_t> tokens_before_steps(const std::string& metrics, const std::string& origin) {
     std::map<int64_t, int64_t> tokens = {{0, 0}};
     std::istringstream lines(metrics);
@@ -53,8 +53,8 @@ class MlperfWriter {
         : record_(record),
           run_(run),
           facts_(facts),
-          config_(parse_config(run.side == kCandidate ? record.config : record.baseline->config,
-                               fmt::format("{}: config of the {}", facts.folder, run.side), {})) {
+          config_(recorded_config(run.side == kCandidate ? record.config : record.baseline->config,
+                                  fmt::format("{}: config of the {}", facts.folder, run.side))) {
         const auto began = seconds_of_utc(run.began_utc);
         if (!began) throw_data("{}: began_utc is '{}'", name(), run.began_utc);
         began_ms_ = static_cast<double>(*began) * 1e3;
@@ -142,8 +142,7 @@ class MlperfWriter {
         const std::string computes = precision_word(device.substr(0, device.find(' ')));
         const std::string reduces = precision_word(std::string(word_of(config_.parallel.reduce_dtype)));
         const bool one = ranks.size() == 1;
-        point("lowest_numerical_precision_in_linear",
-              config_.model.spelled_out().uses_fp8() ? "fp8" : computes);
+        point("lowest_numerical_precision_in_linear", config_.model.parts.uses_fp8() ? "fp8" : computes);
         point("lowest_numerical_precision_in_attn", computes);
         point("lowest_numerical_precision_in_comm", one || computes == "fp32" ? reduces : computes,
               one ? Json{{"note", "one rank sends nothing"}} : Json());

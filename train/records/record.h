@@ -109,7 +109,7 @@ struct Record {
     // Set by evaluate().
     HardwareClass hardware_class;
     bool by_loss = false;                // TrackClass::by_loss of the record's class
-    std::vector<std::string> classes;    // classes of the track whose rules are met, in the track's order
+    std::vector<std::string> classes;    // classes with all rules met, in the track's order
     std::vector<KeyDifference> changes;  // baseline's config -> this one, without the seed
     RecordStatistics statistics;
     std::vector<RuleResult> rules;

@@ -7,15 +7,16 @@
 #include <filesystem>
 #include <map>
 
+#include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/config/config_json.h"
 #include "train/records/batch_checks.h"
 #include "train/records/commit_times.h"
+#include "train/records/gzip.h"
 #include "train/records/input_checks.h"
 #include "train/records/record_folder.h"
+#include "train/records/recorded_config.h"
 #include "train/records/run_checks.h"
 #include "train/records/run_metrics.h"
-#include "train/records/text_files.h"
 #include "train/records/timeline_checks.h"
 
 namespace speedrun {
@@ -58,7 +59,7 @@ class RecordChecks {
     // The config must be readable: otherwise the runs could not be checked.
     void read_config(const std::string& side, const std::string& name, const std::string& text) {
         try {
-            const Config config = configs_.emplace(side, parse_config(text, name, {})).first->second;
+            const Config config = configs_.emplace(side, recorded_config(text, name)).first->second;
             add_all(config_problems(name, config, record_, track_));
             if (side == kCandidate) add_all({threads_problem(config, record_)});
         } catch (const Error& error) {

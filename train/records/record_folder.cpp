@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <set>
 
+#include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/records/dense_rule.h"
+#include "train/records/recorded_config.h"
 #include "train/records/replication.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 void count_parameters(Record& record, const Track& track, const std::string& origin) {
     if (!track.reads_configs()) return;
-    const Config config = parse_config(record.config, origin + ": config", {});
+    const Config config = recorded_config(record.config, origin + ": config");
     if (track.limits_parameters())
         record.parameters = parameters_of(config.model, config.longest_sequence()).whole_numel();
     record.not_dense = dense_problem(config.model, config.longest_sequence());

@@ -8,8 +8,9 @@
 
 namespace speedrun {
 
-// Counts parameters (including tables of any kind) and tokens of the record's config, and checks the rule `dense`, if a class
-// of the track has rules about any of these. Throws a usage error that names `origin` if this build cannot read the config.
+// Counts parameters (including tables of any kind) and tokens of the record's config, and checks the rule `dense`. No-op if
+// no class of the track has rules about these. Throws a usage error that names `origin` if this build cannot read the
+// config.
 void count_parameters(Record& record, const Track& track, const std::string& origin);
 
 // Reads FOLDER/record.json and evaluates it by the rules of the parent folder's track. Throws as record_from_json, and a data

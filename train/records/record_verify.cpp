@@ -8,14 +8,15 @@
 #include <set>
 
 #include "data/dataset.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
+#include "train/records/gzip.h"
 #include "train/records/input_checks.h"
 #include "train/records/machine_checks.h"
 #include "train/records/record_checks.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
 #include "train/records/replication.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 

@@ -9,7 +9,7 @@ namespace speedrun {
 struct RecordCheck {
     std::string folder;
     std::vector<std::string> problems;  // each names the value with both versions
-    std::vector<std::string> classes;   // classes of the track whose rules are met
+    std::vector<std::string> classes;   // classes of the track with all rules met
     int64_t num_figures = 0;            // compared values
 };
 

@@ -8,11 +8,12 @@
 #include <filesystem>
 #include <set>
 
+#include "data/durable_file.h"
 #include "data/json_text.h"
 #include "data/sha256.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/records/machine_checks.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -209,8 +210,7 @@ std::string write_replication(const std::string& folder, const Replication& r) {
     fs::path path = fs::path(folder) / (name + ".json");
     for (int number = 2; fs::exists(path); ++number)
         path = fs::path(folder) / fmt::format("{}-{}.json", name, number);
-    write_text_file(path.string() + ".part", replication_to_json(r));
-    fs::rename(path.string() + ".part", path);
+    write_file(path.string(), replication_to_json(r));
     return path.string();
 }
 

@@ -6,10 +6,10 @@
 
 #include "data/json_text.h"
 #include "data/shard_patterns.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_text.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 

@@ -6,8 +6,8 @@
 #include "data/json_text.h"
 #include "data/shard.h"
 #include "data/shard_lock.h"
+#include "data/text_file.h"
 #include "kernels/device/error.h"
-#include "train/records/text_files.h"
 
 namespace speedrun {
 
@@ -194,8 +194,8 @@ std::vector<ShardInfo> expect_data_of_track(const Track& track, const TrackClass
     // The first token of the stream is not a target.
     const int64_t scored = claim.val_tokens == 0 ? val_tokens - 1 : claim.val_tokens;
     if (scored != track.validation_tokens) {
-        throw_usage("data.val_tokens: {} validation tokens are scored, track {} wants {}", scored, track.name,
-                    track.validation_tokens);
+        throw_usage("data.val_tokens: {} validation tokens are scored, track {} requires {}", scored,
+                    track.name, track.validation_tokens);
     }
     return shards;
 }

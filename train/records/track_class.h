@@ -1,4 +1,4 @@
-// Classes of a track: each has its own rules and boards. A record belongs to every class whose rules it meets.
+// Classes of a track: each has its own rules and boards. A record belongs to every class of which it meets all rules.
 #pragma once
 
 #include <cstdint>

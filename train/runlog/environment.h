@@ -18,7 +18,7 @@ struct RankPlace {
 
 struct Environment {
     std::string version, git_sha, compiler, build_type,
-        build_flags;  // of the build; git_sha ends in "-dirty" if it was
+        build_flags;  // properties of the build; git_sha ends in "-dirty" after local changes
     bool has_mpi = false, has_cuda = false;
     std::string host, os, cpu;
     int cores = 0;

@@ -25,7 +25,7 @@ class LineFile {
     int64_t num_dropped() const { return num_dropped_; }  // failed calls of write()
     const std::string& reason() const {
         return reason_;
-    }  // of the last failure, of open() too: "No space left on device"
+    }  // text of the last failure, including open(): "No space left on device"
 
   private:
     bool append(std::string_view text);

@@ -59,7 +59,7 @@ void read_nccl(Machine& machine) {
     machine.has_nccl = get_version && get_version(&code) == 0;
     // NCCL 2.9 and later: 10000 major + 100 minor + patch.
     machine.nccl = machine.has_nccl ? fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100)
-                                    : "libnccl.so.2 does not tell its version";
+                                    : "libnccl.so.2 does not report its version";
     dlclose(library);
 }
 

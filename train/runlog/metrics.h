@@ -1,5 +1,5 @@
-// All metrics of a run, each declared once. One line of the lists below defines the member of the struct, the key in
-// metrics.jsonl or summary.json, the row of docs/metrics.md and the heading in scripts/speedrun_report.
+// All metrics of a run, each declared once. One line of the lists below defines the member of the struct and the key in
+// metrics.jsonl or summary.json. It also defines the row of docs/metrics.md and the heading in scripts/speedrun_report.
 //
 // A line is X(type, key, roll-up, unit, title, meaning). The roll-up defines the summary's value: `none`, the `sum` over the
 // steps, or the `last` step's value. A metric with a roll-up is in both files, so its line is in a list used by both.
@@ -46,7 +46,7 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
     X(double, checkpoint_stall_ms, sum, "ms", "waited for checkpoints",                                      \
       "time in which the step waited for the previous step's checkpoint")
 
-// Lines of metrics.jsonl whose event is "step".
+// Lines of metrics.jsonl with the event "step".
 #define SPEEDRUN_STEP_METRICS(X)                                                                             \
     X(int64_t, step, none, "", "step", "index from 0")                                                       \
     X(double, loss, none, "nats/token", "loss", "mean over the step's targets")                              \
@@ -61,7 +61,7 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
     SPEEDRUN_DATA_METRIC(X)                                                                                  \
     SPEEDRUN_SUMMED_METRICS(X)
 
-// Lines of metrics.jsonl whose event is "val".
+// Lines of metrics.jsonl with the event "val".
 #define SPEEDRUN_VALIDATION_METRICS(X)                                                                       \
     X(int64_t, step, none, "", "step", "steps that had been made")                                           \
     X(double, loss, none, "nats/token", "validation loss", "mean over the scored tokens; null: not finite")  \

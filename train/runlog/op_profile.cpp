@@ -93,7 +93,7 @@ StepProfile profile_steps(const std::vector<TimedCall>& calls, int64_t period, c
     std::vector<Window> periods;
     for (size_t i = 0; i + period <= steps.size(); i += period)
         periods.push_back({steps[i].begin_ms, steps[i + period - 1].end_ms});
-    if (periods.empty()) throw_internal("{} steps are no period of {}", steps.size(), period);
+    if (periods.empty()) throw_internal("{} steps are less than a period of {}", steps.size(), period);
     std::vector<double> lengths;
     for (const Window& one : periods) lengths.push_back(one.length());
 

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "data/damaged_lines.h"
+#include "data/durable_file.h"
 #include "data/folder_lock.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
@@ -45,7 +46,7 @@ void expect_no_links(const fs::path& folder) {
         const fs::path path = folder / name;
         if (fs::is_symlink(path, error))
             throw_usage(
-                "{}: a symbolic link to {}; a run writes only inside of its folder: move what it links to there",
+                "{}: a symbolic link to {}; a run writes only inside of its folder: move its target there",
                 path.string(), fs::read_symlink(path, error).string());
     }
 }
@@ -194,15 +195,12 @@ std::string RunFolder::problem() const {
 
 std::string RunFolder::write_file(const std::string& name, const std::string& text) {
     if (is_silent()) return "";
-    const std::string path = path_ + "/" + name, unfinished = path + ".part";
-    std::string reason;
-    {
-        LineFile file(unfinished, LineFile::Begin::empty);
-        if (!file.is_open() || !file.write(text)) reason = file.reason();
+    try {
+        speedrun::write_file(path_ + "/" + name, text, OutputFile::Path::own);
+        return "";
+    } catch (const Error& error) {
+        return error.what();
     }
-    std::error_code error;
-    if (reason.empty()) fs::rename(unfinished, path, error);  // atomic: the file is never partially written
-    return error ? error.message() : reason;
 }
 
 void RunFolder::write_config(const std::string& json) {

@@ -23,13 +23,13 @@ int64_t elements_of(const std::vector<const Parameter*>& members) {
     return elements;
 }
 
-// The parts of a bucket's matrices travel alike, and each is a piece of one matrix.
+// All matrices of a bucket are cut alike, so that they are exchanged alike, and each part is one piece of one matrix.
 void check_cut(const Parameter& p, const Parameter& first) {
     if (p.cut.parts != first.cut.parts || p.cut.dimension != first.cut.dimension)
         throw_internal("{} is one of {} parts along dimension {}, {} of {} along {}, in one bucket", p.name,
                        p.cut.parts, p.cut.dimension, first.name, first.cut.parts, first.cut.dimension);
     if (!p.cut.all() && p.cut.dimension == 0 && p.cut.stacked != p.matrices)
-        throw_internal("{} has {} matrices, and its rows are cut in {} stacks", p.name, p.matrices,
+        throw_internal("{} has {} matrices, but its rows are cut in {} stacks", p.name, p.matrices,
                        p.cut.stacked);
 }
 
@@ -45,15 +45,15 @@ BucketLayout::BucketLayout(const ParameterTable& table, const BucketRules& rules
     for (const std::vector<const Parameter*>& members : fill()) add(members);
 }
 
-// From the last parameter to the first; the result ascends, by bucket and in each.
+// Fills buckets from the last parameter to the first. The result ascends, as do the parameters of each bucket.
 std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
     using Members = std::vector<const Parameter*>;
-    // What members share: group, compute type, placement, unit (zero3).
+    // Key of a bucket: group, compute dtype, placement, unit (zero3).
     using Key = std::tuple<int, bool, int, int>;
     std::vector<Members> closed;
     std::map<Key, Members> open;
     for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
-        // The vectors of all units are so little that they travel as one.
+        // f32 vectors are tiny: one bucket for all units.
         const bool by_unit = rules_.stored_sharded && !p->full_precision;
         if (!by_unit && p->numel() >= rules_.target) {
             closed.push_back({&*p});
@@ -86,7 +86,7 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     for (const Parameter* p : members)
         if (!rules_.most_rows.empty()) bucket.most_rows += rules_.most_rows[static_cast<size_t>(p->id)];
     if (bucket.most_rows > 0 && members.size() > 1)
-        throw_internal("{}, whose rows are exchanged, is in a bucket with others", members.front()->name);
+        throw_internal("table {} has exchanged rows and shares its bucket", members.front()->name);
     const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_shards > 0;
     bucket.num_shards = of_matrices ? rules_.matrix_shards : rules_.num_shards;
     bucket.index = of_matrices ? rules_.matrix_index : rules_.index;

@@ -1,15 +1,12 @@
-// BucketLayout: how parameters lie in memory, cut into the buckets that are reduced, stepped and gathered as
-// one.
+// BucketLayout: memory layout of parameters, cut into buckets. A bucket is reduced, updated and gathered as a whole.
 //
-// A bucket is a contiguous piece of the gradient memory, and the same piece of the compute copies. It holds
-// whole parameters of one optimizer group, one compute type and one placement, neighbours in the order in which backward
-// completes them, and is closed when it has the target size, so that the last layers are on the wire while
-// earlier ones still compute. Where parameters are stored sharded (zero3) a unit's parameters are one
-// bucket, which is gathered and reduced whole.
+// A bucket is a contiguous range of the gradient memory, and the same range of the compute copies. It holds whole
+// parameters of one optimizer group, compute dtype and placement, consecutive in the order in which backward completes
+// them. It is closed at the target size, so that the reduction of the last layers overlaps with backward of earlier
+// ones. With sharded storage of parameters (zero3) each unit is one bucket.
 //
-// Ranks that share the optimizer's state cut a bucket into `num_shards` equal shards, anywhere: a cut may go
-// through a parameter. What the last shards lack is padding, which is zero and stays zero, as do the gaps
-// that align parameters.
+// Ranks that share the optimizer's state cut a bucket into `num_shards` equal shards, at any element, even within a
+// parameter. The last shards are padded with zeros. Padding and the gaps that align parameters stay zero.
 #pragma once
 
 #include <cstdint>
@@ -24,32 +21,33 @@
 namespace speedrun {
 
 struct BucketRules {
-    int num_shards = 1, index = 0;  // ranks that share the optimizer state, and which of them this one is
-    int matrix_shards = 0, matrix_index = 0;  // the same for optimizers of whole matrices; 0: as above
-    std::vector<int> group_of;                // optimizer group by parameter id; empty: all in one
-    // By parameter id: what is placed on the mesh alike has the same number; empty: all of it.
+    int num_shards = 1, index = 0;            // ranks that share the optimizer state, and this rank's index
+    int matrix_shards = 0, matrix_index = 0;  // as above, for optimizers of whole matrices; 0: equal
+    std::vector<int> group_of;                // optimizer group; index: parameter; empty: one group
+    // Index: parameter. Parameters placed alike on the mesh have equal values; empty: all are.
     std::vector<int> placement_of;
-    std::vector<bool> whole_matrix;         // by group: its optimizer needs whole matrices; empty: none does
-    std::vector<int64_t> heads_per_matrix;  // by group: Parameter::row_blocks; empty: all of a matrix
-    std::vector<bool> bf16_weights;         // by group: its masters are bf16; empty: none are
-    // By parameter id: of a table whose gradient travels as rows, how many a rank's tokens touch at most until they do; such a
-    // table has a placement of its own. 0: the gradient travels whole. Empty: all do.
+    // index: group; its optimizer needs whole matrices; empty: none does
+    std::vector<bool> whole_matrix;
+    std::vector<int64_t> heads_per_matrix;  // index: group; Parameter::row_blocks; empty: whole matrices
+    std::vector<bool> bf16_weights;         // index: group; bf16 masters; empty: none
+    // Index: parameter. For a table with a row exchange of its gradient: the most rows that a rank's tokens touch
+    // between two exchanges. Such a table has its own placement. 0: the whole gradient is reduced. Empty: 0 for all.
     std::vector<int64_t> most_rows;
-    int64_t target = 0;                     // elements of a full bucket; 0: each parameter is one
-    std::optional<Reshard> stored_sharded;  // parameters: each rank stores its shards alone and gathers
+    int64_t target = 0;                     // elements of a full bucket; 0: one parameter per bucket
+    std::optional<Reshard> stored_sharded;  // set: each rank stores only its shards of parameters
 };
 
-// `count` elements of a parameter from `in_parameter` on, at `in_bucket` of a bucket (or of a shard of one).
+// `count` elements of a parameter from `in_parameter`, at offset `in_bucket` of a bucket or of a shard of it.
 struct Piece {
     const Parameter* parameter;
     int64_t in_parameter, in_bucket, count;
 };
 
-// One of the matrices that are a parameter's rows, or this rank's part of it or of several, which travel as one, at `first`
-// of a bucket.
+// A matrix of a parameter's stack, or this rank's part of one or of several that are exchanged together, at offset
+// `first` of a bucket.
 struct Matrix {
     const Parameter* parameter;
-    int64_t number;  // of the parameter's, in order of rows; of several the first
+    int64_t number;  // index in the parameter, in order of rows; of the first if several
     int64_t first;
     int64_t rows, cols;
     int64_t count = 1;  // equal blocks of the whole rows
@@ -57,7 +55,7 @@ struct Matrix {
     int64_t numel() const { return rows * cols; }
     const TensorCut& cut() const { return parameter->cut; }
     bool columns_cut() const { return !cut().all() && cut().dimension == 1; }
-    // The sizes of all parts together.
+    // Size of all parts together.
     int64_t whole_rows() const { return columns_cut() ? rows : rows * cut().parts; }
     int64_t whole_cols() const { return columns_cut() ? cols * cut().parts : cols; }
     int64_t whole_numel() const { return numel() * cut().parts; }
@@ -68,14 +66,15 @@ struct Matrix {
 struct Bucket {
     int id = 0;
     int group = 0;
-    bool full_precision = false;    // computed with in f32
-    DType master = DType::f32;      // the optimizer keeps its weights in it; bf16: compute reads these
-    int64_t offset = 0;             // elements, in the gradient memory
-    int64_t count = 0;              // elements, without the padding at the end
-    int num_shards = 1, index = 0;  // ranks that share its optimizer state, and which of them this one is
-    int64_t shard_size = 0;         // elements of each shard
-    int64_t most_rows = 0;          // BucketRules::most_rows of the one table that it then is
-    std::vector<Piece> pieces;      // whole parameters, ascending
+    bool full_precision = false;    // computed in f32
+    DType master = DType::f32;      // dtype of masters; bf16: also read by compute
+    int64_t offset = 0;             // offset in the gradient memory, elements
+    int64_t count = 0;              // elements without the padding at the end
+    int num_shards = 1, index = 0;  // ranks that share its optimizer state, and this rank's index
+    int64_t shard_size = 0;         // elements per shard
+    // BucketRules::most_rows of the bucket's only table; 0: no rows are exchanged
+    int64_t most_rows = 0;
+    std::vector<Piece> pieces;  // whole parameters, ascending
 
     int64_t first_parameter() const { return pieces.front().parameter->id; }
     std::string name() const;  // "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.weight + 5 more"
@@ -89,28 +88,28 @@ class BucketLayout {
     const BucketRules& rules() const { return rules_; }
     int num_units() const { return table_.num_units(); }
     int64_t num_scales() const { return static_cast<int64_t>(table_.scales().size()); }
-    const std::vector<Bucket>& all() const { return buckets_; }  // ascending by their first parameter
+    const std::vector<Bucket>& all() const { return buckets_; }  // ascending by first parameter
     const Bucket& operator[](int id) const { return buckets_[static_cast<size_t>(id)]; }
     int size() const { return static_cast<int>(buckets_.size()); }
-    int64_t elements() const { return elements_; }  // of the gradient memory
+    int64_t elements() const { return elements_; }  // size of the gradient memory
     int64_t padded(const Bucket& bucket) const { return bucket.shard_size * bucket.num_shards; }
     // Elements of this rank's shard that are not padding.
     int64_t valid(const Bucket& bucket) const;
-    // What lies in this rank's shard; in_bucket counts from the shard's begin.
+    // Returns the pieces in this rank's shard; in_bucket is relative to the shard.
     std::vector<Piece> shard_pieces(const Bucket& bucket) const;
     const Bucket& bucket_of(const Parameter& p) const { return (*this)[bucket_of_[p.id]]; }
-    // Where a parameter begins in its bucket, in elements; it is contiguous.
+    // Offset of a parameter in its bucket, elements. Parameters are contiguous.
     int64_t in_bucket(const Parameter& p) const { return in_bucket_[p.id]; }
-    // The matrices of a bucket, ascending. Throws an internal error if it holds anything else, or parts that are cut
-    // differently.
+    // Returns the matrices of a bucket, ascending. Throws an internal error if it holds other parameters, or parts that
+    // are cut differently.
     std::vector<Matrix> matrices(const Bucket& bucket) const;
     int64_t heads_per_matrix(int group) const;
-    // Does the optimizer of this group need whole matrices?
+    // True if the group's optimizer needs whole matrices.
     bool whole_matrix(int group) const;
     bool bf16_weights(int group) const;
-    // Buckets in the order in which backward completes them: from the last declared to the first.
+    // Buckets in the order in which backward completes them: last declared first.
     std::vector<int> backward_order() const;
-    std::vector<int> forward_order() const;  // the other way round
+    std::vector<int> forward_order() const;  // reverse of backward_order()
 
   private:
     int group_of(const Parameter& p) const;
@@ -121,7 +120,7 @@ class BucketLayout {
     const ParameterTable& table_;
     const BucketRules rules_;
     std::vector<Bucket> buckets_;
-    std::vector<int64_t> in_bucket_;  // by parameter id
+    std::vector<int64_t> in_bucket_;  // index: parameter
     std::vector<int> bucket_of_;
     int64_t elements_ = 0;
 };

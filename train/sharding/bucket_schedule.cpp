@@ -2,16 +2,14 @@
 
 #include <cmath>
 
-#include "train/optim/update_period.h"
-
 namespace speedrun {
 
 namespace {
 
 using Kind = BucketWork::Kind;
 
-// One rank has every gradient after backward and refuses the whole step if one of them is not finite. Several ranks would
-// have to wait for the last reduction: they refuse bucket by bucket.
+// After backward a single rank has every gradient and skips the whole step if one is not finite. Several ranks would
+// have to wait for the last reduction, so they skip bucket by bucket.
 bool updates_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
     return ranks.sharing().optimizer_step != OptimizerStep::in_backward &&
            (config.clip > 0 || ranks.size() == 1);
@@ -71,7 +69,7 @@ void BucketSchedule::begin_microbatch(const Microbatch& microbatch) {
 }
 
 void BucketSchedule::launch(const CapturedMicrobatch& captured) {
-    if (microbatch_.first && !gatherer_.active()) await_unit(0);  // waits within a graph are not timed
+    if (microbatch_.first && !gatherer_.active()) await_unit(0);  // waits inside a graph are not timed
     for (const CapturedMicrobatch::Part& part : captured.parts) {
         part.graph->launch(runtime_.compute());
         for (const BucketWork& work : part.others) run(work);
@@ -136,14 +134,14 @@ void BucketSchedule::on_bucket_begin(const Bucket& bucket) {
     fill_gaps(bucket);
 }
 
-// Other buckets in this memory, or its gradient of the microbatch before, may still be read by the reduce stream.
+// The reduce stream may still read other buckets in this memory, or this bucket's previous gradient.
 void BucketSchedule::await_memory(const Bucket& bucket) {
     reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
         for (const int id : gradients_.overlapping(bucket)) runtime_.compute().wait(*memory_free_[id]);
     });
 }
 
-// Gaps between parameters are reduced and updated with them.
+// Gaps between parameters are reduced and updated with them, so they must be zero.
 void BucketSchedule::fill_gaps(const Bucket& bucket) {
     const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
     for (size_t i = 1; i < bucket.pieces.size(); ++i) {
@@ -214,7 +212,7 @@ void BucketSchedule::update(const Bucket& bucket) {
     if (group.at_once()) publish(bucket);
 }
 
-// Gathers the bucket's new values on all ranks.
+// Gathers the bucket's updated values on all ranks.
 void BucketSchedule::publish(const Bucket& bucket) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
     optimizer.record(*updated_[bucket.id]);
@@ -225,9 +223,9 @@ void BucketSchedule::publish(const Bucket& bucket) {
     gather.record(*gathered_[bucket.id]);
 }
 
-// The second half of updates in two halves, after the norm of all gradients: ranks that share a matrix all refuse its update, or
-// none does. The order is that in which forward reads the buckets, in every step order: all are ready at the same time, and the
-// next step begins with the first.
+// Second half of two-phase updates, after the norm of all gradients: ranks that share a matrix either all skip its
+// update or all apply it. The order is always that of forward's reads: all buckets are ready together, and the next
+// step reads the first one first.
 void BucketSchedule::finish_updates(const Event& reduce_done) {
     Stream& optimizer = runtime_.optimizer();
     for (size_t number = 0; number < state_.updates().size(); ++number) {
@@ -252,6 +250,7 @@ StepContext BucketSchedule::context_of(const Bucket& bucket, const Tensor& grad_
     return {.step = updates_before(group_of(bucket), microbatch_.step),
             .lr_factor = microbatch_.lr_factor,
             .point = microbatch_.point,
+            .last = updates_in_last(group_of(bucket), microbatch_.point.left) == 1,
             .grad_scale = grad_scale,
             .ops = runtime_.ops(),
             .stream = runtime_.optimizer()};
@@ -340,7 +339,7 @@ void BucketSchedule::copy(const Parameter& from, const Parameter& to) {
 void BucketSchedule::gather_all() {
     runtime_.synchronize();
     gatherer_.forget();
-    if (gatherer_.active()) return;  // gathered by the passes that read them
+    if (gatherer_.active()) return;  // each pass gathers its own reads
     for (const Bucket& bucket : layout_.all()) reducer_.gather(bucket, runtime_.gather());
     runtime_.synchronize();
 }

@@ -1,6 +1,6 @@
-// BucketSchedule: orders the work of a step by bucket. The executor announces its passes (PassTracker). A complete gradient is
-// reduced on the reduce stream. Then its bucket is updated on the optimizer stream, and gathered on the gather stream. The next
-// forward waits for the buckets of each unit. Events alone order the streams.
+// BucketSchedule: orders the work of a step by bucket. The executor announces its passes (PassTracker). A complete
+// gradient is reduced on the reduce stream. Then its bucket is updated on the optimizer stream and gathered on the
+// gather stream. The next forward waits for each unit's buckets. Only events order the streams.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct Microbatch {
     int64_t step = 0;                   // number in the run
     double lr_factor = 1;               // factor of the schedule at this step
     StagePoint point = {};              // position in the schedule
-    ParameterId unused = kNoParameter;  // parameter without gradient and update: the model does not use it
+    ParameterId unused = kNoParameter;  // parameter that the model does not use: no gradient, no update
     bool first = true, last = true;     // microbatch of the step
 };
 
@@ -27,14 +27,14 @@ struct Microbatch {
 struct BucketWork {
     enum class Kind : uint8_t {
         reduce,            // a bucket
-        reduce_pending,    // buckets that are complete since the last time; after the end of the microbatch
-        hold,              // a bucket, for reduce_pending
+        reduce_pending,    // complete buckets not reduced yet; after the microbatch
+        hold,              // marks a bucket for reduce_pending
         update,            // a bucket
-        fetch_missing,     // the parameters of a stage
-        fetch_ahead,       // the parameters of the next stage
+        fetch_missing,     // parameters of a stage
+        fetch_ahead,       // parameters of the next stage
         await_memory,      // gradient memory of a bucket
-        await_unit,        // its parameters, updated and gathered
-        await_parameters,  // gathered ones of a stage
+        await_unit,        // updated and gathered parameters of a unit
+        await_parameters,  // gathered parameters of a stage
     };
     Kind kind;
     int index = 0;  // bucket, unit or stage
@@ -57,11 +57,11 @@ class BucketSchedule final : public PassTracker {
     BucketSchedule(const OptimizersConfig& config, const ParameterTable& table, const Ranks& ranks,
                    const UpdateStores& stores);
 
-    // Before the passes of a microbatch.
+    // Call before the passes of a microbatch.
     void begin_microbatch(const Microbatch& microbatch);
-    // After them.
+    // Call after the passes of a microbatch.
     void end_microbatch();
-    // Captures the passes that `enqueue` enqueues for a microbatch. Returns null if the device captures nothing.
+    // Captures the work that `enqueue` enqueues for a microbatch. Returns null if the device cannot capture.
     std::unique_ptr<CapturedMicrobatch> capture(const std::function<void()>& enqueue) {
         return capture_.capture(enqueue);
     }
@@ -69,8 +69,8 @@ class BucketSchedule final : public PassTracker {
     void launch(const CapturedMicrobatch& captured);
     void enter(int unit, Pass pass) override;
 
-    // After the last microbatch: enqueues the norm, and the update of every bucket that is due and not updated in backward.
-    // A bucket waits for its own reduction, or for all reductions if gradients are clipped by their norm.
+    // Call after the last microbatch. Enqueues the norm, and the update of every due bucket that was not updated in
+    // backward. A bucket waits for its own reduction, or for all reductions if gradients are clipped by their norm.
     void step(Event& backward_done, Event& reduce_done);
     // Enqueues the copy of the statistics to the host, and records `done` after it.
     void read_statistics(float* host, const Event& reduce_done, Event& done);
@@ -78,18 +78,18 @@ class BucketSchedule final : public PassTracker {
 
     ShardedState& state() { return state_; }
     const ShardedState& state() const { return state_; }
-    // Enqueues copies of the state after the last step on the copy stream. The next update of a bucket waits for the bucket's
-    // copies alone.
+    // Enqueues copies of the state after the last step on the copy stream. The next update of a bucket waits only for
+    // that bucket's copies.
     void copy_state(const StateCopies& copies);
-    // Enqueues on the optimizer stream, after the last step: `to` gets the values of `from`, in master, optimizer state and
-    // compute copy, on all ranks. Each of the two has a bucket of its own, in one optimizer group.
+    // Copies master, optimizer state and compute copy of `from` to `to`, on the optimizer stream of all ranks, after
+    // the last step. Each parameter has its own bucket, both in one optimizer group.
     void copy(const Parameter& from, const Parameter& to);
     // Gathers the compute copies of all buckets after a change of the masters. Waits.
     void gather_all();
-    // Enqueues the gather of a bucket that is stored sharded, outside of a pass.
+    // Enqueues the gather of a bucket with sharded storage, outside a pass.
     void gather(const Bucket& bucket);
 
-    // Marks later work in the timeline; null: no more.
+    // Marks later work in the timeline; null: stops.
     void trace(Timeline* timeline);
 
   private:
@@ -104,7 +104,7 @@ class BucketSchedule final : public PassTracker {
     }
     // True if the bucket is updated at the end of this step.
     bool is_due(const Bucket& bucket) const;
-    // True if the optimizer reads the bucket's gradient as reduced after this microbatch.
+    // True if the gradient reduced after this microbatch is the optimizer's input.
     bool is_final(const Bucket& bucket) const { return microbatch_.last && is_due(bucket); }
     bool is_reduced(const Bucket& bucket) const;  // after this microbatch
 
@@ -120,7 +120,7 @@ class BucketSchedule final : public PassTracker {
     void finish_updates(const Event& reduce_done);
     void publish(const Bucket& bucket);
     StepContext context_of(const Bucket& bucket, const Tensor& grad_scale) const;
-    // Times work of the optimizer stream that waits for no other stream.
+    // Times optimizer work that waits for no other stream.
     template <class Enqueue>
     void time_optimizer(const Enqueue& enqueue) {
         reducer_.meter().time(ExposureMeter::Kind::optimizer, runtime_.optimizer(), enqueue);
@@ -133,7 +133,7 @@ class BucketSchedule final : public PassTracker {
     Reducer& reducer_;
     Runtime& runtime_;
     const BucketLayout& layout_;
-    const bool in_backward_, at_ready_;  // updates; launches of reductions
+    const bool in_backward_, at_ready_;  // updates in backward; reductions launched at grad_ready
     const bool by_norm_of_all_;          // every update waits for the norm of all gradients
     GraphCapture<BucketWork> capture_;
     Events ready_, memory_free_, values_free_, reduced_, updated_, gathered_, copied_;

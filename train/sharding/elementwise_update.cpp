@@ -9,7 +9,7 @@ ElementwiseUpdate::ElementwiseUpdate(std::unique_ptr<const ElementwiseOptimizer>
       state_(optimizer_->state_kinds(), members, stores.parameters.layout(), stores.runtime.device()) {}
 
 void ElementwiseUpdate::begin(const Bucket& bucket, const StepContext& context) {
-    if (stores_.parameters.layout().valid(bucket) == 0) return;  // this rank's shard is padding
+    if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard is only padding
     optimizer_->step({.compute = stores_.parameters.compute_shard(bucket),
                       .master = stores_.parameters.master_shard(bucket),
                       .gradient = stores_.gradients.shard(bucket),

@@ -1,4 +1,4 @@
-// The update of a group whose optimizer steps each element by itself: each rank steps the shards it stores.
+// Update of a group with an elementwise optimizer: each rank updates its shards.
 #pragma once
 
 #include "train/sharding/group_update.h"

@@ -1,4 +1,4 @@
-// Memory that is shared by what does not live at the same time: gathered parameters, gradients in flight,
+// First-fit assignment of buffers with disjoint lifetimes to shared memory: gathered parameters, gradients,
 // activations.
 #pragma once
 
@@ -7,24 +7,24 @@
 
 namespace speedrun {
 
-// From step `first` to step `last`, both included.
+// Steps first … last, inclusive.
 struct Lifetime {
     int first = 0, last = 0;
 };
 
-struct Lodger {
+struct BufferRequest {
     int64_t bytes = 0;
-    int first = 0, last = 0;   // steps at which it is needed, both included
-    Lifetime again = {0, -1};  // and a second time; none where it ends before it begins
+    int first = 0, last = 0;   // lifetime: steps first … last, inclusive
+    Lifetime again = {0, -1};  // second lifetime; empty if last < first
 };
 
-struct Lodging {
-    std::vector<int64_t> offset;  // bytes, by lodger
-    int64_t bytes = 0;            // in all
+struct BufferAssignment {
+    std::vector<int64_t> offset;  // bytes; index: buffer
+    int64_t bytes = 0;            // total size
 };
 
-// First fit, the earliest first, or the largest first where that needs less. Offsets are multiples of
-// `alignment`. Throws an internal error for negative bytes, and for a first time that ends before it begins.
-Lodging first_fit(const std::vector<Lodger>& lodgers, int64_t alignment);
+// Places buffers first fit, in order of their first step, or largest first if that needs less memory. Offsets are
+// multiples of `alignment`. Throws an internal error for negative bytes or an empty first lifetime.
+BufferAssignment first_fit(const std::vector<BufferRequest>& requests, int64_t alignment);
 
 }  // namespace speedrun

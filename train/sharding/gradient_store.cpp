@@ -4,7 +4,7 @@ namespace speedrun {
 
 namespace {
 
-// In a ring a gradient lives for one more stage, in which it is reduced while backward continues.
+// In a ring a gradient lives one stage longer, while it is reduced and backward continues.
 SharedMemory place_gradients(const ParameterTable& table, const BucketLayout& layout, bool ring) {
     const Stages stages(table.num_units());
     std::vector<std::vector<Lifetime>> lifetimes;

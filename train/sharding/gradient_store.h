@@ -10,37 +10,37 @@
 namespace speedrun {
 
 struct GradientMemory {
-    // Gradients of a microbatch share memory by their lifetimes in backward: a ring. Compute waits until the bucket that had a
-    // piece of memory before is reduced, or stepped.
+    // Gradients of a microbatch share memory by their lifetimes in backward (a ring). Before a write, compute waits
+    // until the previous bucket in that memory is reduced or updated.
     bool ring = false;
-    // This rank's shards of the sums over microbatches have memory of their own. The gradient of a microbatch is added to
-    // them, and its memory is then free.
+    // Sums over microbatches of this rank's shards have memory of their own. Each microbatch's gradient is added to
+    // them, which frees its memory.
     bool accumulators = false;
-    // True if other streams read memory between two writes by backward.
+    // True if other streams read the memory between two writes by backward.
     bool reused() const { return ring || accumulators; }
 };
 
 class GradientStore {
   public:
-    // `layout`, of the parameters too, must outlive the store.
+    // `layout`, which is also that of the parameters, must outlive the store.
     GradientStore(const ParameterTable& table, const BucketLayout& layout, Runtime& runtime,
                   const GradientMemory& memory = {});
 
     const GradientMemory& memory() const { return memory_; }
     const BucketLayout& layout() const { return layout_; }
 
-    // The gradient in the parameter's shape, and flat [n].
+    // Gradient in the parameter's shape, and flat [n].
     Tensor of(const Parameter& p) const;
     Tensor flat(const Parameter& p) const;
-    // A bucket's gradient with its padding, flat, and this rank's shard of it: of this microbatch, or without accumulators the
-    // sum of all microbatches so far.
+    // Flat gradient of a bucket, with padding, and this rank's shard of it: of this microbatch, or without accumulators
+    // the sum of all microbatches so far.
     Tensor whole(const Bucket& bucket) const;
     Tensor padded_shard(const Bucket& bucket) const;
-    // This rank's shard of the sum over microbatches: as the optimizer reads it, and with its padding. Without accumulators the
-    // same memory as padded_shard().
+    // This rank's shard of the sum over microbatches, without and with padding. Without accumulators the memory is that
+    // of padded_shard().
     Tensor shard(const Bucket& bucket) const;
     Tensor accumulated_shard(const Bucket& bucket) const;
-    // Buckets in the same memory as this one, itself included.
+    // Buckets that overlap this one in memory, including itself.
     const std::vector<int>& overlapping(const Bucket& bucket) const { return place_.overlap[bucket.id]; }
 
   private:
@@ -50,7 +50,7 @@ class GradientStore {
     const GradientMemory memory_;
     SharedMemory place_;
     Buffer buffer_, accumulators_;
-    std::vector<int64_t> accumulator_offset_;  // bytes, by bucket
+    std::vector<int64_t> accumulator_offset_;  // bytes; index: bucket
 };
 
 }  // namespace speedrun

@@ -3,6 +3,7 @@
 #include "train/optim/optimizers.h"
 #include "train/sharding/elementwise_update.h"
 #include "train/sharding/matrix_update.h"
+#include "train/sharding/state_memory.h"
 
 namespace speedrun {
 
@@ -19,12 +20,68 @@ std::unique_ptr<GroupUpdate> update_by(std::unique_ptr<const MatrixOptimizer> op
     return std::make_unique<MatrixUpdate>(std::move(optimizer), members, stores);
 }
 
+// An update, and the extensions of its group after it.
+class ExtendedUpdate final : public GroupUpdate {
+  public:
+    ExtendedUpdate(std::unique_ptr<GroupUpdate> update, const GroupExtensions& extensions,
+                   const Members& members, const UpdateStores& stores)
+        : update_(std::move(update)), stores_(stores) {
+        for (const auto& [key, extension] : extensions.all())
+            extensions_.push_back(
+                {extension, StateMemory(extension->state_kinds(), members, stores.parameters.layout(),
+                                        stores.runtime.device())});
+    }
+    bool at_once() const override { return update_->at_once(); }
+    void begin(const Bucket& bucket, const StepContext& context) override {
+        update_->begin(bucket, context);
+        if (at_once()) extend(bucket, context);
+    }
+    void compute_updates(const StepContext& context) override { update_->compute_updates(context); }
+    void finish(const Bucket& bucket, const StepContext& context) override {
+        update_->finish(bucket, context);
+        if (!at_once()) extend(bucket, context);
+    }
+    void reset(Stream& stream) override {
+        update_->reset(stream);
+        for (auto& [extension, state] : extensions_) state.reset(stores_.runtime.ops(), stream);
+    }
+    std::vector<StateShard> state(const Bucket& bucket) const override {
+        std::vector<StateShard> shards = update_->state(bucket);
+        for (const auto& [extension, state] : extensions_)
+            for (size_t k = 0; k < state.kinds().size(); ++k)
+                shards.push_back({.kind = state.kinds()[k], .values = state.of(bucket)[k]});
+        return shards;
+    }
+
+  private:
+    void extend(const Bucket& bucket, const StepContext& context) const {
+        if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard of this rank is padding
+        for (const auto& [extension, state] : extensions_)
+            extension->after_update({.compute = stores_.parameters.compute_shard(bucket),
+                                     .master = stores_.parameters.master_shard(bucket),
+                                     .gradient = {},
+                                     .state = state.of(bucket)},
+                                    context);
+    }
+
+    struct Extended {
+        GroupExtensions::Held extension;
+        StateMemory state;
+    };
+    const std::unique_ptr<GroupUpdate> update_;
+    const UpdateStores stores_;
+    std::vector<Extended> extensions_;
+};
+
 }  // namespace
 
 std::unique_ptr<GroupUpdate> make_group_update(const OptimizerGroupConfig& group, const Members& members,
                                                const UpdateStores& stores) {
-    return std::visit([&](auto optimizer) { return update_by(std::move(optimizer), members, stores); },
-                      make_optimizer(group));
+    std::unique_ptr<GroupUpdate> update =
+        std::visit([&](auto optimizer) { return update_by(std::move(optimizer), members, stores); },
+                   make_optimizer(group));
+    if (group.extensions.all().empty()) return update;
+    return std::make_unique<ExtendedUpdate>(std::move(update), group.extensions, members, stores);
 }
 
 std::vector<std::unique_ptr<GroupUpdate>> make_group_updates(const OptimizersConfig& config, StepOrder order,

@@ -1,5 +1,5 @@
-// GroupUpdate: a step of one optimizer group, bucket by bucket, of this rank's shards: which pieces its
-// optimizer (train/optim) is given, and the memory of its state.
+// GroupUpdate: update of one optimizer group's shards on this rank, bucket by bucket. Selects the slices that the
+// optimizer (train/optim) receives, and owns the memory of its state.
 #pragma once
 
 #include <memory>
@@ -10,22 +10,22 @@
 
 namespace speedrun {
 
-// What updates work on; all of it outlives them.
+// Dependencies of updates; they must outlive them.
 struct UpdateStores {
     ParameterStore& parameters;
     GradientStore& gradients;
     Reducer& reducer;
     Runtime& runtime;
-    // Elements of the matrices that are transformed together, unless one alone has more: bounds the workspace.
+    // Elements of the matrices transformed in one batch, at least one matrix. Bounds the workspace.
     int64_t most_batched = int64_t{32} << 20;
 };
 
 struct StateShard {
     StateKind kind;
-    Tensor values;  // [k], of the kind's type; k may be 0
-    // Null: `values` are the state of this rank's shard of the bucket. Else they are the state of whole
-    // matrices of this parameter, `begin` is their offset in the state of the parameter, in numbers, and `shape` its shape
-    // (state_tensors of train/optim/state.h).
+    Tensor values;  // [k], in the kind's dtype; k may be 0
+    // Null: `values` is the state of this rank's shard of the bucket. Otherwise it is the state of whole matrices
+    // of this parameter. `begin`: offset in the parameter's state, elements; `shape`: the shape
+    // of that state (state_tensors of train/optim/state.h).
     const Parameter* parameter = nullptr;
     int64_t begin = 0;
     std::vector<int64_t> shape = {};
@@ -34,27 +34,26 @@ struct StateShard {
 class GroupUpdate {
   public:
     virtual ~GroupUpdate() = default;
-    // Does begin() do all of a bucket's step? Otherwise its master and compute copy change in finish().
+    // True if begin() completes a bucket's update. Otherwise finish() changes master and compute copy.
     virtual bool at_once() const = 0;
-    // Called for each bucket, in the order in which they were given, as soon as its gradient is reduced,
-    // which is read no more afterwards.
+    // Called for each bucket, in the order given to make_group_update(), after its gradient is reduced. The gradient is
+    // not read later.
     virtual void begin(const Bucket& bucket, const StepContext& context) = 0;
-    // Between: called when all buckets have begun.
+    // Called once, after begin() of all buckets.
     virtual void compute_updates(const StepContext&) {}
-    // Called for each bucket, in that order.
+    // Called for each bucket, in the same order.
     virtual void finish(const Bucket&, const StepContext&) {}
-    // Enqueues the state of step 0.
+    // Enqueues the initial state.
     virtual void reset(Stream& stream) = 0;
-    // Everything that a step reads and changes besides the master, for this rank's shard of a bucket: what a
-    // checkpoint holds.
+    // Returns the optimizer state of this rank's shard of a bucket, for checkpoints; excludes the master.
     virtual std::vector<StateShard> state(const Bucket& bucket) const = 0;
 };
 
-// The update of one group. members: its buckets, in the order in which they are stepped.
+// Creates the update of one group. members: its buckets in the order of updates.
 std::unique_ptr<GroupUpdate> make_group_update(const OptimizerGroupConfig& group,
                                                const std::vector<const Bucket*>& members,
                                                const UpdateStores& stores);
-// The updates of all groups, by index in the config, each for its buckets in step order.
+// Creates the updates of all groups; index: group in the config.
 std::vector<std::unique_ptr<GroupUpdate>> make_group_updates(const OptimizersConfig& config, StepOrder order,
                                                              const UpdateStores& stores);
 

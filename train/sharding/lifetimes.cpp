@@ -40,20 +40,20 @@ Lifetime gradient_of(const Bucket& bucket, const Stages& stages) {
 
 SharedMemory share_memory(const BucketLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
                           const std::vector<int64_t>& element_bytes) {
-    std::vector<Lodger> lodgers;
+    std::vector<BufferRequest> requests;
     for (const Bucket& bucket : layout.all()) {
         const std::vector<Lifetime>& times = lifetimes[bucket.id];
         if (times.empty() || times.size() > 2)
             throw_internal("{} has {} lifetimes, expected 1 or 2", bucket.name(), times.size());
-        lodgers.push_back({.bytes = layout.padded(bucket) * element_bytes[bucket.id],
-                           .first = times[0].first,
-                           .last = times[0].last});
-        if (times.size() == 2) lodgers.back().again = times[1];
+        requests.push_back({.bytes = layout.padded(bucket) * element_bytes[bucket.id],
+                            .first = times[0].first,
+                            .last = times[0].last});
+        if (times.size() == 2) requests.back().again = times[1];
     }
-    Lodging lodging = first_fit(lodgers, kAlignedBytes);
+    BufferAssignment assignment = first_fit(requests, kAlignedBytes);
     SharedMemory memory;
-    memory.bytes = lodging.bytes;
-    memory.offset = std::move(lodging.offset);
+    memory.bytes = assignment.bytes;
+    memory.offset = std::move(assignment.offset);
     memory.overlap.resize(static_cast<size_t>(layout.size()));
     for (const Bucket& a : layout.all()) {
         for (const Bucket& b : layout.all()) {

@@ -1,7 +1,7 @@
-// When memory is needed during a microbatch, and how pieces that are never needed together share it: the
-// rings of gathered parameters and of gradients in flight.
+// Lifetimes of memory during a microbatch, and sharing of memory between disjoint lifetimes: the rings of gathered
+// parameters and of gradients.
 //
-// A microbatch is 2U stages for U units: forward through units 0 … U−1, then backward through U−1 … 0.
+// A microbatch has 2U stages for U units: forward through units 0 … U−1, then backward through U−1 … 0.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace speedrun {
 
-inline constexpr int64_t kAlignedBytes = 64;  // a cache line, and the widest vector
+inline constexpr int64_t kAlignedBytes = 64;  // a cache line, and the widest vector register
 
 enum class Pass : uint8_t { forward, backward };
 
@@ -26,22 +26,21 @@ class Stages {
     int units_;
 };
 
-// The stages at which compute reads a bucket's values: one lifetime, or one per pass if the gathered values
-// are freed in between. Reshard::yes frees every bucket after forward; except_last keeps what the first
-// stage of backward reads; no keeps all of them until they are stepped.
+// Returns the stages at which compute reads a bucket's values: one lifetime, or one per pass if the gathered values are
+// freed between the passes. Reshard::yes frees every bucket after forward; except_last keeps the values that the first
+// stage of backward reads; no keeps all until their update.
 std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Reshard reshard);
-// The stages from the first contribution to its gradient to the last.
+// Returns the stages from the first to the last contribution to a bucket's gradient.
 Lifetime gradient_of(const Bucket& bucket, const Stages& stages);
 
-// Where each bucket lies in memory that buckets share: byte offsets, and the bytes in all.
+// Offsets of buckets in shared memory, and its size.
 struct SharedMemory {
-    std::vector<int64_t> offset;            // bytes, by bucket
-    std::vector<std::vector<int>> overlap;  // by bucket: those in the same bytes, itself included
+    std::vector<int64_t> offset;            // bytes; index: bucket
+    std::vector<std::vector<int>> overlap;  // index: bucket; buckets in the same bytes, including itself
     int64_t bytes = 0;
 };
 
-// First fit, larger buckets first or earlier ones, whichever needs less. lifetimes, element_bytes: by
-// bucket.
+// Assigns memory by first_fit(). lifetimes, element_bytes: index: bucket.
 SharedMemory share_memory(const BucketLayout& layout, const std::vector<std::vector<Lifetime>>& lifetimes,
                           const std::vector<int64_t>& element_bytes);
 

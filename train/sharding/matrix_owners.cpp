@@ -32,7 +32,7 @@ MatrixOwners::MatrixOwners(const BucketLayout& layout, int group)
     : MatrixOwners(layout, buckets_of(layout, group)) {}
 
 MatrixOwners::MatrixOwners(const BucketLayout& layout, std::vector<const Bucket*> buckets) {
-    // Whatever the order in which they are stepped, all agree on the owners.
+    // Sorted, so that all ranks assign equal owners in any order of updates.
     std::sort(buckets.begin(), buckets.end(), [](const Bucket* a, const Bucket* b) { return a->id > b->id; });
     for (const Bucket* bucket : buckets)
         for (const Matrix& matrix : layout.matrices(*bucket)) all_.push_back({matrix, bucket->id, 0});
@@ -52,7 +52,7 @@ void MatrixOwners::assign(const BucketLayout& layout) {
     std::stable_sort(longest_first.begin(), longest_first.end(),
                      [&](const OwnedMatrix* a, const OwnedMatrix* b) { return cost(a) > cost(b); });
     for (OwnedMatrix* owned : longest_first) {
-        // An owner is one rank or, of a matrix that is not cut while others are, one in each tensor coordinate.
+        // One owner per matrix; a matrix replicated over the tensor axis has one per tensor rank.
         const auto owners = static_cast<size_t>(MatrixRanks(layout[owned->bucket]).size());
         const size_t repeats = loads_.size() / owners;
         const auto load_of = [&](size_t owner) {

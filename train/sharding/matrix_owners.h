@@ -1,12 +1,12 @@
-// Which rank orthogonalises which matrix, where ranks share an optimizer that needs whole ones (Muon): all
-// matrices of a group, the longest first, each to the rank with the least to do so far (longest processing
-// time first: Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969: at most
-// 4/3 of the best). Owners hold no more than others of what is stored: masters, momentum and gradients are
-// cut by elements, and slices of the matrices travel to their owners and back.
+// Assigns each matrix of a group to the rank that orthogonalises it, if ranks share an optimizer of whole matrices
+// (Muon). Largest matrices first, each to the rank with the least work so far (longest processing time first: Graham,
+// "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969: at most 4/3 of the optimum). Owners store
+// no more than others: masters, momentum and gradients are cut by elements. Slices of matrices are sent to the owners
+// and back.
 //
-// A matrix of which ranks of the tensor axis have parts is orthogonalised whole, by one rank of all that have some of it; so
-// are matrices of some heads each, all of one stack by one rank, as some of these heads may be on two ranks.
-// One that is not cut over that axis is a matrix of each tensor coordinate, whose ranks repeat the work.
+// A matrix split over the tensor axis is orthogonalised whole, by one of the ranks that hold parts. The same holds for
+// matrices of a few heads each: one rank owns a whole stack, because a matrix's heads may be on two ranks. A matrix
+// that is not split over the tensor axis is replicated, and each tensor coordinate repeats the work.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@
 
 namespace speedrun {
 
-// The ranks among which a bucket's matrices travel: those that share its state and, where its matrices are cut over the
-// tensor axis, those of that axis, which varies fastest.
+// Ranks that exchange a bucket's matrices: the ranks that share its state and, if its matrices are split over the tensor
+// axis, the ranks of that axis, which varies fastest.
 struct MatrixRanks {
     explicit MatrixRanks(const Bucket& bucket);
 
     int shards, parts;
-    int index;  // of this rank
+    int index;  // index of this rank
     int size() const { return shards * parts; }
     int shard_of(int rank) const { return rank / parts; }
     int part_of(int rank) const { return rank % parts; }
@@ -31,33 +31,32 @@ struct MatrixRanks {
 struct OwnedMatrix {
     Matrix matrix;
     int bucket = 0;
-    int owner = 0;  // index among the bucket's MatrixRanks
+    int owner = 0;  // index in the bucket's MatrixRanks
 };
 
 class MatrixOwners {
   public:
     MatrixOwners() = default;
-    // Assigns the matrices of these buckets, which hold nothing else.
+    // Assigns the matrices of these buckets, which must hold nothing else.
     MatrixOwners(const BucketLayout& layout, std::vector<const Bucket*> buckets);
-    // Assigns those of a group whose optimizer needs whole matrices.
+    // Assigns the matrices of a group with an optimizer of whole matrices.
     MatrixOwners(const BucketLayout& layout, int group);
 
-    // In the order of backward: buckets from the last to the first, ascending in each.
+    // In the order of backward: last bucket first, ascending within a bucket.
     const std::vector<OwnedMatrix>& all() const { return all_; }
-    // Multiplications and additions of one orthogonalisation, by rank: by index among the MatrixRanks of cut matrices,
-    // if there are any.
+    // FLOPs of orthogonalisation per rank; index: among the MatrixRanks, of split matrices if there are any.
     const std::vector<double>& loads() const { return loads_; }
-    // The largest load, as a multiple of the least that it could be: the mean, or the largest matrix.
+    // Returns the largest load divided by its lower bound, the mean or the largest matrix.
     double imbalance() const;
 
-    // Elements of a matrix that one of the MatrixRanks stores: their begin in its bucket, how many, and their begin
-    // where the parts of the matrix lie one after the other.
+    // Elements of a matrix stored by one of the MatrixRanks: offset in the bucket, count, and offset in the
+    // concatenation of the matrix's parts.
     struct Span {
         int64_t begin, count, in_parts;
     };
     static Span stored(const Bucket& bucket, const Matrix& matrix, int rank);
-    // Bytes that a rank sends, mean over the ranks, to bring a bucket's matrices to their owners, of elements
-    // of so many bytes; as many go back.
+    // Returns the bytes that a rank sends, mean over ranks, to move a bucket's matrices to their owners. The way back
+    // needs the same.
     double sent_bytes(const Bucket& bucket, int64_t element_bytes) const;
 
   private:
@@ -68,7 +67,7 @@ class MatrixOwners {
     double largest_ = 0;
 };
 
-// Work of orthogonalising one matrix by Polar Express: five iterations of products on its smaller side.
+// FLOPs of orthogonalising one matrix by Polar Express: five iterations of matmuls on its smaller side.
 double orthogonalisation_flops(int64_t rows, int64_t cols);
 
 }  // namespace speedrun

@@ -24,7 +24,7 @@ MatrixUpdate::MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer,
     place(MatrixOwners(stores.parameters.layout(), members), members);
 }
 
-// Slots of the banks go to the matrices in the order of backward; what is stored follows the buckets.
+// Assigns bank slots to matrices in the order of backward. Stored slices follow the order of buckets.
 void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Bucket*>& members) {
     const BucketLayout& layout = stores_.parameters.layout();
     int64_t stored = 0;
@@ -50,7 +50,7 @@ std::vector<StateKind> MatrixUpdate::matrix_kinds(const MatrixOptimizer::Shape& 
     return kinds;
 }
 
-// Where each shape's bank lies, and the state of its matrices.
+// Sizes each shape's bank and the state of its matrices.
 void MatrixUpdate::size_banks(const MatrixOwners& owners) {
     std::map<std::pair<int64_t, int64_t>, int64_t> counts;
     for (const OwnedMatrix& owned : owners.all())
@@ -71,7 +71,7 @@ void MatrixUpdate::size_banks(const MatrixOwners& owners) {
     }
 }
 
-// What this rank stores of a matrix, and its place in a bank if it is the owner.
+// Adds this rank's slice of a matrix, and a slot in a bank if this rank is the owner.
 void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     const Matrix& m = owned.matrix;
     Member& member = members_.at(bucket.id);
@@ -92,7 +92,8 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     }
 }
 
-// Where the parts of a matrix arrive one after the other: in its place in the banks, unless their rows lie apart there.
+// Returns the offset at which the parts of a matrix are received, consecutively: its slot, or staging memory if the
+// parts are columns of the matrix.
 int64_t MatrixUpdate::land(Member& member, const Matrix& m, int64_t in_banks) {
     if (!m.columns_cut()) return in_banks;
     const int64_t in_staging =
@@ -102,7 +103,7 @@ int64_t MatrixUpdate::land(Member& member, const Matrix& m, int64_t in_banks) {
     return in_staging;
 }
 
-// The next slots of its shape's bank: where they begin in the banks' memory.
+// Reserves the next slots of the shape's bank. Returns their offset in the banks' memory.
 int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
     Bank& bank = banks_.at({m.own_rows(), m.whole_cols()});
     const int64_t slot = bank.count;

@@ -1,12 +1,12 @@
-// The update of a group whose optimizer works on whole matrices (Muon).
+// Update of a group with an optimizer of whole matrices (Muon).
 //
-// Its first function is elementwise and works on what this rank stores; the second needs whole matrices. Each
-// bucket's slices therefore go to the matrices' owners (MatrixOwners), in the compute type, as soon as its
-// gradient is reduced; when all have come, an owner transforms its matrices, those of one shape together; and
-// the slices of the updates go back. One rank owns everything it stores, and sends nothing.
+// The optimizer's first function is elementwise and runs on stored slices; the second needs whole matrices. After a
+// bucket's gradient is reduced, its slices are sent to the matrices' owners (MatrixOwners) in the compute dtype. When
+// all have arrived, each owner transforms its matrices, batched by shape. Then the slices of the updates are sent back.
+// A single rank owns everything and sends nothing.
 //
-// Parts of a matrix that is cut along its columns have their rows apart in the whole one. An owner receives them one after
-// the other, each contiguous, so that what travels is few slices, and copies them into the columns; and back.
+// A column part of a matrix is strided in the whole matrix. The owner receives parts contiguously, in few slices, and
+// copies them into the columns; and back.
 #pragma once
 
 #include <map>
@@ -30,41 +30,41 @@ class MatrixUpdate final : public GroupUpdate {
     std::vector<StateShard> state(const Bucket& bucket) const override;
 
   private:
-    // Matrices of one shape that this rank owns, one after the other.
+    // Matrices of one shape that this rank owns, contiguous.
     struct Bank {
         int64_t rows = 0, cols = 0;
         int64_t count = 0;
-        int64_t first = 0;             // of its elements in the banks' memory
-        std::vector<StateKind> kinds;  // of its matrices
-        std::vector<int64_t> state;    // where they begin in the matrices' state, in numbers, by kind
+        int64_t first = 0;             // offset of its elements in the banks' memory
+        std::vector<StateKind> kinds;  // state kinds of its matrices
+        std::vector<int64_t> state;    // offsets in the matrices' state, in elements; index: kind
         int64_t numel() const { return rows * cols; }
     };
-    // What this rank stores of neighbouring matrices of one shape.
+    // This rank's slice of consecutive matrices of one shape.
     struct Run {
         int64_t in_shard, in_update, count;
         MatrixOptimizer::Shape matrix;
-        std::vector<Tensor> state = {};  // of its elements, by kind
+        std::vector<Tensor> state = {};  // state of its elements; index: kind
     };
-    // A matrix cut along its columns that this rank owns: where its parts [parts, rows, cols] and where the whole matrix
-    // [rows, parts cols] begin.
+    // A matrix with split columns that this rank owns: offsets of its parts [parts, rows, cols] and of the whole matrix
+    // [rows, parts cols].
     struct Columns {
         int64_t in_staging, in_banks;
         int64_t parts, rows, cols;
         int64_t numel() const { return parts * rows * cols; }
     };
-    // Matrices of one parameter that this rank owns, side by side in their bank.
+    // Consecutive matrices of one parameter that this rank owns.
     struct Owned {
         const Parameter* parameter;
-        int64_t number, slot, count;  // of the first matrix, in the stack and in the bank; of matrices
+        int64_t number, slot, count;  // index of the first in the stack and in the bank; number of matrices
         const Bank* bank;
     };
     struct Member {
         MatrixRanks ranks;
-        int64_t stored = 0;  // of its shard, in the updates: elements
+        int64_t stored = 0;  // offset of its shard in updates_, elements
         std::vector<Run> runs = {};
         std::vector<Owned> owned = {};
-        std::vector<Columns> columns = {};  // all that it owns of the bucket, if that is cut along columns
-        Exchange to_owners = {}, from_owners = {};  // between the stored slices' updates and where parts land
+        std::vector<Columns> columns = {};          // all owned matrices of the bucket, if columns are split
+        Exchange to_owners = {}, from_owners = {};  // slices of updates_ and landing()
 
         bool exchanges() const { return ranks.size() > 1; }
     };
@@ -72,7 +72,7 @@ class MatrixUpdate final : public GroupUpdate {
 
     void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
     void size_banks(const MatrixOwners& owners);
-    // The kinds of state that a matrix of this shape has as a whole.
+    // Returns the per-matrix state kinds of a matrix of this shape.
     std::vector<StateKind> matrix_kinds(const MatrixOptimizer::Shape& shape) const;
     void add_matrix(const OwnedMatrix& owned, const Bucket& bucket);
     int64_t take_slot(Member& member, const Matrix& m);
@@ -81,26 +81,26 @@ class MatrixUpdate final : public GroupUpdate {
     void allocate(int64_t stored);
     OptimizerShard shard_of(const Bucket& bucket, const Run& run) const;
     Tensor update_slice(const Member& member, const Run& run) const;  // flat
-    // Where the parts of what this rank owns of a bucket arrive, and from where they go back.
+    // Buffer that receives the parts of owned matrices, and from which updates are sent back.
     const Buffer& landing(const Member& member) const {
         return member.columns.empty() ? matrices_ : staging_;
     }
     void copy_columns(const Member& member, Way way, Stream& stream) const;
-    int64_t batch_of(const Bank& bank) const;   // matrices that are transformed together
-    Tensor all_of(const Buffer& buffer) const;  // flat, in the compute type
-    // One kind of state of `count` matrices of a bank, from `first` on: [count, values].
+    int64_t batch_of(const Bank& bank) const;   // matrices transformed in one batch
+    Tensor all_of(const Buffer& buffer) const;  // flat, in the compute dtype
+    // Returns one kind of state of `count` matrices of a bank, from `first`: [count, values].
     Tensor state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const;
 
     const std::unique_ptr<const MatrixOptimizer> optimizer_;
     const UpdateStores stores_;
     StateMemory element_state_;
-    std::map<std::pair<int64_t, int64_t>, Bank> banks_;  // by rows and columns
-    std::map<int, Member> members_;                      // by bucket id
+    std::map<std::pair<int64_t, int64_t>, Bank> banks_;  // key: rows and columns
+    std::map<int, Member> members_;                      // key: bucket id
     int64_t owned_elements_ = 0, matrix_state_numbers_ = 0, staged_elements_ = 0;
-    Buffer matrix_state_;          // of the kinds that a matrix has; empty if there are none
-    Buffer updates_;               // of what is stored here; empty where nothing is exchanged
-    Buffer matrices_, workspace_;  // the banks; of their transform
-    Buffer staging_;               // of one bucket at a time; empty where nothing is cut along columns
+    Buffer matrix_state_;          // per-matrix state; empty if there is none
+    Buffer updates_;               // updates of stored slices; empty without exchange
+    Buffer matrices_, workspace_;  // banks; scratch of their transform
+    Buffer staging_;               // one bucket at a time; empty without split columns
 };
 
 }  // namespace speedrun

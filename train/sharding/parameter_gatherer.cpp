@@ -56,7 +56,7 @@ void ParameterGatherer::mark_use(int stage, Pass pass) const {
 
 void ParameterGatherer::fetch_missing(int stage) {
     runtime_.gather().wait(*stage_reached_[stage]);
-    // A validation ends with forward: the memory of a gathered bucket may hold another one by now.
+    // A validation ends with forward: another bucket may occupy a gathered bucket's memory by now.
     if (stage == 0 && *layout_.rules().stored_sharded != Reshard::no) forget();
     for (const Bucket& bucket : layout_.all()) {
         const int lifetime = lifetime_at(bucket.id, stage);

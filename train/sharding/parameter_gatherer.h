@@ -1,5 +1,6 @@
-// ParameterGatherer: gathers parameters that are stored sharded (zero3) for as long as compute reads them. The reads of a stage of
-// a microbatch (lifetimes.h) are gathered during the stage before it, into memory that no stage reads by then.
+// ParameterGatherer: gathers parameters with sharded storage (zero3) while compute reads them. The reads of a
+// microbatch's stage (lifetimes.h) are gathered during the previous stage, into memory that no stage reads at that
+// time.
 #pragma once
 
 #include <memory>
@@ -15,22 +16,22 @@ class ParameterGatherer {
     // Events of the last updates; index: bucket.
     using Updated = std::vector<std::unique_ptr<Event>>;
 
-    // Arguments must outlive it.
+    // All arguments must outlive it.
     ParameterGatherer(const ParameterTable& table, ParameterStore& parameters, Reducer& reducer,
                       Runtime& runtime, const Updated& updated);
 
-    // True if parameters are stored sharded.
+    // True if parameters have sharded storage.
     bool active() const { return parameters_.stored_sharded(); }
 
-    // Records on compute that it has reached the stage of a unit in this pass. Returns the stage.
+    // Records on compute that the stage of a unit and pass is reached. Returns the stage.
     int reach(int unit, Pass pass);
     // True if the stage reads parameters.
     bool reads(int stage) const;
-    // Enqueues the gathers of the stage's reads that are not gathered yet.
+    // Enqueues the gathers that the stage needs and that are not enqueued yet.
     void fetch_missing(int stage);
-    // Enqueues the gathers of the next stage's reads, except into memory that this stage reads.
+    // Enqueues the gathers that the next stage needs, except into memory that this stage reads.
     void fetch_ahead(int stage);
-    // Makes compute wait for the gathers of the stage's reads.
+    // Makes compute wait for the stage's gathers.
     void await(int stage);
     // Marks the use of the stage's buckets in the timeline.
     void mark_use(int stage, Pass pass) const;

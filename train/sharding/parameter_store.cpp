@@ -8,10 +8,10 @@ namespace speedrun {
 
 namespace {
 
-// f32 values at a time, on their way to masters of bf16.
+// f32 values per chunk that are rounded to bf16 masters.
 constexpr int64_t kMostUnrounded = int64_t{1} << 20;
 
-// A flat tensor's elements from `first` on.
+// Returns elements first … first + count of a flat tensor.
 Tensor elements(const Tensor& flat, int64_t first, int64_t count) {
     auto* const data = static_cast<char*>(flat.data);
     return Tensor(data ? data + first * size_of(flat.dtype) : nullptr, flat.dtype, {count});
@@ -26,7 +26,7 @@ Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& sha
                              : buffer.tensor(dtype, {shape[0]}, offset);
 }
 
-// The piece's elements of these of the whole parameter.
+// Returns the piece's elements of the whole parameter.
 std::vector<float> part_of(const std::vector<float>& whole, const Piece& piece) {
     std::vector<float> part;
     part.reserve(static_cast<size_t>(piece.count));
@@ -47,7 +47,7 @@ ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& r
     int64_t bytes = 0, copy_bytes = 0;
     for (const Bucket& bucket : layout_.all()) {
         if (bucket.master != DType::f32 && copied(bucket))
-            throw_internal("{}: kept in bf16, computed with in f32", bucket.name());
+            throw_internal("{}: bf16 masters, but computed in f32", bucket.name());
         const bool sharded = copied(bucket) || stored_sharded();
         bytes = aligned(bytes);
         master_offset_.push_back(bytes);
@@ -141,7 +141,7 @@ Tensor ParameterStore::compute_shard(const Bucket& bucket) const {
 }
 
 void ParameterStore::initialize(uint64_t seed) {
-    Buffer unrounded;  // small, whatever the largest parameter: at this time all other memory is taken
+    Buffer unrounded;  // small for any parameter size, because all other memory is allocated by now
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
         for (const Piece& piece : layout_.shard_pieces(bucket)) {
@@ -176,7 +176,7 @@ void ParameterStore::publish_shards() {
 }
 
 void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
-    std::vector<std::vector<float>> parts;  // what copies read, until they are done
+    std::vector<std::vector<float>> parts;  // sources of the enqueued copies
     std::vector<std::vector<Bf16>> halves;
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
@@ -197,7 +197,7 @@ void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
     runtime_.compute().synchronize();
 }
 
-// A random value depends on its place in the whole parameter: one operation for each row that is contiguous there.
+// A random value depends on its index in the whole parameter: one operation per row that is contiguous there.
 void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed) {
     Stream& stream = runtime_.compute();
     Ops& ops = runtime_.ops();

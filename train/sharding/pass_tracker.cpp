@@ -58,7 +58,7 @@ void PassTracker::end_backward() {
     for (const Parameter& p : table_.all()) {
         if (!ready_[p.id] && p.id != unused_) missing += (missing.empty() ? "" : ", ") + p.name;
     }
-    if (!missing.empty()) throw_internal("no gradient came for: {}", missing);
+    if (!missing.empty()) throw_internal("no gradient was announced for: {}", missing);
     std::fill(ready_.begin(), ready_.end(), false);
 }
 

@@ -18,7 +18,7 @@ constexpr std::array<StrategyRow, 4> kRows{{
     {Strategy::zero3, kCut, kCut, true, true, Accumulate::reduce_scatter, Reshard::except_last},
 }};
 
-// On an axis that cuts these dimensions: of a parameter's values, and of its gradient.
+// Placement of a parameter's values, and of its gradient, on an axis that cuts these dimensions.
 Placement values_on(const DimensionSet& cut, const Parameter& parameter) {
     for (size_t d = 0; d < parameter.dimensions.size(); ++d)
         if (cut.contains(parameter.dimensions[d])) return Placement::shard(static_cast<int>(d));

@@ -1,12 +1,11 @@
-// Where the numbers of a parameter live, and the one table of strategies. A value is placed on each mesh
-// axis:
-//     Replicate    every rank of the axis has all of it,
-//     Shard(dim)   every rank has its shard of dimension dim (EvenSplit, padded with zeros),
+// Placement of a parameter's values, and the table of strategies. A value is placed on each mesh axis:
+//     Replicate    every rank of the axis has the whole value;
+//     Shard(dim)   every rank has its shard of dimension dim (EvenSplit, padded with zeros);
 //     Partial      every rank has a term; the value is the sum over the axis.
-// Collectives follow from changes of placement and from nothing else (collective_between). The rule for
-// gradients: an axis that cuts a dimension of the parameter leaves every rank its shard of the gradient; one that
-// cuts a dimension over which the gradient sums (Parameter::summed) makes it Partial; otherwise it is Replicate,
-// and summing it would multiply it by the size of the axis.
+// Collectives follow only from changes of placement (collective_between). Rule for gradients: if an axis cuts a
+// dimension of the parameter, the gradient is Shard. If it cuts a dimension over which the gradient sums
+// (Parameter::summed), the gradient is Partial. Otherwise it is Replicate, and summing it would multiply it by the size
+// of the axis.
 #pragma once
 
 #include <array>
@@ -24,7 +23,7 @@ namespace speedrun {
 
 struct Placement {
     enum class Kind : uint8_t { replicate, shard, partial } kind = Kind::replicate;
-    int dim = 0;  // of shard
+    int dim = 0;  // only with shard
 
     static constexpr Placement replicate() { return {Kind::replicate, 0}; }
     static constexpr Placement shard(int dim) { return {Kind::shard, dim}; }
@@ -33,33 +32,33 @@ struct Placement {
     std::string describe() const;  // "Replicate", "Shard(0)", "Partial"
 };
 
-// The collective that takes one axis from a placement to another; none for no change and for Replicate ->
-// Shard, which is a local slice. Partial -> Shard: reduce_scatter. Partial -> Replicate: all_reduce. Shard ->
-// Replicate: all_gather. Shard(i) -> Shard(j): all_to_all. Usage error: anything else -> Partial, which would
-// count terms twice.
+// Returns the collective that changes an axis from one placement to another. nullopt without a change and for Replicate
+// -> Shard, a local slice. Partial -> Shard: reduce_scatter. Partial -> Replicate: all_reduce. Shard -> Replicate:
+// all_gather. Shard(i) -> Shard(j): all_to_all. Throws a usage error for any other change to Partial, which would count
+// terms twice.
 std::optional<Collective> collective_between(Placement from, Placement to);
 
-using AxisPlacements = std::array<Placement, kNumAxes>;  // by Axis
+using AxisPlacements = std::array<Placement, kNumAxes>;  // index: Axis
 
-// The life of a parameter in one optimizer step.
+// Placements of a parameter during one optimizer step.
 struct ParameterPlacement {
-    AxisPlacements stored;       // between steps
-    AxisPlacements computed;     // what forward and backward read
-    AxisPlacements gradient;     // raw, as backward leaves it after each microbatch
-    AxisPlacements accumulated;  // what is kept from one microbatch to the next
-    AxisPlacements state;        // optimizer state, and the gradient that the optimizer reads
+    AxisPlacements stored;       // kept between steps
+    AxisPlacements computed;     // read by forward and backward
+    AxisPlacements gradient;     // written by backward in each microbatch
+    AxisPlacements accumulated;  // kept between microbatches
+    AxisPlacements state;        // optimizer state and the optimizer's input gradient
     bool operator==(const ParameterPlacement&) const = default;
 };
 
-// How ranks share a step, with what another section adds to it: who holds what, and when it travels. What the config leaves open (nullopt) is
-// what the strategy's row says.
+// How ranks share a step, including settings from other config sections. Unset options (nullopt) take the defaults of
+// the strategy's row.
 struct Sharing : SharingConfig {
-    bool global_clip = false;        // does optimizers.clip scale by the norm of all gradients?
-    bool sequence_parallel = false;  // does the tensor axis shard the sequence outside of matrices?
+    bool global_clip = false;        // optimizers.clip scales by the norm of all gradients
+    bool sequence_parallel = false;  // the tensor axis shards the sequence outside of matrices
 };
 
-// A row of the table: placements on the axes that shard the optimizer (shard, context); copies along
-// replicate.
+// Row of the table: placements on the axes that shard the optimizer (shard, context). Values are replicated along
+// `replicate`.
 struct StrategyRow {
     Strategy strategy;
     Placement stored;
@@ -71,14 +70,15 @@ struct StrategyRow {
 };
 const StrategyRow& row_of(Strategy strategy);
 
-// Nothing left open. Usage errors that say why, for every combination that cannot be right.
+// Sets all open options. Throws a usage error with the reason for each invalid combination.
 Sharing resolve_sharing(Sharing sharing);
 
-// What an axis cuts, of values and of parameters: the batch axes and context the tokens; tensor heads, the MLP's hidden
-// units and the rows of tables, and, under sequence parallelism, the tokens of values that have none of these.
+// Returns the dimensions that an axis cuts, of values and parameters. Batch axes and context cut tokens; tensor cuts
+// heads, the MLP's hidden units and rows of tables. With sequence parallelism, tensor also cuts the tokens of values
+// without such dimensions.
 DimensionSet dimensions_cut_by(Axis axis);
 
-// Placements of one parameter under what resolve_sharing returns.
+// Returns the placements of one parameter under a resolved sharing.
 ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter);
 
 }  // namespace speedrun

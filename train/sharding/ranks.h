@@ -1,4 +1,4 @@
-// Who we are among the ranks of a run, and how they share the work: what the engine needs to know of it.
+// Ranks: this rank's position among the ranks of a run, and how they share the work.
 #pragma once
 
 #include "data/context_part.h"
@@ -9,21 +9,20 @@
 
 namespace speedrun {
 
-// Value that nobody changes, only replaces as a whole. It holds what the config says; what the device says,
-// the compute type above all, is in Runtime.
+// Immutable value from the config. Properties of the device, such as the compute dtype, are in Runtime.
 class Ranks {
   public:
-    // One rank, alone.
+    // A single rank.
     Ranks() : Ranks(Mesh(), Sharing()) {}
-    // Ranks of a mesh that share a step in this way, which need not be resolved yet (usage errors: those of
-    // resolve_sharing).
-    // world: what they talk through, which must outlive what is built on it; null: one rank alone, or ranks
-    // of which none runs. Throws unless the world has as many ranks as the mesh.
+    // Ranks of a mesh. `sharing` may be unresolved (usage errors of resolve_sharing). world: communication between the
+    // ranks, which must outlive all users; null: a single rank, or ranks that do not run. Throws unless world and mesh
+    // have the same number of ranks.
     Ranks(const Mesh& mesh, const Sharing& sharing, World* world = nullptr);
 
-    // Copy that talks through another world of as many ranks, made for their devices or slowed down.
+    // Returns a copy with another world of the same size, such as one for device tensors or with a simulated
+    // network.
     Ranks with_world(World& world) const { return Ranks(mesh_, sharing_, &world); }
-    // Copy that nobody runs: shapes and sizes are those of rank 0, and nothing is said to the others.
+    // Returns a copy without communication: shapes and sizes equal rank 0's.
     Ranks without_world() const { return Ranks(mesh_, sharing_); }
 
     World* world() const { return world_; }
@@ -33,7 +32,7 @@ class Ranks {
     int rank() const { return world_ ? world_->rank() : 0; }
     int size() const { return world_ ? world_->size() : 1; }
     bool first() const { return rank() == 0; }
-    // Ranks that work on different rows; those that share rows have the same number, and each its part of them.
+    // Ranks with different rows; ranks that share rows have equal indices.
     int num_data_ranks() const { return mesh_.size(Axis::replicate) * mesh_.size(Axis::shard); }
     int data_rank() const { return rank() / (mesh_.size(Axis::context) * mesh_.size(Axis::tensor)); }
     ContextPart part() const {

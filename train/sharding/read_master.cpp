@@ -9,7 +9,7 @@ namespace speedrun {
 
 namespace {
 
-// This rank's part.
+// Reads this rank's part.
 void read_part(const Parameter& p, const ParameterStore& parameters, Reducer& reducer, Runtime& runtime,
                float* host) {
     Stream& stream = runtime.gather();
@@ -24,7 +24,7 @@ void read_part(const Parameter& p, const ParameterStore& parameters, Reducer& re
         std::copy(halves.begin(), halves.end(), host);
     };
     if (bucket.num_shards == 1) return copy(parameters.master(p).data);
-    // Compute has all of it, for itself.
+    // Every rank has the whole compute copy.
     if (!parameters.copied(bucket) && !parameters.stored_sharded())
         return copy(parameters.compute_flat(p).data);
     const Buffer whole(runtime.device(), "gathered master", MemoryCategory::workspace,
@@ -46,7 +46,7 @@ void read_master(const Parameter& p, const ParameterStore& parameters, const Mas
                  all = memory.tensor(DType::f32, {p.cut.parts * p.numel()}, own.bytes());
     Stream& stream = runtime.compute();
     runtime.device().copy(own.data, part.data(), own.bytes(), stream);
-    if (!peers.tensor) throw_internal("{}: nobody to ask for its other parts", p.name);
+    if (!peers.tensor) throw_internal("parameter {}: no communicator for its other parts", p.name);
     peers.tensor->all_gather(all, own, stream);
     runtime.device().copy(parts.data(), all.data, all.bytes(), stream);
     stream.synchronize();

@@ -1,17 +1,17 @@
-// A parameter's values in f32, whoever of the ranks holds them.
+// Reads a parameter's f32 values from all ranks that hold shards.
 #pragma once
 
 #include "train/sharding/reducer.h"
 
 namespace speedrun {
 
-// Who has the rest of it.
+// Communication with the ranks that hold the rest.
 struct MasterPeers {
     Reducer& reducer;                // shards
-    Communicator* tensor = nullptr;  // parts that the tensor axis cuts, on the stream of compute
+    Communicator* tensor = nullptr;  // ranks of the tensor axis, on the compute stream
 };
 
-// Into host memory of p.whole_numel() numbers. All ranks ask for the same. Waits.
+// Copies to host memory of p.whole_numel() elements. Collective. Waits.
 void read_master(const Parameter& p, const ParameterStore& parameters, const MasterPeers& peers,
                  Runtime& runtime, float* host);
 

@@ -40,7 +40,7 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
                        largest * size_of(ranks.sharing().reduce_dtype));
     }
     if (ranks.size() == 1) return;
-    // Who disagrees would wait for ever, or sum apples and pears.
+    // Ranks with different lists would deadlock or reduce mismatched tensors.
     std::vector<std::string> lines;
     for (const CollectiveRow& row : collectives_) lines.push_back(row.describe());
     lines.push_back(fmt::format("steps in {} order",
@@ -118,7 +118,7 @@ void Reducer::scatter(Communicator& group, const StepCollective& collective, con
         scatter_sum(group, adds ? raw : shard, whole, stream);
     }
     if (!adds) return;
-    const int64_t rows = std::gcd(shard.numel(), int64_t{64});  // for as many threads
+    const int64_t rows = std::gcd(shard.numel(), int64_t{64});  // rows for parallel threads
     const auto matrix = [&](const Tensor& t) { return t.reshaped({rows, t.numel() / rows}); };
     ops_.add({.y = matrix(shard), .x = matrix(shard), .z = matrix(raw)}, stream);
 }
@@ -167,7 +167,7 @@ void Reducer::gather(const Bucket& bucket, Stream& stream) {
 
 void Reducer::gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream) {
     Communicator* const shards = of(bucket, Collective::all_gather);
-    if (!shards) throw_internal("{}: its master is not shared among ranks", bucket.name());
+    if (!shards) throw_internal("{}: its master is not sharded", bucket.name());
     shards->all_gather(whole, parameters_.master_padded_shard(bucket), stream);
 }
 

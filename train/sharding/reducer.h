@@ -1,11 +1,10 @@
-// Reducer: carries out the collectives of a step, which the placements of each bucket ask for.
-//   reduce_scatter   of a bucket's gradient into this rank's shard: of each microbatch, then added to the
-//   shard
-//                    (accumulate: reduce_scatter), or of their sum
-//   all_reduce       of the shard over `replicate` and `tensor`, or of the whole bucket where nothing is cut yet
-//   all_gather       of the compute copy
-//   all_to_all       of matrices to their owners, and of their updates back; or of a table's rows instead of the first two
-// A communicator for each set of axes and each stream. All sums; the scale is the loss's.
+// Reducer: runs the collectives of a step, which follow from the placements of each bucket:
+//   reduce_scatter   a bucket's gradient to this rank's shard: of each microbatch, then added to the shard
+//                    (accumulate: reduce_scatter), or of the sum over microbatches;
+//   all_reduce       the shard over `replicate` and `tensor`, or the whole bucket if nothing is cut yet;
+//   all_gather       the compute copy;
+//   all_to_all       matrices to their owners and updates back; or rows of a table instead of the first two.
+// Each set of axes and each stream has its own communicator. Reductions are sums; the loss contains the scale.
 #pragma once
 
 #include <map>
@@ -18,72 +17,70 @@
 
 namespace speedrun {
 
-// What is kept of gradients, with so many microbatches per step. every_step: does each optimizer
-// group step every step?
+// Returns the gradient memory for this number of microbatches per step. every_step: each group is updated in each step.
 GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step);
 
 class Reducer {
   public:
-    // Compares the list of collectives with the other ranks', then connects to them: all ranks make theirs at the same
-    // time. Alone, nothing is ever enqueued.
+    // Compares the list of collectives with the other ranks', then connects. Collective. A single rank enqueues
+    // nothing.
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
     const std::vector<CollectiveRow>& collectives() const { return collectives_; }
-    // Times the collectives of this reducer, and the waits of compute.
+    // Times this reducer's collectives and the waits of compute.
     ExposureMeter& meter() const { return *meter_; }
 
-    // Before a microbatch: the rows that its tokens look up, see RowExchange::see.
+    // Call before a microbatch with the rows that its tokens look up, see RowExchange::see.
     void see_rows(const Parameter& p, std::span<const int32_t> ids) { rows_exchange_.see(p, ids); }
-    // After a microbatch (the first or last of its step) has left a bucket's raw gradient: after the last,
-    // the gradient that the optimizer reads is the sum over all ranks and microbatches, all of it or this
-    // rank's shard.
+    // Call after a microbatch has written a bucket's raw gradient; first, last: of its step. After the last one, the
+    // optimizer's input gradient is the sum over all ranks and microbatches, whole or this rank's shard.
     void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
-    // values (f32) reduced over all ranks, and over norm_axes(), along which ranks hold shards of the state.
+    // Reduces f32 values over all ranks, and over norm_axes(), along which ranks hold shards of the state.
     void reduce_over_all(const Tensor& values, Reduction reduction, Stream& stream);
     AxisSet norm_axes() const { return norm_axes_; }
     void reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream);
-    // The compute copy of the bucket, from all shards.
+    // Gathers the compute copy of the bucket from all shards.
     void gather(const Bucket& bucket, Stream& stream);
-    // whole (Bucket::master, padded) <- the masters of the bucket, from all shards; on the stream of gather.
+    // Gathers the masters of a bucket (Bucket::master, padded) into `whole`, on the stream of gather().
     void gather_master(const Bucket& bucket, const Tensor& whole, Stream& stream);
-    // Slices of a bucket's matrices, among the ranks that share its state; on the optimizer's stream.
+    // Exchanges slices of a bucket's matrices among the ranks that share its state, on the optimizer stream.
     void exchange(const Bucket& bucket, const Tensor& output, const Tensor& input, const Exchange& slices,
                   Stream& stream);
 
-    // What this rank has done so far; exact while nothing is in flight.
+    // Totals of this rank so far; exact while nothing is in flight.
     CollectiveCounts counts() const;
     int64_t bytes_sent() const;
-    // These counts as of all that has been enqueued so far on the stream, which must be one that it
-    // communicates on, once `done`, which is recorded behind it.
+    // Snapshots the counters after all work enqueued on the stream, which must be one of its communicators'. Valid when
+    // `done`, recorded after that work, completes.
     struct Count {
         CollectiveCounts counts{};
         std::unique_ptr<Event> done;
     };
     struct Counts {
-        Count reduce, gather, exchange;  // by stream; the last is the optimizer's
+        Count reduce, gather, exchange;  // per stream; exchange: the optimizer stream
     };
     void count(Counts& into, Runtime& runtime) const;
 
   private:
-    // Each on a stream of its own: NCCL runs the collectives of one communicator one after the other.
+    // Streams of their own, because NCCL runs the collectives of one communicator in order.
     enum class Lane : uint8_t { reduce, gather, exchange };
     static Lane lane_of(const StepCollective& collective);
 
     const CollectiveRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
     void connect(const StepCollective& collective);
-    // Null: there are no other ranks.
+    // Returns null if there are no other ranks.
     Communicator* over(AxisSet axes, Lane lane) const;
-    // The communicator of the bucket's collective of this kind; null: it has none.
+    // Returns the communicator of the bucket's collective of this kind, or null.
     Communicator* of(const Bucket& bucket, Collective kind) const;
-    // Sums in reduce_dtype: over all members in place, and this rank's shard of whole into shard.
+    // Sums in reduce_dtype: over all members in place, or this rank's shard of `whole` into `shard`.
     void sum(Communicator& group, const Tensor& values, Stream& stream);
     void scatter_sum(Communicator& group, const Tensor& shard, const Tensor& whole, Stream& stream);
     void scatter(Communicator& group, const StepCollective& collective, const Bucket& bucket, bool first,
                  Stream& stream);
-    // into <- this part of the bucket's gradient, summed by rows and then rounded to reduce_dtype.
+    // into <- this part of the bucket's gradient, summed by rows and rounded to reduce_dtype.
     void sum_rows(Communicator& group, const Bucket& bucket, const Tensor& into, const Tensor& part,
                   Stream& stream);
-    // What an all_reduce of the bucket's gradient sums: all of it, or this rank's shard.
+    // Returns the operand of an all_reduce of the bucket's gradient: the whole, or this rank's shard.
     Tensor summed_by(const StepCollective& all_reduce, const Bucket& bucket) const;
 
     const Ranks ranks_;
@@ -92,11 +89,11 @@ class Reducer {
     Ops& ops_;
     const AxisSet norm_axes_;
     const std::vector<CollectiveRow> collectives_;
-    std::vector<const CollectiveRow*> rows_;  // by bucket
+    std::vector<const CollectiveRow*> rows_;  // index: bucket
     RowExchange rows_exchange_;
     std::unique_ptr<ExposureMeter> meter_;
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
-    std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // by axes' names
+    std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // key: lane, axes
 };
 
 }  // namespace speedrun

@@ -16,11 +16,11 @@ Sharing plan_of(const Config& config) {
     return sharing;
 }
 
-// `where`: what a message begins with.
+// Throws a usage error unless a step is whole microbatches of all ranks. where: prefix of the message.
 void validate_stage(const std::string& where, const BatchConfig& b, int64_t ranks) {
     const int64_t at_once = b.microbatch_tokens * ranks;
     if (b.tokens_per_step % at_once == 0) return;
-    // What one rank takes of a step has to be whole microbatches of whole sequences.
+    // A rank's share of a step must be whole microbatches of whole sequences.
     const int64_t rows = b.tokens_per_step / b.sequence_length;
     std::string advice = fmt::format("set batch.tokens_per_step to a multiple of {}", at_once);
     if (rows % ranks == 0) {
@@ -35,10 +35,10 @@ void validate_stage(const std::string& where, const BatchConfig& b, int64_t rank
         where, b.tokens_per_step, b.microbatch_tokens, ranks, at_once, advice);
 }
 
-// Rows are long enough to be shared.
+// Throws a usage error if rows are too short to share.
 void validate_context(const Config& config, int ranks) {
     if (ranks == 1) return;
-    const auto layers = config.in_stage(0).model.spelled_out().layers.resolved();
+    const auto layers = config.in_stage(0).model.parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {
         if (!layers[i] || !layers[i]->attention) continue;
         for (const auto& [key, part] : layers[i]->attention->parts.all())
@@ -58,7 +58,7 @@ void validate_context(const Config& config, int ranks) {
             ranks, shortest, std::max<int64_t>(1, shortest / 2));
 }
 
-// Whole heads, hidden units or tokens, of which each rank of the tensor axis has as many: `what` of `where`.
+// Number of heads, hidden units or tokens, which must be a multiple of the tensor ranks, and the words of its message.
 struct Shared {
     std::string where;
     int64_t count;
@@ -79,7 +79,7 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
     const int ranks = mesh.size(Axis::tensor);
     if (ranks == 1) return;
     const ModelConfig model = config.in_stage(0).model;
-    const ModelParts parts = model.spelled_out();
+    const ModelParts parts = model.parts;
     const WholeAttention whole = whole_attention(parts);
     const auto layers = parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i) {

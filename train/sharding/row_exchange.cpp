@@ -21,7 +21,7 @@ int64_t received(const RowOwners& owners, int index) {
 RowExchange::RowExchange(const std::vector<CollectiveRow>& collectives, const BucketLayout& layout,
                          const Ranks& ranks, Runtime& runtime)
     : ranks_(ranks), device_(runtime.device()), ops_(runtime.ops()) {
-    int64_t most_ids = 0, most_packed = 0, most_received = 0;  // the last two in elements
+    int64_t most_ids = 0, most_packed = 0, most_received = 0;  // ids; the others in elements
     for (const CollectiveRow& row : collectives) {
         for (const StepCollective& c : row.collectives) {
             if (!c.rows) continue;
@@ -113,7 +113,7 @@ int64_t RowExchange::pack(const Table& table, std::span<const int32_t> rows, Exc
     return packed;
 }
 
-// By counting, which keeps the order of ranks in each row. What is left of `order` is of no row.
+// Stable counting sort, rank order within a row. Unused tail entries map to no row.
 void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32_t>>& rows,
                          Exchange& exchange, std::span<int32_t> order) {
     const OwnedRange own = table.owners.owned_by(table.index);
@@ -128,7 +128,7 @@ void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32
         at += count;
     }
     const auto capacity = static_cast<int64_t>(order.size() / 2);
-    if (at > capacity) throw_internal("{} rows come, {} at most were expected", at, capacity);
+    if (at > capacity) throw_internal("{} rows to receive, {} at most were expected", at, capacity);
     std::exclusive_scan(places.begin(), places.end(), places.begin(), 0);
     std::fill(order.begin(), order.begin() + capacity, static_cast<int32_t>(own.count));
     std::fill(order.begin() + capacity, order.end(), 0);

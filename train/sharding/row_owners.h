@@ -1,5 +1,5 @@
-// RowOwners: who sums which rows of a table whose gradient ranks exchange as rows (Bucket::most_rows). A shard begins at any
-// element, so that two ranks may own parts of one row, which then goes to both.
+// RowOwners: ranks that sum the exchanged rows of a table's gradient (Bucket::most_rows). A shard begins at any
+// element, so two ranks may own parts of one row, which is then sent to both.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace speedrun {
 struct OwnedRange {
     int64_t first = 0, count = 0;
 
-    // Those of ascending rows that are in the range.
+    // Returns the rows in the range; `rows` must ascend.
     std::span<const int32_t> of(std::span<const int32_t> rows) const {
         const auto begin = std::lower_bound(rows.begin(), rows.end(), first),
                    end = std::lower_bound(begin, rows.end(), first + count);
@@ -23,22 +23,22 @@ struct OwnedRange {
 
 class RowOwners {
   public:
-    // all_own_all: each rank owns all rows; else each those of its shard of the bucket. Throws an internal error where the
-    // bucket has another number of shards than ranks.
+    // all_own_all: each rank owns all rows; otherwise the rows of its shard of the bucket. Throws an internal error if the
+    // bucket's number of shards is not that of ranks.
     RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks);
 
     int64_t rows() const { return rows_; }
     int64_t columns() const { return columns_; }
     int num_ranks() const { return num_ranks_; }
-    // Does every rank own every row? All are sent the same then.
+    // True if every rank owns every row; all are then sent the same rows.
     bool all_own_all() const { return all_own_all_; }
     OwnedRange owned_by(int rank) const;
-    // Rows that a rank has to send at most, itself included: one that goes to two owners counts twice, one that goes to all
-    // once.
+    // Upper bound of rows that a rank sends, including to itself. A row for two owners counts twice; a row for all
+    // owners counts once.
     int64_t most_packed() const;
-    // … and that it receives at most as this rank of the owners.
+    // Upper bound of rows that this rank of the owners receives.
     int64_t most_received(int rank) const { return num_ranks_ * std::min(most_, owned_by(rank).count); }
-    // … and that it sends to others at most, mean over the ranks.
+    // Upper bound of rows sent to other ranks, mean over ranks.
     double most_sent() const;
 
   private:

@@ -18,7 +18,7 @@ ScaleStore::ScaleStore(const std::vector<KeptScale>& scales, Reducer& reducer, R
     for (const KeptScale& scale : scales_) factors.push_back(scale.factor);
     const Tensor to = at(2 * count(), count());
     runtime.device().copy(to.data, factors.data(), to.bytes(), runtime.compute());
-    runtime.compute().synchronize();  // the numbers may go
+    runtime.compute().synchronize();  // the source may be freed
 }
 
 std::vector<int64_t> ScaleStore::turns() const {

@@ -1,7 +1,7 @@
-// ScaleStore: the scales that a step leaves for the next one (KeptScale), on the device. Nodes read a step's scale and note the
-// largest magnitude that they meet; behind the step's last microbatch what all ranks have noted becomes the next step's scales.
-// A scale is one number on all ranks, for all microbatches of a step and whatever is computed again, and does not depend on
-// how many of either there are.
+// ScaleStore: scales of delayed FP8 scaling (KeptScale), on the device. Nodes read a step's scales and record the amax
+// of their operands. After the step's last microbatch, the maximum over all ranks sets the next step's scales. A scale
+// is equal on all ranks, for all microbatches of a step and for recomputation. It does not depend on the number of
+// ranks or microbatches.
 #pragma once
 
 #include <memory>
@@ -17,26 +17,25 @@ class ScaleStore {
     // The reducer and the runtime must outlive it.
     ScaleStore(const std::vector<KeptScale>& scales, Reducer& reducer, Runtime& runtime);
 
-    // Where the run begins to go by a scale that its steps have left: steps in which other scales are exact than in the step
-    // before, from 0 on, ascending.
+    // Steps at which a tensor switches from current to delayed scaling, and step 0, ascending.
     std::vector<int64_t> turns() const;
-    // Passes that are enqueued from here on are of this step.
+    // Sets the step of passes enqueued from now on.
     void set_step(int64_t step) { step_ = step; }
-    // … and wait, on compute, for its scales.
+    // Sets the step, and makes compute wait for its scales.
     void begin_step(int64_t step);
 
-    // Does this step go by the magnitudes that it meets itself?
+    // True if this step uses current scaling for the tensor.
     bool exact(int id) const { return step_ < scales_[static_cast<size_t>(id)].exact_steps; }
     int64_t num_exact() const;
-    // f32 [1]: what numbers are divided by, and the largest magnitude so far in this step.
+    // f32 [1]: the divisor, and the amax of this step so far.
     Tensor scale(int id) const { return at(id); }
     Tensor amax(int id) const { return at(count() + id); }
 
-    // Behind a step's last microbatch, on the reduce stream, which waits for compute by then.
+    // Call after a step's last microbatch, when the reduce stream waits for compute.
     void renew();
-    // Enqueues the state of step 0 on the stream: scales of 1.
+    // Enqueues the initial state: scales of 1.
     void reset(Stream& stream);
-    // Copies of the scales that are enqueued on the stream between the two calls read those after the last step.
+    // Copies of the scales that are enqueued on the stream between the two calls read the scales after the last step.
     void begin_copy(Stream& stream) const;
     void end_copy(Stream& stream);
     const std::vector<KeptScale>& all() const { return scales_; }
@@ -50,7 +49,7 @@ class ScaleStore {
     const std::vector<KeptScale> scales_;
     Reducer& reducer_;
     Runtime& runtime_;
-    Buffer memory_;  // scales, largest magnitudes, factors
+    Buffer memory_;  // scales, amaxes, factors
     const std::unique_ptr<Event> renewed_, copied_;
     int64_t step_ = 0;
 };

@@ -1,5 +1,5 @@
-// ShardedState: this rank's shards of masters and optimizer state, and the scales of FP8 tensors: all that a step changes for later
-// steps, and all that a checkpoint holds.
+// ShardedState: this rank's shards of masters and optimizer state, and FP8 scales. This is all state that a step
+// changes for later steps, and the content of a checkpoint.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class ShardedState {
                  const UpdateStores& stores);
 
     const BucketLayout& layout() const { return parameters_.layout(); }
-    // Updates of the optimizer groups, by index in the config.
+    // Updates of the optimizer groups; index: group in the config.
     const std::vector<std::unique_ptr<GroupUpdate>>& updates() const { return updates_; }
     ScaleStore& scales() { return scales_; }
     const ScaleStore& scales() const { return scales_; }
 
-    // Enqueues the state of step 0 on the compute stream. Masters keep their values.
+    // Enqueues the initial optimizer state and scales on compute. Masters keep their values.
     void reset();
     // Returns the state of this rank's shard of a bucket: the master, then the state of its optimizer.
     std::vector<StateShard> shards(const Bucket& bucket) const;

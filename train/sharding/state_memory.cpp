@@ -6,7 +6,7 @@ namespace speedrun {
 
 StateMemory::StateMemory(const std::vector<StateKind>& kinds, const std::vector<const Bucket*>& members,
                          const BucketLayout& layout, Device& device) {
-    // Aligned, so that steps of every bucket can be vectorised.
+    // Aligned, so that updates of every bucket can be vectorised.
     const auto bytes_of = [&](const Bucket* bucket, DType dtype) {
         const int64_t valid = layout.valid(*bucket) * size_of(dtype);
         return (valid + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;

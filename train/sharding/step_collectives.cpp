@@ -14,9 +14,11 @@ namespace speedrun {
 
 namespace {
 
-constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};  // that cut tokens
-constexpr AxisSet kShardAxes{Axis::shard, Axis::context};  // that cut state: context is folded into shard
-constexpr int64_t kElementsPerRank = (512 << 10) / 4;      // of an f32 bucket: latency times bandwidth
+constexpr AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::context};  // axes that cut tokens
+// axes that cut state; context is folded into shard
+constexpr AxisSet kShardAxes{Axis::shard, Axis::context};
+// elements of an f32 bucket: latency times bandwidth
+constexpr int64_t kElementsPerRank = (512 << 10) / 4;
 
 Placement at(const AxisPlacements& placements, Axis axis) {
     return placements[static_cast<size_t>(axis)];
@@ -25,7 +27,7 @@ Placement& at(AxisPlacements& placements, Axis axis) {
     return placements[static_cast<size_t>(axis)];
 }
 
-// The ranks over which the data axes cut.
+// Returns the number of ranks over which the data axes cut.
 int cut_of(const AxisPlacements& placements, const Mesh& mesh) {
     int cut = 1;
     for (const Axis axis : {Axis::replicate, Axis::shard, Axis::context}) {
@@ -34,7 +36,7 @@ int cut_of(const AxisPlacements& placements, const Mesh& mesh) {
     return cut;
 }
 
-// The axes of `among` on which the change needs this collective.
+// Returns the axes of `among` on which the change needs this collective.
 AxisSet axes_of(Collective kind, AxisSet among, const AxisPlacements& from, const AxisPlacements& to,
                 const Mesh& mesh) {
     AxisSet axes;
@@ -46,7 +48,7 @@ AxisSet axes_of(Collective kind, AxisSet among, const AxisPlacements& from, cons
     return axes;
 }
 
-// What place_parameter() says, on the axes that the mesh has.
+// Returns place_parameter() with axes of size 1 as Replicate.
 ParameterPlacement placement_of(const Parameter& parameter, const Ranks& ranks) {
     ParameterPlacement place = place_parameter(ranks.sharing(), parameter);
     for (AxisPlacements* at :
@@ -56,12 +58,13 @@ ParameterPlacement placement_of(const Parameter& parameter, const Ranks& ranks) 
     return place;
 }
 
-// That of all that is in it (BucketRules::placement_of); but under ddp the state of whole matrices is cut all the same.
+// Returns the common placement of the bucket's parameters (BucketRules::placement_of). Under ddp, the state of whole
+// matrices is sharded nevertheless.
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
     ParameterPlacement placement = placement_of(*bucket.pieces.front().parameter, ranks);
     for (const Piece& piece : bucket.pieces) {
         if (placement_of(*piece.parameter, ranks) == placement) continue;
-        throw_internal("collectives of a step: {} and {} are in one bucket and not placed alike",
+        throw_internal("collectives of a step: {} and {} are in one bucket, but differ in placement",
                        bucket.pieces.front().parameter->name, piece.parameter->name);
     }
     if (ranks.sharing().strategy == Strategy::ddp && bucket.num_shards > 1)
@@ -70,7 +73,7 @@ ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
     return placement;
 }
 
-// Axes of more than one rank on which the bucket's state is placed in this way.
+// Returns the axes with several ranks on which the bucket's state has this kind of placement.
 AxisSet state_axes(const Bucket& bucket, const Ranks& ranks, Placement::Kind kind) {
     const AxisPlacements state = place(bucket, ranks).state;
     AxisSet axes;
@@ -79,7 +82,7 @@ AxisSet state_axes(const Bucket& bucket, const Ranks& ranks, Placement::Kind kin
     return axes;
 }
 
-// By parameter: the same number for those that are placed alike.
+// Index: parameter. Parameters placed alike have equal values.
 std::vector<int> placements_of(const ParameterTable& table, const Ranks& ranks) {
     std::vector<ParameterPlacement> known;
     std::vector<int> numbers;
@@ -92,7 +95,7 @@ std::vector<int> placements_of(const ParameterTable& table, const Ranks& ranks) 
     return numbers;
 }
 
-// Collectives of one row, put together change by change.
+// Appends the collectives of one row, change by change.
 class RowBuilder {
   public:
     RowBuilder(CollectiveRow& row, const Ranks& ranks, PaddedValues values)
@@ -110,8 +113,8 @@ class RowBuilder {
     const PaddedValues values_;
 };
 
-// The rows that a rank's tokens touch travel instead of the whole gradient: to those who step them, or to all. What is summed
-// of shards, over copies of them, stays.
+// Replaces reductions of the whole gradient by an exchange of the rows that tokens touch: to the owners, or to all
+// ranks. Reductions of shards over their copies remain.
 void send_rows(CollectiveRow& row, const Bucket& bucket, int64_t elements) {
     for (StepCollective& c : row.collectives) {
         const bool whole = c.payload_bytes == elements * size_of(c.dtype) && !c.axes.contains(Axis::tensor);
@@ -149,7 +152,7 @@ CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, co
     return row;
 }
 
-// Slices of matrices, to their owners and back.
+// Adds the exchanges of matrix slices: to the owners, and back.
 void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
                    DType compute) {
     const MatrixRanks among(bucket);
@@ -172,12 +175,12 @@ void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners&
     row.collectives.insert(after, 2, exchange);
 }
 
-// Parts of a matrix that an optimizer needs whole have no padding.
+// Throws a usage error if an optimizer of whole matrices has a matrix with padded parts.
 void expect_even_parts(const Parameter& p, const OptimizerGroupConfig& group) {
     const int64_t rows = p.whole_shape().front();
     if (!needs_whole_matrices(group) || p.whole_numel() == p.numel() * p.cut.parts) return;
     throw_usage(
-        "parallel.tensor is {}, but {} has {} rows, which so many ranks cannot share evenly, and {} needs whole matrices: "
+        "parallel.tensor is {}, but {} has {} rows, not a multiple of it, and {} needs whole matrices: "
         "give it to a group of another type in optimizers.groups",
         p.cut.parts, p.name, rows, word_of(group.type));
 }
@@ -239,7 +242,7 @@ std::string CollectiveRow::describe() const {
 
 std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute) {
     std::vector<CollectiveRow> rows;
-    std::map<int, MatrixOwners> owners;  // by group
+    std::map<int, MatrixOwners> owners;  // key: group
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
         rows.push_back(row_of_bucket(layout, bucket, ranks, compute));
@@ -265,7 +268,7 @@ std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ra
     };
     sum(ranks.mesh().larger_than_one(loss_axes()), 2);
     sum(norm_axes(layout, ranks), layout.size());
-    sum(ranks.mesh().larger_than_one(loss_axes()), layout.num_scales());  // largest ones
+    sum(ranks.mesh().larger_than_one(loss_axes()), layout.num_scales());  // amaxes
     return rows;
 }
 
@@ -300,8 +303,8 @@ bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks)
 
 namespace {
 
-// A parameter that rests in some stages, and that which it is a copy of, have a bucket each, cut alike: one may be stepped
-// without the other, and each shard of the copy is made of the same shard. A table whose rows travel has one too.
+// A parameter that is unused in some stages, and its source (copy_of), have buckets of their own, cut alike: one may be
+// updated without the other, and shards are copied to shards. So does a table with exchanged rows.
 void set_apart(const ParameterTable& table, std::vector<int>& placement_of) {
     int next = 1 + *std::max_element(placement_of.begin(), placement_of.end());
     for (const Parameter& p : table.all()) {
@@ -311,7 +314,7 @@ void set_apart(const ParameterTable& table, std::vector<int>& placement_of) {
     }
 }
 
-// Rows that a rank's tokens touch at most until their gradients travel.
+// Returns the most rows that a rank's tokens touch between two exchanges.
 int64_t most_rows_of(const Parameter& p, const Ranks& ranks, const OptimizerGroupConfig& group,
                      const RankTokens& tokens) {
     if (p.row_ids == 0) return 0;
@@ -361,9 +364,8 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
     return rules;
 }
 
-// A ring of n ranks takes n times the latency for what it sends in the time of the bytes, so that buckets
-// smaller than n x latency x bandwidth (some 20 us x 25 GB/s, half a MiB) are mostly latency; but a step
-// needs several of them, or nothing overlaps.
+// A ring of n ranks pays n latencies per collective. Latency therefore dominates in buckets below n x latency x
+// bandwidth (20 us x 25 GB/s, 0.5 MiB). A step also needs several buckets to overlap.
 int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements) {
     if (num_ranks == 1) return 0;
     if (sharing.bucket_bytes > 0) return std::max<int64_t>(1, sharing.bucket_bytes / size_of(DType::f32));
@@ -373,7 +375,7 @@ int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements) {
 
 int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements) {
     const int64_t target = bucket_target(sharing, num_ranks, elements);
-    // Twice as many cost as much in latency as in bytes.
+    // At twice the target, latency costs as much as the bytes.
     int fitting = num_ranks;
     for (int ranks = num_ranks; ranks > 1 && fitting * kElementsPerRank > 2 * target; --ranks)
         if (num_ranks % ranks == 0) fitting = ranks;

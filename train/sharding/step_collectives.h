@@ -1,5 +1,5 @@
-// The collectives of one optimizer step, derived from placements: one list, which `plan` prints, the Reducer
-// carries out and traces quote.
+// Collectives of one optimizer step, derived from placements. `plan` prints this list, the Reducer runs it, and traces
+// refer to it.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ int times_per_step(When when, int num_microbatches);
 
 struct StepCollective {
     Collective kind;
-    AxisSet axes;  // of the group
+    AxisSet axes;  // axes of the group
     int group_size;
     DType dtype;
-    int64_t payload_bytes;  // of the whole tensor over the group, padding included
-    int64_t padding_bytes;  // of these, zeros where the tensor is cut; 0 for sums of shards
-    double sent_bytes;      // by a rank, mean over the group
+    int64_t payload_bytes;  // whole tensor over the group, with padding
+    int64_t padding_bytes;  // zeros in payload_bytes where the tensor is cut; 0 for sums of shards
+    double sent_bytes;      // sent by a rank, mean over the group
     When when;
     // An all_to_all of a table's gradient sends only the rows that a rank's tokens touch; bytes are then an upper bound.
     bool rows = false;
@@ -38,61 +38,59 @@ struct StepCollective {
 };
 
 struct PaddedValues {
-    int64_t elements = 0, padding = 0;  // of the elements, so many at the end are zeros
+    int64_t elements = 0, padding = 0;  // padding: zeros at the end, included in elements
 };
 
-// The collectives of one change of placement of these values, in the order in which they run: first all_reduce
-// over tensor alone, then reduce_scatter (so that what follows is small), all_reduce, all_gather. Axes with the same change form one group; axes of size 1 need none. Cuts
-// are even: `elements` is a multiple of the ranks that cut. Throws for a change that no bucket makes: from
-// one dimension to another, or on tensor anything but a sum.
+// Returns the collectives of one change of placement of these values, in order: all_reduce over tensor, then
+// reduce_scatter (to shrink later operands), all_reduce, all_gather. Axes with the same change form one group; axes of
+// size 1 need none. `elements` must be a multiple of the ranks that cut. Throws for changes that no bucket has: from
+// one dimension to another, or any on tensor except a sum.
 std::vector<StepCollective> collectives_between(const AxisPlacements& from, const AxisPlacements& to,
                                                 PaddedValues values, const Mesh& mesh, DType dtype,
                                                 When when);
 
-// What a bucket, or the statistics of a step, make the ranks send.
+// Collectives of a bucket, or of a step's statistics.
 struct CollectiveRow {
     std::string name;
-    int bucket = -1;  // -1: the statistics
+    int bucket = -1;  // -1: statistics
     std::vector<StepCollective> collectives;
 
     std::string describe() const;
 };
 
-// A row for each bucket, as backward completes them, and one for the statistics. compute: the type that the
-// device computes in, in which parameters are gathered (but for full-precision ones) and matrices exchanged.
+// Returns a row per bucket, in the order in which backward completes them, and one for the statistics. compute: dtype
+// of gathered parameters (except full-precision ones) and exchanged matrices.
 std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute);
 
-// Tokens of a rank, of the largest microbatch and of the largest step; 0: not known, it may be any number.
+// Most tokens of a rank per microbatch and per step; 0: unknown.
 struct RankTokens {
     int64_t microbatch = 0, step = 0;
 };
 
-// How the parameters of these groups lie in memory when these ranks share it. Usage errors, in a group whose optimizer needs whole
-// matrices, for a table that the tensor axis pads (its rows are no multiple of the ranks): padding is none of them; and for one
-// whose gradient travels as rows.
+// Returns the bucket rules of these groups on these ranks. An optimizer of whole matrices cannot have tables
+// with exchanged rows, or tables padded by the tensor axis (rows not a multiple of the ranks): usage errors.
 BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const OptimizersConfig& config,
                          const RankTokens& tokens = {});
 
-// Elements of a full bucket of a model with so many: 0 (each parameter is one) for one rank.
+// Returns the elements of a full bucket for a model of `elements`; 0 for one rank (one parameter per bucket).
 int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements);
-// The most ranks, a divisor of num_ranks, for which such buckets are not mostly latency.
+// Returns the most ranks, a divisor of num_ranks, for which such buckets are not dominated by latency.
 int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements);
 
-// Ranks whose state of a bucket is the same: how many, and which of them this one is.
+// Number of ranks with equal state of a bucket, and this rank's index among them.
 struct Copies {
     int count, index;
 };
 Copies copies_of(const Bucket& bucket, const Ranks& ranks);
 
-// The statistics of a step: axes over which the loss is summed, and those over which the terms of the norm are: they
-// cut the state of some bucket, so that ranks along them have other terms; none where ranks have all of them.
+// Axes over which the loss is summed, and the terms of the norm. norm_axes() cut the state of some bucket, so that
+// ranks along them have different terms; empty if all ranks have all terms.
 AxisSet loss_axes();
 AxisSet norm_axes(const BucketLayout& layout, const Ranks& ranks);
-// Does this rank add its term of the bucket to the norm over these axes? One does of those along them that have the same.
+// True on exactly one of the ranks that hold the same shard, so that the norm counts it once.
 bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks);
 
-// Bytes that a rank sends per optimizer step of this many microbatches, mean over the ranks, by kind of
-// collective.
+// Returns the bytes that a rank sends per optimizer step, mean over ranks; index: kind of collective.
 std::array<double, kNumCollectives> step_wire_bytes(const std::vector<CollectiveRow>& rows,
                                                     int num_microbatches);
 

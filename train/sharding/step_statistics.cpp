@@ -46,7 +46,7 @@ void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
     reducer_.meter().time(ExposureMeter::Kind::wait, compute, [&] { compute.wait(*read_); });
     runtime_.ops().cast({.out = at(StepNumbers::kLossTotal, 2), .in = at(StepNumbers::kLossSum, 2)}, compute);
-    // Ranks that share matrices have the losses of the same rows.
+    // Ranks that share matrices have the losses of the same rows: one of them counts.
     if (!adds_loss_) runtime_.ops().fill({.x = at(StepNumbers::kLossTotal), .value = 0.0f}, compute);
 }
 
@@ -77,7 +77,7 @@ void StepStatistics::combine(const std::vector<bool>& due) {
 
 void StepStatistics::read(float* host, Stream& stream) {
     if (!runtime_.device().dry()) {
-        // Not this rank's own: the next step writes those, on compute.
+        // Excludes this rank's own terms, which the next step writes on compute.
         const int64_t first = StepNumbers::kLossTotal;
         const Tensor values = at(first, StepNumbers::kNormTerms + layout_.size() - first);
         runtime_.device().copy(host + first, values.data, values.bytes(), stream);

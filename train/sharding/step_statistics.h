@@ -1,5 +1,4 @@
-// StepStatistics: the few numbers of a step that the host reads and gradients are scaled by: loss, gradient
-// norm, clip coefficient. On the device until read; sums over all ranks.
+// StepStatistics: loss, gradient norm and clip coefficient of a step, summed over all ranks. On the device until read.
 #pragma once
 
 #include <memory>
@@ -9,20 +8,20 @@
 
 namespace speedrun {
 
-// The host's copy of a step's statistics.
+// Host copy of a step's statistics.
 class StepNumbers {
   public:
     explicit StepNumbers(const float* values) : values_(values) {}
-    double loss_sum() const { return values_[kLossTotal]; }        // over all ranks
-    double passenger() const { return values_[kPassengerTotal]; }  // over all ranks
+    double loss_sum() const { return values_[kLossTotal]; }        // sum over all ranks
+    double passenger() const { return values_[kPassengerTotal]; }  // sum over all ranks
     double grad_norm() const { return values_[kGradNorm]; }        // before clipping
     double coefficient() const { return values_[kCoefficient]; }
-    // A bucket's share of the norm: Σ|g|^p, or the largest |g|; 0 if it was not due.
+    // Bucket's term of the norm: Σ|g|^p, or max |g|; 0 if it was not due.
     double norm_term(int bucket) const { return values_[kNormTerms + bucket]; }
 
   private:
     friend class StepStatistics;
-    // Those of this rank, then, in the same order, their totals; what the host reads begins with the latter.
+    // This rank's values, then their totals in the same order; the host copy begins with the totals.
     static constexpr int64_t kLossSum = 0, kPassenger = 1, kLossTotal = 2, kPassengerTotal = 3, kGradNorm = 4,
                              kCoefficient = 5, kNormTerms = 6;
     const float* values_;
@@ -30,31 +29,31 @@ class StepNumbers {
 
 class StepStatistics {
   public:
-    // What it is given must outlive it.
+    // All arguments must outlive it.
     StepStatistics(const OptimizersConfig& config, const Ranks& ranks, const BucketLayout& layout,
                    const GradientStore& gradients, Reducer& reducer, Runtime& runtime);
 
-    // f32 [1]: the sum of this rank's losses, which backward writes on compute; and what all gradients are
-    // multiplied by: min(1, clip / norm), not finite where the norm is not.
+    // f32 [1]: this rank's loss sum, which backward writes on compute; and the factor of all gradients: min(1, clip /
+    // norm), not finite if the norm is not.
     Tensor loss_sum() const { return at(StepNumbers::kLossSum); }
     Tensor coefficient() const { return at(StepNumbers::kCoefficient); }
-    // f32 [1], to be written on compute before take_loss(): a number of this rank that is summed over all of
-    // them beside the loss, in the same collective, and of whose meaning the statistics know nothing.
+    // f32 [1], written on compute before take_loss(): a value of this rank that is summed over all ranks in the
+    // collective of the loss. The statistics do not interpret it.
     Tensor passenger() const { return at(StepNumbers::kPassenger); }
 
-    // Enqueues a bucket's share of the norm, of its reduced gradient, on the reduce stream.
+    // Enqueues the norm term of a bucket's reduced gradient on the reduce stream.
     void take_norm(const Bucket& bucket);
-    // Enqueues, and returns f32 [1], what this bucket alone allows: 1, or not finite where its gradient is
-    // not. For ranks that do not wait for the norm of all.
+    // Enqueues and returns, f32 [1], the factor of this bucket's gradient alone: 1, or not finite if the gradient is
+    // not. For ranks that do not wait for the global norm.
     Tensor own_scale(const Bucket& bucket, Stream& stream);
-    // On compute, behind backward.
+    // On compute, after backward.
     void take_loss();
-    // On the reduce stream, behind every take_norm(): sums over the ranks, norm and coefficient. due: by
-    // bucket id, whether it has a norm in this step.
+    // On the reduce stream, after every take_norm(): enqueues sums over ranks, norm and coefficient. due: has a norm
+    // term in this step; index: bucket.
     void combine(const std::vector<bool>& due);
 
     int64_t host_bytes() const { return (StepNumbers::kNormTerms + layout_.size()) * size_of(DType::f32); }
-    // Enqueues the copy to the host, which StepNumbers understands; the next step's numbers wait for it.
+    // Enqueues the copy to the host, in the layout of StepNumbers. The next step's statistics wait for it.
     void read(float* host, Stream& stream);
 
   private:
@@ -69,12 +68,12 @@ class StepStatistics {
     const GradientStore& gradients_;
     Reducer& reducer_;
     Runtime& runtime_;
-    // Behind what the host reads: this rank's own norm terms, and a norm and a scale of each bucket.
+    // Offsets after the host's part: this rank's norm terms, then a norm and a scale per bucket.
     const int64_t own_terms_, own_scales_;
     Buffer memory_;
     std::unique_ptr<Event> read_;
     std::vector<int>
-        counted_elsewhere_;  // buckets whose gradient another rank has too, which adds it to the norm
+        counted_elsewhere_;  // buckets with a copy of the gradient on another rank, which adds it to the norm
 };
 
 }  // namespace speedrun

@@ -1,5 +1,5 @@
-// StopSignal: a rank's wish to end the run, which all ranks learn of the same step. It travels as a number
-// beside the step's loss, so that it costs no message of its own.
+// StopSignal: a rank's request to end the run, which all ranks receive with the result of the same step. It is summed
+// with the step's loss, so it needs no collective of its own.
 #pragma once
 
 #include "train/sharding/step_statistics.h"
@@ -8,15 +8,15 @@ namespace speedrun {
 
 class StopSignal {
   public:
-    // What it is given must outlive it.
+    // All arguments must outlive it.
     StopSignal(const StepStatistics& statistics, Runtime& runtime)
         : statistics_(statistics), runtime_(runtime) {}
 
-    // Before the update of a step is enqueued: does this rank wish to stop?
+    // Call before enqueuing the update of a step. stop: this rank requests the end.
     void send(bool stop) {
         runtime_.ops().fill({.x = statistics_.passenger(), .value = stop ? 1.0f : 0.0f}, runtime_.compute());
     }
-    // Does any rank, by the numbers of a step?
+    // True if any rank requested the end of the run.
     static bool received(const StepNumbers& numbers) { return numbers.passenger() > 0; }
 
   private:

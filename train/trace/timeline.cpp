@@ -5,8 +5,10 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 
+#include "data/durable_file.h"
 #include "kernels/device/error.h"
 
 namespace speedrun {
@@ -181,7 +183,7 @@ void Timeline::write(const std::string& path) const {
         return std::tie(a->stream, a->tag, a->begin_ns) < std::tie(b->stream, b->tag, b->begin_ns);
     });
     const int process = first_thread() - 1;
-    std::ofstream file(path);
+    std::ostringstream file;
     file << kHead << '\n'
          << metadata(rank_.rank, process, "process_name",
                      fmt::format(R"("name":{})", quoted(fmt::format("rank {} ({})", rank_.rank, rank_.host))))
@@ -201,15 +203,12 @@ void Timeline::write(const std::string& path) const {
     for (const Span& span : spans_) file << ",\n" << event_of(span, threads[span.stream]);
     for (const std::string& flow : flows(sorted)) file << ",\n" << flow;
     file << '\n' << kTail << '\n';
-    file.close();
-    if (!file) throw Error(ExitCode::failure, fmt::format("{}: writing the trace failed (disk full?)", path));
+    write_file(path, file.view());
 }
 
 void merge_timelines(const std::vector<std::string>& parts, const std::string& path) {
-    const std::string unfinished = path + ".part";
-    std::remove(unfinished.c_str());
-    std::ofstream merged(unfinished);
-    merged << kHead;
+    OutputFile merged(path);
+    merged.write(kHead);
     const char* separator = "\n";
     for (const std::string& part : parts) {
         std::ifstream file(part);
@@ -221,15 +220,13 @@ void merge_timelines(const std::vector<std::string>& parts, const std::string& p
             whole = line == kTail;
             if (whole) continue;
             if (line.ends_with(',')) line.pop_back();
-            merged << separator << line;
+            merged.write(separator + line);
             separator = ",\n";
         }
         if (!whole) throw_data("{}: the timeline of a rank was cut short", part);
     }
-    merged << '\n' << kTail << '\n';
-    merged.close();
-    if (!merged || std::rename(unfinished.c_str(), path.c_str()) != 0)
-        throw Error(ExitCode::failure, fmt::format("{}: writing the trace failed (disk full?)", path));
+    merged.write(fmt::format("\n{}\n", kTail));
+    merged.finish();
     for (const std::string& part : parts) std::remove(part.c_str());
 }
 

@@ -1,4 +1,4 @@
-// Launchers of the norms: which kernel of norm.cuh for which shape.
+// Launchers of the norms: select a kernel of norm.cuh by shape.
 #include "kernels/cuda/ops/norm.cuh"
 
 #include <algorithm>

@@ -1,12 +1,12 @@
-// The kernels of RMSNorm and LayerNorm with the residual sum, the mix with the first embedding and weighted sums, forward
-// and (but for these) backward. A warp per row; rows of up to 1024 (forward 2048) columns stay in registers between the
-// passes over them, longer or unaligned ones are read again (from L1). Floor, real of b bytes: forward
-// 2·T·C·b, with delta 4·T·C·b, with the mix two more (z read, s written), of a sum of J terms
-// (J + 2)·T·C·b; backward 3·T·C·b, with dresidual
-// 4·T·C·b, with the mix three more (entered, z read, dz written), a fourth where dz accumulates. The
-// gradients of gain and bias are a kernel of their own that reads dy and s once more: 2·T·C·b. Legend: T
-// rows, C columns · W elements of a chunk · K chunks that a lane keeps in registers, 0: none · s the normed
-// input, ŝ the normed, dŝ = dy·gain its gradient · x₁ = x + delta what enters the mix.
+// Kernels of RMSNorm and LayerNorm with the residual sum, the mix with the first embedding, and (forward) weighted
+// sums. One warp per row. Rows of up to 1024 columns (forward 2048) stay in registers between passes; longer or
+// unaligned rows are read again (from L1).
+// Roofline bound, real of b bytes: forward 2·T·C·b; with delta 4·T·C·b; the mix adds two (z read, s written); a
+// sum of J terms takes (J + 2)·T·C·b. Backward 3·T·C·b; with dresidual 4·T·C·b; the mix adds three (entered, z read, dz
+// written), and a fourth if dz accumulates. The gradients of gain and bias have a separate kernel that reads dy and s
+// again: 2·T·C·b.
+// Legend: T rows, C columns · W elements per chunk · K chunks per lane kept in registers, 0: none · s input of the
+// norm, ŝ normalized s, dŝ = dy·gain its gradient · x₁ = x + delta operand of the mix.
 #pragma once
 
 #include "kernels/cuda/blocks/reduction.cuh"
@@ -14,8 +14,8 @@
 
 namespace speedrun::norm {
 
-// body(k, col, chunk) for the chunks of a row that belong to this lane. With K > 0 also for those past the
-// end (count 0 and less), so that the loop unrolls and arrays indexed by k stay in registers.
+// Calls body(k, col, chunk) for this lane's chunks of a row. With K > 0 it also visits chunks past the end (count ≤ 0),
+// so that the loop unrolls and arrays indexed by k stay in registers.
 template <int W, int K, class Body>
 __device__ __forceinline__ void for_columns(int64_t cols, Body&& body) {
     const auto visit = [&](int k, int64_t col) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void for_columns(int64_t cols, Body&& body) {
 }
 
 template <class Real, int W>
-__device__ __forceinline__ void round_to(Vector<W>& v) {  // as if stored and loaded
+__device__ __forceinline__ void round_to(Vector<W>& v) {  // rounds as a store and a load would
 #pragma unroll
     for (int i = 0; i < W; ++i) v[i] = to_float(from_float<Real>(v[i]));
 }
@@ -47,10 +47,10 @@ struct ForwardArguments {
     float epsilon;
     bool has_delta, centered;
     Rows<Real> mixed, z;        // kMixed only; mixed: receives s
-    const float* coefficients;  // likewise
+    const float* coefficients;  // kMixed only
 };
 
-// One row by one warp. form(col, chunk): s of a chunk, 0 past the end; again: as stored, where nothing is kept.
+// One row per warp. form(col, chunk): s of a chunk, 0 past the end; again(col, chunk): s as stored, used with K = 0.
 template <class Real, int W, int K, class Form, class Again>
 __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int64_t row, const Form& form,
                                             const Again& again) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(Forwar
             const Vector<W> added = chunk.load(a.delta.at(row, col));
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] += added[i];
-            round_to<Real>(v);  // what backward will see, so go on from that
+            round_to<Real>(v);  // continue with the rounded sum, which backward reads
             chunk.store(a.entered.at(row, col), v);
         }
         if constexpr (kMixed) {
@@ -128,18 +128,18 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(Forwar
 
 template <class Real>
 struct BackwardArguments {
-    Rows<Real> dx, dy, s, dresidual;  // dx: receives ds where there is no mix
+    Rows<Real> dx, dy, s, dresidual;  // dx: receives ds without a mix
     const float *mean, *rstd, *gain;
     int64_t rows, cols;
     bool has_residual, centered;
-    Rows<Real> dz, entered, z;  // kMixed only, as what follows
+    Rows<Real> dz, entered, z;  // kMixed only, as are the members below
     const float* coefficients;
     float* partial;  // [blocks][Σ ds·x₁, Σ ds·z]
     bool accumulate_z;
 };
 
-// A lane's part of a row of a tensor that backward reads, as it lies in memory: every load is on its way
-// before the first is needed, in half the registers of their values. K = 0: nothing is kept.
+// A lane's part of a row, packed as in memory: all loads are in flight before the first use, in half the registers of
+// the unpacked values. K = 0: not kept.
 template <class Real, int W, int K>
 struct KeptRow {
     Packed<W, Real> kept[K > 0 ? K : 1] = {};
@@ -158,13 +158,11 @@ struct KeptRow {
     }
 };
 
-// Chunks of a tensor that is needed only once the sums are known, yet fetched ahead of them: bf16 leaves the
-// registers for it.
+// Chunks of a tensor that are needed only after the row sums, but loaded before them, if registers allow (bf16).
 template <class Real, int K>
 constexpr int kAhead = sizeof(Real) == 2 ? K : 0;
 
-// One row by one warp. finish(k, col, chunk, ds): what becomes of it. KResidual: chunks of dresidual that are
-// fetched ahead, K or 0.
+// One row per warp. finish(k, col, chunk, ds) consumes the result. KResidual: chunks of dresidual loaded ahead, K or 0.
 template <class Real, int W, int K, int KResidual, class Finish>
 __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, int64_t row,
                                              const Finish& finish) {
@@ -211,11 +209,11 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
     });
 }
 
-// With the mix a block takes several rows per warp, so that few partial sums are left for the second kernel.
+// With the mix a block processes several rows per warp, which leaves fewer partial sums for the second kernel.
 template <class Real, int W, int K, bool kMixed>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
     wait_for_kernels_before();
-    float sums[2] = {};  // of this lane: Σ ds·x₁, Σ ds·z
+    float sums[2] = {};  // this lane's Σ ds·x₁ and Σ ds·z
     const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     const auto take = [&](int64_t row) {
         KeptRow<Real, W, kAhead<Real, K>> kept_entered, kept_z;
@@ -234,7 +232,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(Backw
                     if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
 #pragma unroll
                     for (int i = 0; i < W; ++i) {
-                        sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // past the end: · 0
+                        sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // 0 past the end
                         sums[1] = fmaf(gradient[i], z[i], sums[1]);
                         dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
                         gradient[i] *= cx;
@@ -284,11 +282,11 @@ inline float* optional(Tensor tensor) {
 }
 
 template <int W>
-constexpr int kept_chunks(int columns) {  // of a lane, for rows of this many columns
+constexpr int kept_chunks(int columns) {  // chunks per lane for rows of this length
     return columns / (sizes::kWarp * W);
 }
 
-// a: of norm_forward or mix_norm_forward; entered: receives x + delta.
+// a: arguments of norm_forward or mix_norm_forward; entered: receives x + delta.
 template <class Real, class Arguments>
 ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
     return {Rows<Real>(a.y),
@@ -309,7 +307,7 @@ ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
             nullptr};
 }
 
-// a: of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
+// a: arguments of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
 template <class Real, class Arguments>
 BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
     return {Rows<Real>(dx),

@@ -1,7 +1,8 @@
-// Norms of weighted sums, both ways in one pass over a row: a warp per row, as in norm.cuh; the terms are those of
-// weighted_sum.cuh. What the two operations round on the way is rounded, and sums have their order: the same bits.
-// Floor, real of b bytes, J terms: forward (J + 2)·T·C·b; backward 2·T·C·b for dy and s, T·C·b for dresidual, for each dsource
-// (two where it accumulates) and for each source of which dc is wanted. Legend: as there.
+// Norms of weighted sums, forward and backward in one pass over a row: one warp per row, as in norm.cuh; terms as in
+// weighted_sum.cuh. Intermediate values are rounded, and sums ordered, as in the two separate operations: equal bits.
+// Roofline bound, real of b bytes, J terms: forward (J + 2)·T·C·b. Backward 2·T·C·b for dy and s, and T·C·b
+// for dresidual, for each dsource (twice if it accumulates) and for each source whose dc is requested. Legend: see
+// norm.cuh.
 #include <algorithm>
 
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -15,12 +16,12 @@ namespace {
 
 using norm::kRowsOfBlock, norm::kept_chunks;
 
-constexpr int64_t kMostColumns = 1024;  // that stay in registers
-// Numbers of terms, each less one, that have kernels of their own.
+constexpr int64_t kMostColumns = 1024;  // limit of rows kept in registers
+// Numbers of terms, minus one, that have their own kernels.
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
-// `sum` receives s. Columns are whole chunks, as many as are kept.
+// `sum` receives s. The columns are whole chunks, at most the kept ones.
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     sum_norm_forward_kernel(norm::ForwardArguments<Real> a, weighted::Sum<Real, J> sum) {
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     norm::forward_row<Real, W, K>(a, row, form, [](int64_t, Chunk<W>) { return Vector<W>{}; });
 }
 
-// Blocks that registers are to allow on a multiprocessor: two, or with more terms, which would spill, one.
+// Minimum resident blocks per multiprocessor: two, or one with more terms, which would spill.
 template <class Real, int J>
 constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 ? 2 : 1;
 
@@ -47,7 +48,7 @@ template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, J>)
     sum_norm_backward_kernel(norm::BackwardArguments<Real> a, weighted::BackwardArguments<Real, J> sum) {
     wait_for_kernels_before();
-    float sums[J] = {};  // of coefficients that are one number
+    float sums[J] = {};  // coefficients with one value
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
     for (int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index(); row < a.rows; row += stride) {
         const weighted::Place place{row, false, false};

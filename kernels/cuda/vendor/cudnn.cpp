@@ -17,7 +17,7 @@ namespace {
 // Longer sequences would need gigabytes for dP of the deterministic backward; our kernels need none.
 constexpr int64_t kMostWorkspace = int64_t{2} << 30;
 constexpr int64_t kMargin = 1 << 20;
-constexpr const char* kNoPlaces = "it takes a query for each key, not some at given places";
+constexpr const char* kNoPlaces = "it requires one query per key, not queries at given places";
 
 int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
@@ -73,7 +73,7 @@ std::string Cudnn::refusal(const std::vector<Operand>& operands, const Attention
     if (options.head_dim != 64 && options.head_dim != 128)
         return fmt::format("we use it for head sizes 64 and 128, not {}", options.head_dim);
     if (options.documents)
-        return "it would have to know the documents' lengths beforehand; it serves with data.document_mask "
+        return "it needs the documents' lengths in advance; it can be used with data.document_mask "
                "off";
     const bool aligned = std::all_of(operands.begin(), operands.end(), [](const Operand& x) {
         return reinterpret_cast<uintptr_t>(x.tensor.data) % 16 == 0 && x.tensor.row_stride % 8 == 0;
@@ -120,7 +120,7 @@ bool Cudnn::attend(const char* label, const std::vector<Operand>& operands, Tens
     if (fresh) {
         graph = api_->make_graph(problem, why);
         if (graph && graph->workspace_bytes() > bytes) {
-            why = fmt::format("it wants {} bytes of scratch memory, and {} are planned",
+            why = fmt::format("it needs {} bytes of scratch memory, but {} are planned",
                               graph->workspace_bytes(), bytes);
             graph = nullptr;
         }

@@ -1,7 +1,7 @@
-"""Both families of train/model as one would write them in PyTorch. Parameters carry the names of our parameter table.
+"""Both presets of train/model in idiomatic PyTorch. Parameters have the names of our parameter table.
 
-Mixed precision: weights are float32 and cast where they are used; activations, the residual stream included, are of the
-compute type, as in our own model. (autocast would keep norms and residual stream in float32, which is slower.)
+Mixed precision: weights are float32 and are cast when used. Activations, including the residual stream, have the compute
+type, as in our own model. (autocast would keep norms and residual stream in float32, which is slower.)
 """
 
 from contextlib import nullcontext
@@ -102,7 +102,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """forward(tokens, targets, mask): the mean loss, float32, of int64 (rows, sequence) each and what mask() returned."""
+    """forward(tokens, targets, mask): float32 mean loss. tokens, targets: int64 (rows, sequence). mask: result of mask()."""
 
     def __init__(self, config, dtype):
         super().__init__()
@@ -125,8 +125,8 @@ class Gpt(nn.Module):
             self.register_buffer("sin", angles.sin().to(dtype), persistent=False)
 
     def mask(self, documents):
-        """What each query sees, for the fastest attention that can do it: None is plain causality. `documents`: int64 (rows,
-        sequence), never decreasing. Not part of the compiled graph; one for all blocks."""
+        """Attention mask in the format of the fastest suitable attention; None: plain causal. `documents`: int64 (rows,
+        sequence), never decreasing. Not part of the compiled graph; shared by all blocks."""
         (rows, length), window = documents.shape, self.m["window"] or documents.shape[1]
         if not self.document_mask and not self.m["window"]:
             return None

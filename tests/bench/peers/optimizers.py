@@ -1,4 +1,4 @@
-"""The optimizers of train/optim in PyTorch: AdamW is torch's own, fused; Muon is written here."""
+"""The optimizers of train/optim in PyTorch: torch's fused AdamW, and a Muon of our own."""
 
 import fnmatch
 import math
@@ -14,7 +14,7 @@ COEFFICIENTS = ((8.156554524902461, -22.48329292557795, 15.878769915207462),
 
 
 def polar_express(x):
-    """The orthogonal polar factor of each matrix of x (n, R, C)."""
+    """Orthogonal polar factor of each matrix of x (n, R, C)."""
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (1.02 * torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + 1e-6)
@@ -25,7 +25,7 @@ def polar_express(x):
 
 
 class Muon(torch.optim.Optimizer):
-    """Parameters of one shape are stepped as one batch of matrices; `qkv` counts as three of them."""
+    """Updates parameters of one shape as one batch of matrices; `qkv` is three of them."""
 
     def __init__(self, named, group, dtype, compiled):
         self.dtype, self.momentum = dtype, 0.0
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimizers:
-    """All groups of a config; the first group that matches takes a parameter."""
+    """All groups of a config. A parameter belongs to the first matching group."""
 
     def __init__(self, config, model, dtype, compiled):
         self.config, self.parameters, self.groups = config, list(model.parameters()), []
@@ -86,7 +86,7 @@ class Optimizers:
 
 
 def learning_rate_factor(schedule, step):
-    """train/optim/lr_schedule.cpp; steps after the last one repeat it."""
+    """train/config/lr_schedule.h; steps after the last one repeat it."""
     step = min(step, schedule["steps"] - 1)
     warm_up = min(1.0, (step + 1) / schedule["warmup_steps"]) if schedule["warmup_steps"] else 1.0
     cooldown, left = schedule["cooldown_fraction"] * schedule["steps"], schedule["steps"] - step

@@ -1,4 +1,4 @@
-"""What a run of `speedrun` left, as the twin reads it: weights, and the order of its tokens."""
+"""Reads a run of `speedrun` for the twin: weights, and tokens in their order."""
 
 import glob
 import json
@@ -16,8 +16,8 @@ FINEWEB_SEPARATOR = 50256  # separator of shards without a dataset.json
 
 
 def read_weights(folder):
-    """model.safetensors of a checkpoint folder: {name: float32 tensor}. The format is 8 bytes of header length, a JSON
-    header, then the tensors' bytes (github.com/huggingface/safetensors)."""
+    """Reads model.safetensors of a checkpoint folder: {name: float32 tensor}. The format is 8 bytes of header length, a
+    JSON header, then the tensors' bytes (github.com/huggingface/safetensors)."""
     path = os.path.join(folder, "model.safetensors")
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
@@ -34,8 +34,8 @@ def read_weights(folder):
 
 
 class Batches:
-    """Microbatches in the order of data/batch_loader.h without shuffling: row r is window r modulo N, the N windows being
-    sequence_length + 1 tokens on a grid of sequence_length in each shard."""
+    """Microbatches in the order of data/batch_loader.h without shuffling: row r is window r modulo N. The N windows have
+    sequence_length + 1 tokens and start at multiples of sequence_length in each shard."""
 
     def __init__(self, config):
         self.sequence = config["batch"]["sequence_length"]
@@ -60,7 +60,7 @@ class Batches:
         return np.memmap(path, np.uint16, "r", SHARD_HEADER_BYTES, (count,))
 
     def next(self):
-        """tokens, targets, document of each token (counted within its row): int64 (rows, sequence)."""
+        """Tokens, targets, and each token's document index in its row: int64 (rows, sequence) each."""
         window = np.empty((self.rows, self.sequence + 1), np.int64)
         for row in window:
             shard, begin = self.windows[self.next_row % len(self.windows)]

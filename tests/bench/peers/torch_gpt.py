@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The model and training step of `speedrun` in PyTorch: a peer to compare with, from the same weights and tokens.
+"""The model and training step of `speedrun` in PyTorch, for a comparison with the same weights and tokens.
 
 Usage: torch_gpt.py --config RUN/config.json --weights INIT/checkpoints/final [--device cpu|cuda] [--threads N] < commands
 RUN and INIT are run folders of `speedrun train` with data.shuffle=false; INIT, trained for 0 steps, holds initial weights.
 
-Each line of standard input is one command "MODE STEPS"; MODE is eager or compiled, a dash, f32 or bf16. The mode goes on
-with its training for STEPS steps (its first command builds it) and prints one line of JSON: losses (of these steps, nats
-per token), step_ms (of each, by the device's clock), first_step_s (from the start of Python to the end of the mode's first
-step, without the modes before it), peak_mib of device memory; or "error", after which the mode is gone and the others live on.
+Each line of standard input is one command "MODE STEPS"; MODE is eager or compiled, a dash, f32 or bf16. The mode (built by
+its first command) continues its training for STEPS steps and prints one line of JSON: losses (nats per token) and step_ms
+(by the device's clock) of these steps, peak_mib of device memory, and first_step_s: time from the start of Python to the end
+of the mode's first step, without the modes before it. After an error the line has "error", and this mode ends.
 """
 
 import time
@@ -61,7 +61,7 @@ class Trainer:
         return total
 
     def run(self, steps):
-        """Losses and milliseconds of each step. The host runs ahead of the device, as in any real loop."""
+        """Losses and milliseconds of each step. The host runs ahead of the device, as in a usual training loop."""
         losses, marks = [], [self.mark()]
         for _ in range(steps):
             losses.append(self.step())

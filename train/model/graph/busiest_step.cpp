@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// "backward of blocks.3.mlp.up (linear 768 -> 3072)": a node is known by the first value it writes.
+// "backward of blocks.3.mlp.up (linear 768 -> 3072)": a node is named after the first value that it writes.
 std::string describe(const Step& step, const NodeGraph& graph) {
     const char* pass = step.kind == Step::Kind::backward ? "backward"
                        : step.repeats                    ? "forward again"
@@ -20,13 +20,13 @@ std::string describe(const Step& step, const NodeGraph& graph) {
 
 }  // namespace
 
-BusiestStep busiest_step(const std::vector<NamedLodger>& lodgers) {
+BusiestStep busiest_step(const std::vector<NamedBuffer>& requests) {
     int steps = 0;
-    for (const auto& [kind, lodger] : lodgers) steps = std::max(steps, lodger.last + 1);
+    for (const auto& [kind, request] : requests) steps = std::max(steps, request.last + 1);
     std::vector<int64_t> change(static_cast<size_t>(steps) + 1);
-    for (const auto& [kind, lodger] : lodgers) {
-        change[static_cast<size_t>(lodger.first)] += lodger.bytes;
-        change[static_cast<size_t>(lodger.last) + 1] -= lodger.bytes;
+    for (const auto& [kind, request] : requests) {
+        change[static_cast<size_t>(request.first)] += request.bytes;
+        change[static_cast<size_t>(request.last) + 1] -= request.bytes;
     }
     BusiestStep busiest;
     int64_t held = 0;
@@ -37,12 +37,12 @@ BusiestStep busiest_step(const std::vector<NamedLodger>& lodgers) {
         busiest.bytes = held;
     }
     std::map<std::string, BusiestStep::Kind> kinds;
-    for (const auto& [name, lodger] : lodgers) {
-        if (lodger.bytes == 0 || lodger.first > busiest.number || lodger.last < busiest.number) continue;
+    for (const auto& [name, request] : requests) {
+        if (request.bytes == 0 || request.first > busiest.number || request.last < busiest.number) continue;
         BusiestStep::Kind& kind = kinds[name];
         kind.name = name;
         ++kind.count;
-        kind.bytes += lodger.bytes;
+        kind.bytes += request.bytes;
     }
     for (auto& [name, kind] : kinds) busiest.kinds.push_back(std::move(kind));
     std::sort(busiest.kinds.begin(), busiest.kinds.end(), [](const auto& a, const auto& b) {
@@ -52,13 +52,13 @@ BusiestStep busiest_step(const std::vector<NamedLodger>& lodgers) {
 }
 
 BusiestStep busiest_step_of(const Program& program, const NodeGraph& graph) {
-    std::vector<NamedLodger> lodgers;
+    std::vector<NamedBuffer> requests;
     for (const Storage& storage : program.storages) {
         if (storage.held != kNoValue) continue;
-        lodgers.push_back({storage.unit < 0 ? storage.name : graph.local_name(storage.name, storage.unit),
-                           {.bytes = storage.bytes, .first = storage.first, .last = storage.last}});
+        requests.push_back({storage.unit < 0 ? storage.name : graph.local_name(storage.name, storage.unit),
+                            {.bytes = storage.bytes, .first = storage.first, .last = storage.last}});
     }
-    BusiestStep busiest = busiest_step(lodgers);
+    BusiestStep busiest = busiest_step(requests);
     const auto note = [&](const Step& step) {
         const bool of_nodes = step.kind == Step::Kind::forward || step.kind == Step::Kind::backward;
         if (of_nodes && step.number == busiest.number) busiest.name = describe(step, graph);

@@ -1,4 +1,4 @@
-// What lies in shared memory (first_fit.h) when most does.
+// Contents of shared memory (first_fit.h) at its peak.
 #pragma once
 
 #include <string>
@@ -9,27 +9,27 @@
 
 namespace speedrun {
 
-struct NamedLodger {
-    std::string kind;  // what lodgers of several units have in common, such as "activated"
-    Lodger lodger;
+struct NamedBuffer {
+    std::string kind;  // name shared by storages of several units, such as "activated"
+    BufferRequest request;
 };
 
 struct BusiestStep {
     struct Kind {
         std::string name;
         int count = 0;
-        int64_t bytes = 0;  // of all of them
+        int64_t bytes = 0;  // sum over all of them
     };
-    int number = -1;          // the first at which there is most; −1: there are no lodgers
-    std::string name;         // what runs then, where a program is asked for it
-    int64_t bytes = 0;        // there at that step: no placement needs less
-    std::vector<Kind> kinds;  // that have bytes there: what takes most first, equals by name
+    int number = -1;          // first step at the peak; −1: no storages
+    std::string name;         // program step at the peak, from busiest_step_of()
+    int64_t bytes = 0;        // memory in use at that step: lower bound of any placement
+    std::vector<Kind> kinds;  // kinds in use at that step, largest first, ties by name
 };
 
-BusiestStep busiest_step(const std::vector<NamedLodger>& lodgers);
+BusiestStep busiest_step(const std::vector<NamedBuffer>& requests);
 
-// The step of a program at which most of the memory that its storages share is taken; a kind is the name
-// without the unit's prefix.
+// Returns the step of a program with the most bytes in use in the shared memory. A kind is a value's name without the
+// unit's prefix.
 BusiestStep busiest_step_of(const Program& program, const NodeGraph& graph);
 
 }  // namespace speedrun

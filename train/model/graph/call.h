@@ -1,4 +1,4 @@
-// What a node sees while it enqueues itself: its tensors, by port.
+// Arguments of a node's forward and backward: its tensors, by port.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@ namespace speedrun {
 
 class Communicator;
 
-// Who has what other ranks share with this one; null: nobody is asked.
+// Communicators of the context and tensor axes; null if the axis has size 1 or no other rank runs.
 struct Peers {
-    Communicator* context = nullptr;  // rows
-    Communicator* tensor = nullptr;   // matrices
-    ExposureMeter* meter = nullptr;   // times the waits of compute; null: no waits are timed
+    Communicator* context = nullptr;  // ranks that share rows
+    Communicator* tensor = nullptr;   // ranks that share matrices
+    ExposureMeter* meter = nullptr;   // times the waits of compute; null: not timed
 
     [[gnu::always_inline]] void await(Stream& compute, const Event& event) const {
         if (!meter) return compute.wait(event);
@@ -27,46 +27,53 @@ struct Peers {
     }
 };
 
-// The stream on which values travel between ranks, and how it and the compute stream meet.
+// Exchange stream for collectives between nodes, and the events that order it with the compute stream.
 struct ExchangeLane {
     Stream& stream;
-    Event& reached;  // by the compute stream: what is sent is there
+    Event& reached;  // recorded on compute when the data to send is complete
     Event& returned;
 };
 
-// The gradient of a value that a node reads. Absent (tensor) where nobody wants it.
-struct ValueGradient {
-    Tensor tensor;
-    bool adds = false;  // to what is there already, where the node gives `added`
-    Tensor other = {};  // what other readers gave, where it gives `plus`; absent: nothing
+// Gradient of a value that a node reads. T: Tensor, or the Place of one in a program. tensor is absent if no gradient is needed.
+template <class T>
+struct GradientOf {
+    T tensor = {};
+    bool adds = false;  // Gives::added: accumulate into `tensor`
+    T other = {};       // Gives::plus: earlier sum to add, absent if there is none
 };
+using ValueGradient = GradientOf<Tensor>;
 
-// The tensors of a node in one pass of a program.
-struct Binding {
+// One node in one step. T: Tensor or Place; P: the parameter of a use.
+template <class T, class P>
+struct NodeCallOf {
     struct Use {
-        const Parameter* parameter;
-        Tensor value;
-        bool completes = false;   // nothing contributes to the gradient after this node
+        P parameter;
+        bool completes = false;   // last contribution to the parameter's gradient
         bool read_later = false;  // backward reads the value in this node or after it
     };
     const Node* node = nullptr;
-    std::vector<Tensor> reads, writes, scratch, orders;
-    std::vector<Tensor> written_gradients;  // absent: nothing reads that value
-    std::vector<ValueGradient> read_gradients;
+    std::vector<T> reads, writes, scratch, orders;
+    std::vector<T> written_gradients;  // absent: no reader
+    std::vector<GradientOf<T>> read_gradients;
     std::vector<Use> uses;
 };
+struct BoundParameter {
+    const Parameter* parameter;
+    Tensor value;
+};
+using Binding = NodeCallOf<Tensor, BoundParameter>;
 
-// What a pass of the whole model is given.
+// Arguments of a pass over the whole model.
 struct PassArguments {
     Tensor loss_sum = {};  // f32 [1]
     bool accumulate_loss = false;
     float gradient_scale = 0;
-    bool training = false;  // else losses or samples alone are wanted
+    bool training = false;  // false: only losses or samples are needed
 };
 
 class Call {
   public:
-    // What every call of a pass has.
+    // Arguments common to all calls of a pass.
     struct Setting {
         Ops& ops;
         Stream& stream;
@@ -92,15 +99,15 @@ class Call {
     Stream& stream;
     const PassArguments& pass;
     const Peers peers;
-    const std::vector<int32_t>& documents;  // Batch::chunk_first_keys of the microbatch, while it is enqueued
-    const ScaleStore* const scales;         // null: none are kept
+    const std::vector<int32_t>& documents;  // Batch::chunk_first_keys of the current microbatch
+    const ScaleStore* const scales;         // null: delayed scaling is off
 
     const Node& node() const { return *binding_.node; }
     Tensor operator()(Node::In port) const { return at(binding_.reads, port.index); }
     Tensor operator()(Node::Out port) const { return at(binding_.writes, port.index); }
     Tensor operator()(Node::Tmp port) const { return at(binding_.scratch, port.index); }
     Tensor operator()(Node::Par port) const {
-        return port.index < 0 ? Tensor{} : binding_.uses[static_cast<size_t>(port.index)].value;
+        return port.index < 0 ? Tensor{} : binding_.uses[static_cast<size_t>(port.index)].parameter.value;
     }
     Tensor order_of(Node::In port) const { return at(binding_.orders, port.index); }
     Tensor gradient(Node::Out port) const { return at(binding_.written_gradients, port.index); }
@@ -108,11 +115,11 @@ class Call {
         return port.index < 0 ? ValueGradient{} : binding_.read_gradients[static_cast<size_t>(port.index)];
     }
 
-    // ---- what travels between ranks, on a stream of its own
+    // ---- collectives between nodes, on the exchange stream
 
-    // Calls enqueue(stream), which enqueues collectives there and what belongs between them, behind all that the compute
-    // stream has to do by now. What comes after await_exchange() on the compute stream waits for them; what comes before
-    // runs beside them. Nothing else may be begun between the two.
+    // Calls enqueue(stream) for collectives, and operations between them, on the exchange stream. They start after all
+    // work enqueued on compute so far. Compute work enqueued before await_exchange() overlaps with them; later work
+    // waits for them. Only one exchange can be open.
     template <class Enqueue>
     void begin_exchange(const Enqueue& enqueue) const {
         stream.record(lane_.reached);
@@ -127,7 +134,7 @@ class Call {
         await_exchange();
     }
 
-    // A parameter of this call, to contribute to its gradient; null where the port is absent.
+    // Parameter of this call, to contribute to its gradient; null if the port is absent.
     struct Target {
         const Binding::Use* use;
         PassTracker* tracker;
@@ -145,22 +152,22 @@ class Call {
     PassTracker* const tracker_;
 };
 
-// Calls enqueue(gradients), which enqueues a node's whole contribution to the gradients of these parameters.
-// Those that are complete by it are announced before this returns.
+// Calls enqueue(gradients), which enqueues a node's whole contribution to the gradients of these parameters. Then
+// announces each gradient that this contribution completes.
 template <class Enqueue>
 void contribute_all(std::span<const Call::Target> targets, const Enqueue& enqueue) {
     std::vector<ParameterGradient> gradients;
     for (const Call::Target& target : targets) {
         gradients.emplace_back();
-        if (target.use) gradients.back() = target.tracker->begin_gradient(*target.use->parameter);
+        if (target.use) gradients.back() = target.tracker->begin_gradient(*target.use->parameter.parameter);
     }
     enqueue(std::span<const ParameterGradient>(gradients));
     for (const Call::Target& target : targets)
         if (target.use && target.use->completes)
-            target.tracker->grad_ready(*target.use->parameter, target.use->read_later);
+            target.tracker->grad_ready(*target.use->parameter.parameter, target.use->read_later);
 }
 
-// For a number of parameters that the node knows: calls enqueue(ParameterGradient...).
+// As above, for a fixed number of parameters: calls enqueue(ParameterGradient...).
 template <class Enqueue, class... Targets>
 void contribute(const Enqueue& enqueue, const Targets&... targets) {
     const std::array<Call::Target, sizeof...(Targets)> all{targets...};

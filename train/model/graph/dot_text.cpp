@@ -9,7 +9,7 @@ namespace speedrun {
 
 namespace {
 
-// Escapes what Graphviz's HTML labels keep for themselves.
+// Escapes characters that are reserved in Graphviz's HTML labels.
 std::string escaped(const std::string& text) {
     std::string out;
     for (const char c : text) {
@@ -67,13 +67,13 @@ class Drawing {
             for (const Node::Read& read : node->reads()) {
                 if (is_given(read.value)) continue;
                 draw_value(read.value, unit, edges, drawn);
-                // Dotted: no gradient goes back.
+                // Dotted edges carry no gradient.
                 edges += fmt::format("  v{} -> n{}{};\n", read.value, node->id(),
                                      read.gradient == Gives::nothing ? " [style=dotted]" : "");
             }
             draw_given(*node, edges);
             for (const Node::Write& write : node->writes()) {
-                // A view that a node writes needs no arrow from its root, which the node has read.
+                // A written view needs no edge from its root, which the node reads.
                 if (drawn.insert(write.value).second) place(write.value, unit);
                 edges += fmt::format("  n{} -> v{};\n", node->id(), write.value);
             }
@@ -101,8 +101,8 @@ class Drawing {
     }
 
   private:
-    // Frames of what forward runs as one, with the values that only they pass on. What is one with a norm of the next
-    // unit has none: half of it is in no picture.
+    // Frames the nodes that forward fuses, with the values used only inside the fusion. A fusion with a norm of the
+    // next unit has no frame, because only half of it is in the picture.
     void find_frames() {
         for (const Step& step : picture_.program.forward) {
             const bool drawn = std::all_of(step.calls.begin(), step.calls.end(), [&](const NodeCall& call) {
@@ -173,7 +173,7 @@ class Drawing {
             node.id(), cells);
     }
 
-    // A value that a node of the unit reads and none before it wrote: it enters, or is columns of another.
+    // Draws a value that a node of the unit reads before any writes it: an input of the unit, or a view.
     void draw_value(ValueId id, std::string& unit, std::string& edges, std::set<ValueId>& drawn) {
         if (!drawn.insert(id).second) return;
         const Value& value = graph_[id];
@@ -188,7 +188,7 @@ class Drawing {
         edges += fmt::format("  v{} -> v{} [arrowhead=none];\n", value.root, id);
     }
 
-    // One box for all of the batch and all constants that a node reads.
+    // Draws one box for all batch columns and constants that a node reads.
     void draw_given(const Node& node, std::string& edges) {
         std::string lines;
         for (const Node::Read& read : node.reads())
@@ -200,7 +200,7 @@ class Drawing {
         edges += fmt::format("  g{} -> n{} [style=dotted];\n", node.id(), node.id());
     }
 
-    // What a node writes and other units read; by value, one arrow for all of them.
+    // Draws edges to other units that read the node's values, one per value.
     void leave(const Node& node, std::string& edges) {
         for (const Node::Write& write : node.writes()) {
             std::string to;
@@ -227,10 +227,10 @@ class Drawing {
     const UnitPicture& picture_;
     const NodeGraph& graph_;
     std::vector<const Node*> nodes_;
-    std::vector<bool> in_backward_;  // by value
-    std::set<ValueId> written_;      // by a node, rather than columns of what one wrote
-    std::vector<int> frame_of_;      // by node; −1: none
-    std::vector<int> inside_;        // by value: the frame that passes it on; −1: none
+    std::vector<bool> in_backward_;  // index: value
+    std::set<ValueId> written_;      // values written by a node, not as a view
+    std::vector<int> frame_of_;      // index: node; −1: none
+    std::vector<int> inside_;        // index: value; frame that contains it, −1: none
     std::vector<std::string> frames_;
     std::string outside_;
 };

@@ -1,4 +1,4 @@
-// One unit of the graph as text for Graphviz's dot: values and nodes of forward from top to bottom.
+// Graphviz dot text of one unit of the graph: values and nodes of forward, top to bottom.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@ namespace speedrun {
 struct UnitPicture {
     const NodeGraph& graph;
     const ParameterTable& table;
-    const Program& program;  // of the graph: what forward fuses shares a frame
+    const Program& program;  // program of the graph; nodes fused in forward share a frame
     int unit = 0;
-    std::string title;  // above it
+    std::string title;  // heading
 };
 
-// Values are plain labels with their dimensions, bold where backward reads them; nodes are boxes with their
-// parameters beside them; what enters from other units or leaves for them is outside the unit's frame.
+// Values are plain labels with their dimensions, bold if backward reads them. Nodes are boxes that list their
+// parameters. Inputs and outputs of the unit are outside its frame.
 std::string dot_text(const UnitPicture& picture);
 
-// The units with the most nodes; the one in the middle of them.
+// Returns the middle one of the units with the most nodes.
 int most_telling_unit(const NodeGraph& graph);
 
 }  // namespace speedrun

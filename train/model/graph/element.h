@@ -1,4 +1,4 @@
-// What values and scratch of a graph are made of.
+// Element types of a graph's values and scratch.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace speedrun {
 
-enum class Element : uint8_t { real, f32, ids, e4m3, e5m2 };  // real: the compute type; ids: i32
+enum class Element : uint8_t { real, f32, ids, e4m3, e5m2 };  // real: compute dtype; ids: i32
 
 constexpr DType dtype_of(Element element, DType real) {
     constexpr DType kTypes[] = {DType::f32, DType::f32, DType::i32, DType::e4m3, DType::e5m2};

@@ -53,7 +53,7 @@ void Executor::copy_constant(const Value& value, const Tensor& to) {
     if (to.dtype == DType::bf16) from = rounded.data();
     if (to.dtype == DType::i32) from = value.integers.data();
     runtime_.device().copy(to.data, from, to.bytes(), stream_);
-    stream_.synchronize();  // the numbers may go
+    stream_.synchronize();  // the source may be freed
 }
 
 Tensor Executor::tensor_at(const Place& place) const {
@@ -76,15 +76,9 @@ Executor::BoundStep Executor::bound(const Step& step) const {
         return all;
     };
     BoundStep to{.step = &step,
-                 .kind = step.kind,
-                 .unit = step.unit,
-                 .repeats = step.repeats,
-                 .fusion = step.fusion,
                  .target = tensor_at(step.target),
                  .term = tensor_at(step.term),
-                 .other = tensor_at(step.other),
-                 .limit = step.limit,
-                 .others = step.others};
+                 .other = tensor_at(step.other)};
     for (const ParameterId id : step.released) to.released.push_back(&table_[id]);
     for (const NodeCall& call : step.calls) {
         Binding binding{.node = call.node,
@@ -97,57 +91,45 @@ Executor::BoundStep Executor::bound(const Step& step) const {
                         .uses = {}};
         for (const GradientPlace& gradient : call.read_gradients)
             binding.read_gradients.push_back(
-                {tensor_at(gradient.place), gradient.adds, tensor_at(gradient.other)});
+                {tensor_at(gradient.tensor), gradient.adds, tensor_at(gradient.other)});
         for (const NodeCall::Use& use : call.uses) {
             const Parameter& p = table_[use.parameter];
-            binding.uses.push_back({&p, parameters_.compute(p), use.completes, use.read_later});
+            binding.uses.push_back({{&p, parameters_.compute(p)}, use.completes, use.read_later});
         }
-        to.bindings.push_back(std::move(binding));
+        to.calls.push_back(std::move(binding));
     }
     return to;
 }
 
-void Executor::run(const BoundStep& step, Pass pass, const PassArguments& arguments) {
-    const auto call_of = [&](const Binding& binding) {
-        return Call(binding, {ops_, stream_, arguments, peers_, lane_, documents_, scales_,
-                              pass == Pass::backward ? tracker_ : nullptr});
-    };
-    const auto calls_of = [&] {
-        std::vector<Call> calls;
-        for (const Binding& binding : step.bindings) calls.push_back(call_of(binding));
-        return calls;
-    };
+void Executor::run(const BoundStep& bound, Pass pass, const PassArguments& arguments) {
+    const Step& step = *bound.step;
+    std::vector<Call> calls;
+    for (const Binding& binding : bound.calls)
+        calls.emplace_back(binding, Call::Setting{ops_, stream_, arguments, peers_, lane_, documents_,
+                                                  scales_, pass == Pass::backward ? tracker_ : nullptr});
     switch (step.kind) {
         case Step::Kind::enter:
             if (tracker_) tracker_->enter(step.unit, pass);
             break;
         case Step::Kind::forward: {
             const int64_t flops_before = ops_.flops();
-            if (step.fusion) {
-                step.fusion->forward(calls_of());
-            } else {
-                step.bindings.front().node->forward(call_of(step.bindings.front()));
-            }
+            step.fusion ? step.fusion->forward(calls) : calls.front().node().forward(calls.front());
             if (step.repeats) repeated_flops_ += ops_.flops() - flops_before;
             break;
         }
         case Step::Kind::backward:
-            if (step.fusion) {
-                step.fusion->backward(calls_of());
-            } else {
-                step.bindings.front().node->backward(call_of(step.bindings.front()));
-            }
+            step.fusion ? step.fusion->backward(calls) : calls.front().node().backward(calls.front());
             break;
         case Step::Kind::sort:
             ops_.sort_ids(
-                {.order = step.target, .index = step.term, .limit = step.limit, .others = step.others},
+                {.order = bound.target, .index = bound.term, .limit = step.limit, .others = step.others},
                 stream_);
             break;
         case Step::Kind::add:
-            ops_.add({.y = step.target, .x = step.term, .z = step.other}, stream_);
+            ops_.add({.y = bound.target, .x = bound.term, .z = bound.other}, stream_);
             break;
     }
-    for (const Parameter* p : step.released) tracker_->param_free(*p);
+    for (const Parameter* p : bound.released) tracker_->param_free(*p);
 }
 
 void Executor::run(std::span<const BoundStep> steps, Pass pass, const PassArguments& arguments) {

@@ -1,4 +1,4 @@
-// A program at work: bound to memory and parameters, and enqueued on the compute stream.
+// Executor: binds a program to memory and parameters and enqueues it on the compute stream.
 #pragma once
 
 #include <functional>
@@ -14,56 +14,50 @@
 
 namespace speedrun {
 
-// Told of every step of a program before it is enqueued, and, with null, that a pass has ended.
+// Called before each step of a program is enqueued, and with null at the end of a pass.
 using StepWatch = std::function<void(const Step*)>;
 
 class Executor {
   public:
-    // What it is given must outlive it; `program` and `graph` as derive_program() has them. Parameters of the
-    // graph are those of `table`. memory: at least share_memory(program).bytes, of which nothing is expected and
-    // nothing remains: executors that never run at the same time may have the same.
+    // All arguments must outlive the executor. `program` is derive_program() of `graph`; `table` has the graph's
+    // parameters. memory: at least share_memory(program).bytes. Its content is undefined before and after a pass, so
+    // executors that never run concurrently may share it.
     Executor(const NodeGraph& graph, const Program& program, const ParameterTable& table,
              const ParameterStore& parameters, Runtime& runtime, const Buffer& memory);
 
-    // Receives the events of all later passes; null: forward passes alone are possible, without events.
+    // Receives the events of all later passes; null: only forward passes, without events.
     void track(PassTracker* tracker) { tracker_ = tracker; }
     void watch(StepWatch watch) { watch_ = std::move(watch); }
-    // Who is talked to, on the exchange stream, by nodes that need what other ranks have of the same rows or matrices; they
-    // must outlive what is enqueued. Null: nobody, and what they would send is not there.
+    // Sets the communicators for nodes that exchange values with ranks sharing rows or matrices. They must outlive the
+    // enqueued work. A null communicator exchanges nothing.
     void connect(const Peers& peers) { peers_ = peers; }
-    // Which has the scales of the table that its nodes read and note; null: nobody, and nodes go by what they meet.
+    // Sets the store with scales and amaxes of the table's tensors; null: nodes use current scaling.
     void scale_by(const ScaleStore* scales) { scales_ = scales; }
-    // Batch::chunk_first_keys of the microbatch that is enqueued from here on.
+    // Sets Batch::chunk_first_keys of the microbatches enqueued from now on.
     void begin_batch(std::vector<int32_t> documents) { documents_ = std::move(documents); }
-    // All nodes but the last.
+    // Enqueues all nodes except the last.
     void forward(bool training);
-    // After it: the last.
+    // After forward(): enqueues the last node.
     void loss(const PassArguments& arguments) { run({&loss_, 1}, Pass::forward, arguments); }
-    // After forward: the last node and all gradients. Requires a tracker, which receives each gradient's completion.
+    // After forward(): enqueues the last node and all gradients. Requires a tracker, which receives each gradient's
+    // completion.
     void backward(const PassArguments& arguments);
-    // A call of the last node as loss() makes it.
+    // Returns the call of the last node that loss() would enqueue.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.bindings.front(),
-                {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
+        return {loss_.calls.front(), {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
     }
 
-    // A value that lives as long as this (Holder).
+    // Returns a value with a holder other than program; valid as long as the executor.
     Tensor held(ValueId value) const { return held_[static_cast<size_t>(value)]; }
-    // Floating-point operations, so far, of forward nodes that backward ran again.
+    // FLOPs so far of forward nodes that backward recomputed.
     int64_t repeated_flops() const { return repeated_flops_; }
 
   private:
-    // A step with its tensors.
+    // Program step bound to tensors.
     struct BoundStep {
         const Step* step = nullptr;
-        Step::Kind kind;
-        int unit = 0;
-        bool repeats = false;
-        std::vector<Binding> bindings = {};
-        const Fusion* fusion = nullptr;
+        std::vector<Binding> calls = {};
         Tensor target = {}, term = {}, other = {};
-        int64_t limit = 0;
-        bool others = false;
         std::vector<const Parameter*> released = {};
     };
 
@@ -81,10 +75,10 @@ class Executor {
     Runtime& runtime_;
     Ops& ops_;
     Stream& stream_;
-    std::vector<Buffer> buffers_;         // of values that live as long as this
-    std::vector<Tensor> held_;            // their tensors, by value
-    const Buffer& memory_;                // that all others share
-    const std::vector<int64_t> offsets_;  // in it, by storage
+    std::vector<Buffer> buffers_;         // memory of held values
+    std::vector<Tensor> held_;            // index: value
+    const Buffer& memory_;                // shared by all other values
+    const std::vector<int64_t> offsets_;  // into memory_, bytes; index: storage
     std::vector<BoundStep> forward_, backward_;
     BoundStep loss_;
     PassTracker* tracker_ = nullptr;

@@ -1,4 +1,4 @@
-// Nodes that are neighbours and for which there is one operation.
+// Fusion: runs consecutive nodes as one operation.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,15 @@ namespace speedrun {
 class Fusion {
   public:
     virtual ~Fusion() = default;
-    // How many of these nodes, from the first on, it takes in forward; 0: none. They run in this order.
+    // Returns how many of these nodes, starting with the first, one forward operation covers; 0: none. Nodes run in
+    // this order.
     virtual size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const = 0;
-    // One call for each of them.
+    // One call per node.
     virtual void forward(std::span<const Call> calls) const = 0;
-    // Is backward of these one operation too? Then it takes two nodes, and the gradient of the value between them
-    // is written nowhere.
+    // True if backward is one operation too. It then covers two nodes and does not store the gradient of the value
+    // between them.
     virtual bool has_backward() const { return false; }
-    // One call for each, in order of forward.
+    // One call per node, in order of forward.
     virtual void backward(std::span<const Call> /*calls*/) const {}
 };
 

@@ -63,7 +63,7 @@ bool GradientPlaces::has_gradient(ValueId value) const {
     return at(graph_[value].root).storage >= 0;
 }
 
-// All columns of a value that is read by views alone must have come.
+// Checks that views have contributed to all columns of a value that is read only through views.
 void GradientPlaces::expect_complete(ValueId value) const {
     if (graph_[value].is_view || at(value).begun) return;
     std::vector<bool> covered(static_cast<size_t>(graph_[value].extents.back().size));
@@ -77,7 +77,8 @@ void GradientPlaces::expect_complete(ValueId value) const {
         throw_internal("some columns of {} have no gradient", graph_[value].name);
 }
 
-// They would be written over: only a node that works in place hands a gradient from one name to the other.
+// A second gradient in the same memory would overwrite the first; only a node that works in place passes a gradient
+// from one name to the other.
 void GradientPlaces::expect_alone(ValueId value, const Node& node) const {
     for (size_t i = 0; i < states_.size(); ++i) {
         const auto other = static_cast<ValueId>(i);
@@ -85,8 +86,8 @@ void GradientPlaces::expect_alone(ValueId value, const Node& node) const {
         const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
                                               [&](const Node::Write& write) { return write.value == other; });
         if (states_[i].begun && !states_[i].read && !written_here)
-            throw_internal("{} and {} are one memory, and nodes that read either give it a gradient",
-                           graph_[value].name, graph_[other].name);
+            throw_internal("{} and {} share memory, and both receive a gradient", graph_[value].name,
+                           graph_[other].name);
     }
 }
 
@@ -127,7 +128,7 @@ std::vector<GradientPlaces::Sum> GradientPlaces::pass(const Node& node, int step
     std::fill(given_here_.begin(), given_here_.end(), false);
     place_taken_ = false;
     call.read_gradients.resize(node.reads().size());
-    // Those that add to what is there come first: what else the node gives to such a value is added later.
+    // Gradients added in place are first: other contributions of this node to the same value are added afterwards.
     for (const bool added : {true, false}) {
         for (size_t i = 0; i < node.reads().size(); ++i) {
             const Node::Read& read = node.reads()[i];
@@ -152,7 +153,7 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
     const auto place = [&](int at_storage) {
         return storages_.use({.storage = at_storage, .like = value}, step);
     };
-    // Is it added to what this node gives, behind the node?
+    // True if a sum after the node reads this storage.
     const auto is_summed = [&](int at_storage) {
         return std::any_of(sums.begin(), sums.end(), [&](const Sum& sum) {
             return sum.term.storage == at_storage || sum.other.storage == at_storage;
@@ -161,7 +162,7 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
     const auto added_later = [&](int at_storage) {
         return (at(value).begun && storage == at_storage) || is_summed(at_storage);
     };
-    // Memory for the whole of it: where the gradient of the node's first value lay, or anew.
+    // Returns storage for the whole gradient: that of the gradient of the node's first written value, or new storage.
     const auto fresh = [&] {
         if (read.in_place && !place_taken_ && !node.writes().empty()) {
             const ValueId first = node.writes().front().value;
@@ -188,33 +189,33 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
                 if (storage_of(write.value) == storage && overlap(write.value, value))
                     throw_internal("{} cannot work in place on {}", node.kind(), graph_[value].name);
         }
-        return {.place = place(storage)};
+        return {.tensor = place(storage)};
     }
     if (!begun) {
         expect_alone(value, node);
         storage = fresh();
-        return {.place = place(storage)};
+        return {.tensor = place(storage)};
     }
     const bool free = !read_elsewhere(storage, value, node) && !given_here_[static_cast<size_t>(root)] &&
                       !is_summed(storage) && (read.in_place || !read_here(storage, node));
-    if (free && read.gradient == Gives::added) return {.place = place(storage), .adds = true};
-    if (free && read.gradient == Gives::plus) return {.place = place(storage), .other = place(storage)};
+    if (free && read.gradient == Gives::added) return {.tensor = place(storage), .adds = true};
+    if (free && read.gradient == Gives::plus) return {.tensor = place(storage), .other = place(storage)};
     const Place before = place(storage);
     storage = fresh();
     const Place now = place(storage);
     if (read.gradient == Gives::plus && !given_here_[static_cast<size_t>(root)])
-        return {.place = now, .other = before};
+        return {.tensor = now, .other = before};
     sums.push_back({now, now, before});
-    return {.place = now};
+    return {.tensor = now};
 }
 
-// A further part of the gradient of some columns: added in place, or written by itself and then added.
+// Further contribution to a view's gradient: added in place, or written to scratch and added after the node.
 GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& read, int step,
                                          std::vector<Sum>& sums) {
     const Value& value = graph_[read.value];
     const Place there = storages_.use({.storage = storage_of(read.value), .like = read.value}, step);
     if (read.gradient == Gives::added && !given_here_[static_cast<size_t>(value.root)])
-        return {.place = there, .adds = true};
+        return {.tensor = there, .adds = true};
     const Place part = storages_.scratch({.rows = value.extents[0].size,
                                           .columns = value.extents[1].size,
                                           .forward = false,
@@ -222,17 +223,17 @@ GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& rea
                                           .element = value.element},
                                          node.kind(), step);
     sums.push_back({there, part, there});
-    return {.place = part};
+    return {.tensor = part};
 }
 
-// The gradient of the node's first value is that of `value` too, or its last part.
+// The gradient of the node's first written value becomes that of `value`, or is added to it.
 void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vector<Sum>& sums) {
     const ValueId from = node.writes().front().value;
     const int given = storage_of(from);
     int& storage = storage_of(value);
     if (graph_[value].root == graph_[from].root) return;  // in place
     if (is_part(value) || is_part(from))
-        throw_internal("{} cannot hand the gradient of {} on to {}", node.kind(), graph_[from].name,
+        throw_internal("{} cannot pass the gradient of {} to {}", node.kind(), graph_[from].name,
                        graph_[value].name);
     if (!at(value).begun) {
         expect_alone(value, node);
@@ -243,7 +244,7 @@ void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vec
         return storages_.use({.storage = at_storage, .like = value}, step);
     };
     const Place part = place(given), before = place(storage);
-    // What the node hands on may be another value's too.
+    // Other values may share the passed gradient, so the sum needs storage of its own.
     if (storage == given || read_elsewhere(storage, value, node))
         storage = storages_.add(value, "gradient of " + graph_[value].name, true);
     sums.push_back({place(storage), before, part});

@@ -1,4 +1,4 @@
-// Where the gradient of every value lies, and who adds to whom: backward's nodes in order.
+// Storage of each value's gradient, and how contributions are summed, for backward's nodes in order.
 #pragma once
 
 #include <utility>
@@ -8,16 +8,16 @@
 
 namespace speedrun {
 
-// The storages of a program while it is derived.
+// Storages of a program during its derivation.
 class Storages {
   public:
     Storages(const NodeGraph& graph, DType real) : graph_(graph), real_(real) {}
 
-    // Memory for a value of this shape; a value that the model holds has its own.
+    // Adds storage for a value of this shape; values with another holder than program have memory of their own.
     int add(ValueId like, const std::string& name, bool gradient = false);
     int add_ids(int64_t count, const std::string& name);
     Place scratch(const Node::Scratch& scratch, const std::string& name, int step);
-    // Notes that the place is used at this step; returns it.
+    // Records a use of the place at this step; returns the place.
     Place use(const Place& place, int step);
     int64_t bytes(int storage) const { return storages_[static_cast<size_t>(storage)].bytes; }
     std::vector<Storage> take() { return std::move(storages_); }
@@ -34,35 +34,35 @@ class GradientPlaces {
   public:
     GradientPlaces(const NodeGraph& graph, Storages& storages);
 
-    // Does any gradient come to this node? The last node gives the first.
+    // True if a gradient reaches this node. The last node starts backward.
     bool reaches(const Node& node) const;
-    // target = term + other, after the node.
+    // Addition after the node: target = term + other.
     struct Sum {
         Place target, term, other;
     };
-    // Places of the gradients that the node's backward reads and writes at this step, into `call`. Nodes come
-    // in reverse order.
+    // Assigns the gradients that the node's backward reads and writes at this step, and stores them in `call`. Call in
+    // reverse order of nodes.
     std::vector<Sum> pass(const Node& node, int step, NodeCall& call);
 
   private:
     struct State {
-        int storage = -1;    // of the gradient, by value; views have their root's
-        bool begun = false;  // some reader has given its part
+        int storage = -1;    // storage of the gradient; views use their root's
+        bool begun = false;  // a reader has contributed
         bool read = false;   // the writer's backward has read it
     };
     State& at(ValueId value) { return states_[static_cast<size_t>(value)]; }
     const State& at(ValueId value) const { return states_[static_cast<size_t>(value)]; }
     int& storage_of(ValueId value) { return at(graph_[value].root).storage; }
-    // Is it a view of some of its root's columns? One of all of them is as good as the root.
+    // True for a view of a strict subset of the root's columns.
     bool is_part(ValueId value) const;
     bool overlap(ValueId a, ValueId b) const;
     bool has_gradient(ValueId value) const;
     void expect_complete(ValueId value) const;
-    // Throws an internal error if another name of all of the value's memory has a gradient there that is still to be read.
+    // Throws an internal error if another name of the same memory holds a gradient there that has not been read yet.
     void expect_alone(ValueId value, const Node& node) const;
-    // Will anybody but `value` and what this node writes still read a gradient in this memory?
+    // True if a gradient in this memory is still to be read for another value than `value` and this node's outputs.
     bool read_elsewhere(int storage, ValueId value, const Node& node) const;
-    // Does the node's backward read a gradient there?
+    // True if the node's backward reads a gradient there.
     bool read_here(int storage, const Node& node) const;
     GradientPlace give(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
     GradientPlace give_again(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
@@ -71,8 +71,8 @@ class GradientPlaces {
     const NodeGraph& graph_;
     Storages& storages_;
     std::vector<State> states_;
-    std::vector<bool> given_here_;  // by root: the node at hand has given a part already
-    bool place_taken_ = false;      // the node at hand writes where its first gradient lay
+    std::vector<bool> given_here_;  // index: root; the current node has contributed
+    bool place_taken_ = false;      // the current node reuses the storage of its first gradient
 };
 
 }  // namespace speedrun

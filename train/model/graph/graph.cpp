@@ -78,7 +78,7 @@ ValueId NodeGraph::view(ValueId of, std::string name, int64_t first, int64_t cou
 }
 
 void NodeGraph::append(std::unique_ptr<Node> node) {
-    // A view has been written with what it is a view of, or by a node of its own.
+    // A view is written with its root, or by a node of its own.
     const auto is_written = [&](ValueId id) {
         return written_[static_cast<size_t>(id)] || written_[static_cast<size_t>((*this)[id].root)];
     };

@@ -1,5 +1,5 @@
-// The model as a graph: values, and the nodes that make them, in the order in which forward runs. What a step
-// needs besides is derived from it (program.h): no node knows who reads what it writes.
+// The model as a graph: values, and the nodes that write them, in order of forward. The rest of a step is derived from
+// it (program.h). A node does not depend on its readers.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,12 +16,12 @@
 
 namespace speedrun {
 
-// Who holds a value's memory.
+// Lifetime of a value's memory.
 enum class Holder : uint8_t {
-    program,   // for as long as the value lives
-    model,     // from the first step to the last, written by nodes: what is read after a pass
-    batch,     // likewise, written with each microbatch
-    constant,  // likewise, written once
+    program,   // allocated while the value is live
+    model,     // permanent, written by nodes: values that are read after a pass
+    batch,     // permanent, written with each microbatch
+    constant,  // permanent, written once
 };
 
 struct Value {
@@ -30,10 +30,10 @@ struct Value {
     Element element = Element::real;
     Holder holder = Holder::program;
     int unit = 0;
-    ValueId root = 0;  // itself, or the value of whose columns this is a view
+    ValueId root = 0;  // itself; for a view, the value that owns the columns
     int64_t first_column = 0;
-    std::vector<float> content = {};     // of a constant …
-    std::vector<int32_t> integers = {};  // … of Element::ids
+    std::vector<float> content = {};     // content of a constant …
+    std::vector<int32_t> integers = {};  // … or of one with Element::ids
 
     bool is_view = false;
 
@@ -42,19 +42,19 @@ struct Value {
 
 class NodeGraph {
   public:
-    // Nodes and values from here on belong to the next unit (unit 0 is open from the start): what forward and
-    // backward enter as one.
+    // Starts the next unit: later nodes and values belong to it. Unit 0 is open initially. Forward and backward enter a
+    // unit as a whole.
     void begin_unit() {
         ++unit_;
         unit_labels_.push_back({fmt::format("unit {}", unit_), ""});
     }
     int num_units() const { return unit_ + 1; }
-    // Names the open unit, for people. `prefix`: what the names of its values and parameters begin with.
+    // Sets the displayed name of the open unit. `prefix`: common prefix of the names of its values and parameters.
     void name_unit(std::string name, std::string prefix = "") {
         unit_labels_.back() = {std::move(name), std::move(prefix)};
     }
     const std::string& unit_name(int unit) const { return unit_labels_[static_cast<size_t>(unit)].name; }
-    // A name of that unit without the unit's prefix.
+    // Returns the name without the unit's prefix.
     std::string local_name(std::string name, int unit) const;
     std::string local_name(ValueId id) const { return local_name((*this)[id].name, (*this)[id].unit); }
 
@@ -63,12 +63,12 @@ class NodeGraph {
     ValueId constant(std::string name, std::vector<Extent> extents, std::vector<float> content,
                      Element element = Element::f32);
     ValueId constant(std::string name, std::vector<Extent> extents, std::vector<int32_t> integers);
-    // Columns first … first+count of another value, in its memory. A node that reads one view of columns and
-    // writes another of the same columns works in place.
+    // Adds a view of columns first … first+count of another value, in its memory. A node that reads one view of columns
+    // and writes another of the same columns works in place.
     ValueId view(ValueId of, std::string name, int64_t first, int64_t count);
 
-    // Takes over the node; returns it. Throws an internal error if it reads what no node before it has
-    // written, or writes what is written already.
+    // Takes ownership of the node and returns it. Throws an internal error if it reads a value that no earlier node
+    // writes, or writes a value twice.
     template <class T>
     const T& add(std::unique_ptr<T> node) {
         const T& added = *node;
@@ -79,9 +79,9 @@ class NodeGraph {
     const std::vector<Value>& values() const { return values_; }
     const Value& operator[](ValueId id) const { return values_[static_cast<size_t>(id)]; }
     const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
-    // Columns of a value; of one that has rows alone, these.
+    // Returns the size of the last dimension: columns, or rows of a vector.
     int64_t width_of(ValueId id) const { return (*this)[id].extents.back().size; }
-    // Does more than one node use it?
+    // True if several nodes use the parameter.
     bool is_shared(ParameterId parameter) const;
     int unit_of(const Node& node) const { return units_[static_cast<size_t>(node.id())]; }
 
@@ -95,9 +95,9 @@ class NodeGraph {
     int unit_ = 0;
     std::vector<UnitLabel> unit_labels_{{"unit 0", ""}};
     std::vector<Value> values_;
-    std::vector<bool> written_;  // by value
+    std::vector<bool> written_;  // index: value
     std::vector<std::unique_ptr<Node>> nodes_;
-    std::vector<int> units_;  // by node
+    std::vector<int> units_;  // index: node
 };
 
 }  // namespace speedrun

@@ -4,7 +4,7 @@ namespace speedrun {
 
 namespace {
 
-// "block 3" and "block 7" are "blocks 3-7".
+// Joins "block 3" and "block 7" into "blocks 3-7".
 std::string joined(const std::string& first, const std::string& last) {
     const size_t number = first.rfind(' ');
     const bool counted = number != std::string::npos &&

@@ -1,4 +1,4 @@
-// The graph as a list that a person can hold against the description of a model.
+// The graph as a list of layers, to compare with a description of the model.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace speedrun {
 
-// Units that follow each other and whose nodes have the same descriptions (Node::describe) in the same order.
+// Consecutive units whose nodes have equal descriptions (Node::describe) in equal order.
 struct Layer {
     int first_unit = 0, last_unit = 0;
-    std::string name;                // of the units: "block 3", "blocks 3-7"
-    std::vector<std::string> nodes;  // descriptions, in order of forward
+    std::string name;                // name of the units: "block 3", "blocks 3-7"
+    std::vector<std::string> nodes;  // in order of forward
 };
 
 std::vector<Layer> layer_table(const NodeGraph& graph);

@@ -1,7 +1,7 @@
-// A node: one idea of the maths, both directions side by side. It states what it reads and writes, what its
-// backward needs of that, and how dear it is to repeat; forward and backward then enqueue operations of
-// kernels/ops on the tensors that a Call gives them. Where these lie, which gradients are added to others,
-// when a parameter's gradient is complete and what is computed again: none of it is a node's business.
+// Node: one operation of the model's maths, forward and backward. It declares the values that it reads and writes, the
+// ones that backward needs, and the cost of recomputation. forward() and backward() enqueue operations of kernels/ops
+// on tensors of a Call. Memory placement, gradient accumulation, completion of gradients and recomputation are derived
+// outside the node (program.h).
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@ constexpr ValueId kNoValue = -1;
 class Call;
 class NodeGraph;
 
-// What activation checkpointing goes by: what a block keeps at least comes first.
+// Class of a node's outputs for activation checkpointing. A unit keeps all values up to one class (Retained).
 enum class Cost : uint8_t {
-    input,      // a look-up in another unit's tables; a unit's input
-    product,    // matrix products and attention
-    pointwise,  // all else
+    input,      // lookup in another unit's tables; a unit's input
+    product,    // matmuls and attention
+    pointwise,  // all other operations
 };
 
-// How backward gives the gradient of a value that a node reads.
+// How a node's backward returns the gradient of a value that it reads.
 enum class Gives : uint8_t {
-    nothing,  // it has none, such as ids
-    written,  // written
-    added,    // written or added to what other readers gave, as the Call says
-    plus,     // written, plus what other readers gave, which may lie elsewhere
-    passed,   // that of the first value that the node writes, as it is
+    nothing,  // no gradient, such as ids
+    written,  // overwritten
+    added,    // overwritten, or added to the sum of other readers, as the Call specifies
+    plus,     // overwritten, plus the sum of other readers, which may be in another buffer
+    passed,   // equal to the gradient of the first value that the node writes
 };
 
 class Node {
@@ -42,12 +42,12 @@ class Node {
     struct Read {
         ValueId value;
         Gives gradient = Gives::nothing;
-        bool in_backward = false;  // backward reads its values
-        // The gradient may be written where that of the first written value lies.
+        bool in_backward = false;  // backward reads the value
+        // The gradient may overwrite that of the first written value.
         bool in_place = false;
-        // Backward wants the order of these ids (op::SortIds), which are below this; 0: it does not.
+        // Backward reads the sorted order of these ids (op::SortIds), which are below this bound; 0: it does not.
         int64_t sorted_below = 0;
-        bool of_others = false;  // … or are just that: rows that other ranks have
+        bool of_others = false;  // ids may equal the bound: their rows are on other ranks
     };
     struct Write {
         ValueId value;
@@ -55,7 +55,7 @@ class Node {
     };
     struct Use {
         ParameterId parameter;
-        bool in_backward = false;  // backward reads its values
+        bool in_backward = false;  // backward reads the parameter
     };
     struct Scratch {
         int64_t rows, columns;
@@ -63,7 +63,7 @@ class Node {
         Element element = Element::real;
     };
 
-    // Indices into the lists below; absent ports give absent tensors.
+    // Indices into the lists below; an absent port yields an absent tensor.
     struct In {
         int index = -1;
     };
@@ -83,22 +83,22 @@ class Node {
     Node& operator=(const Node&) = delete;
 
     virtual const char* kind() const = 0;
-    // Says, for people, the kind and all that tells two nodes of it apart, such as "linear 768 -> 3072".
+    // Returns the kind and all attributes that distinguish two nodes of it, such as "linear 768 -> 3072".
     virtual std::string describe(const NodeGraph& /*graph*/) const { return kind(); }
-    // The collectives of one pass among the ranks that share rows, in order; in elements of the compute type.
+    // Collective of one pass, in elements of the compute dtype.
     struct Sent {
         Collective kind;
         Axis axis;
-        int64_t elements;      // that all ranks receive, or of what is reduced
-        double sent_elements;  // by a rank to others, mean over them
+        int64_t elements;      // elements received by each rank, or reduced
+        double sent_elements;  // elements sent by a rank, mean over ranks
         bool full_precision = false;
     };
     virtual std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const { return {}; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
-    // Does it only hand on a value, so that keeping what it writes is keeping what it reads?
+    // True if the node only passes a value on, so that keeping its input is as good as keeping its output.
     virtual bool hands_on() const { return false; }
-    // Is forward of the last node left to its backward, which computes what it needs in pieces?
+    // True if forward of the last node runs within its backward, which computes intermediate values in chunks.
     virtual bool forward_in_backward() const { return false; }
 
     Cost cost() const { return cost_; }
@@ -127,7 +127,7 @@ class Node {
         uses_.push_back({parameter, in_backward});
         return {static_cast<int>(uses_.size()) - 1};
     }
-    // Memory for the time of a call.
+    // Requests scratch for the duration of a call.
     Tmp needs(const Scratch& scratch) {
         scratch_.push_back(scratch);
         return {static_cast<int>(scratch_.size()) - 1};

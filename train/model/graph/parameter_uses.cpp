@@ -8,7 +8,7 @@ namespace speedrun {
 
 namespace {
 
-// Over what gradients sum (note_parameter_uses), node by node from the last to the first.
+// Computes the dimensions over which gradients sum (note_parameter_uses), from the last node to the first.
 class SummedDimensions {
   public:
     explicit SummedDimensions(const NodeGraph& graph)
@@ -26,7 +26,8 @@ class SummedDimensions {
         }
     }
 
-    // Of what a node writes, and, where that is a function of parameters alone, of its gradient.
+    // Returns the dimensions of the node's outputs. If an output depends only on parameters, adds the dimensions over
+    // which its gradient sums.
     DimensionSet of_node(const Node& node) const {
         DimensionSet over;
         for (const Node::Write& write : node.writes()) {
@@ -42,25 +43,25 @@ class SummedDimensions {
     static size_t index(ValueId value) { return static_cast<size_t>(value); }
 
     const NodeGraph& graph_;
-    std::vector<bool> from_parameters_;  // by value: it depends on nothing else
-    std::vector<DimensionSet> summed_;   // by value
+    std::vector<bool> from_parameters_;  // index: value; true if it depends only on parameters
+    std::vector<DimensionSet> summed_;   // index: value
 };
 
 }  // namespace
 
 void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
-    std::vector<std::map<int, bool>> by_unit(static_cast<size_t>(table.size()));  // read by backward?
+    std::vector<std::map<int, bool>> by_unit(static_cast<size_t>(table.size()));  // unit -> read by backward
     std::vector<DimensionSet> summed(static_cast<size_t>(table.size()));
     const SummedDimensions dimensions(graph);
     for (const auto& node : graph.nodes()) {
         for (const Node::Use& use : node->uses()) {
-            // What backward may compute again, it reads again.
+            // a recomputed node reads its parameters again
             const bool again = use.in_backward || node->cost() != Cost::input;
             by_unit[static_cast<size_t>(use.parameter)][graph.unit_of(*node)] |= again;
             summed[static_cast<size_t>(use.parameter)].add(dimensions.of_node(*node));
         }
     }
-    // What is said of both is true in every stage, whether they are one or two: the copy is used where the source is used last.
+    // Source and copy get equal entries in all stages, tied or not: the copy is used where the source is used last.
     for (const Parameter& p : table.all()) {
         if (p.copy_of < 0) continue;
         const auto copy = static_cast<size_t>(p.id), source = static_cast<size_t>(p.copy_of);
@@ -77,7 +78,7 @@ void note_parameter_uses(const NodeGraph& graph, ParameterTable& table) {
         for (const Dimension own : p.dimensions) {
             summed[static_cast<size_t>(p.id)].remove(own);
             if (own == Dimension::columns)
-                summed[static_cast<size_t>(p.id)].remove(Dimension::width);  // of which they are
+                summed[static_cast<size_t>(p.id)].remove(Dimension::width);  // columns are part of width
         }
         table.set_summed(p.id, summed[static_cast<size_t>(p.id)]);
     }

@@ -49,8 +49,8 @@ class Derivation {
         account_for_parameters();
     }
 
-    // A unit's first node is run at the end of the unit before if one operation does it and the last node there: where it
-    // has no parameters, nothing needs to have come for it.
+    // A unit's first node runs at the end of the previous unit if one operation covers it and that unit's last node. It
+    // must have no parameters, because the unit's parameters may not be gathered yet.
     std::vector<std::vector<const Node*>> nodes_by_unit() const {
         std::vector<std::vector<const Node*>> by_unit(static_cast<size_t>(graph_.num_units()));
         for (const auto& node : graph_.nodes())
@@ -69,7 +69,7 @@ class Derivation {
         return by_unit;
     }
 
-    // The storage of a value as a pass finds it.
+    // Returns the place of a value in forward or backward.
     Place place_of(ValueId value, bool backward) {
         const ValueId root = graph_[value].root;
         int& forward_storage = in_forward_[static_cast<size_t>(root)];
@@ -92,7 +92,7 @@ class Derivation {
         return call;
     }
 
-    // Nodes that a fusion runs share a step: its operation reads and writes at once.
+    // Fused nodes share a step, because their operation reads and writes all values together.
     void append_forward(std::span<const Node* const> nodes, std::vector<Step>& steps, bool repeats) {
         while (!nodes.empty()) {
             Step step{.kind = Step::Kind::forward, .number = now_, .repeats = repeats};
@@ -110,7 +110,7 @@ class Derivation {
         }
     }
 
-    // The order of these ids, sorted where it is wanted first.
+    // Returns the sorted order of these ids. Adds the sort before its first reader.
     Place order_of(const Node::Read& read) {
         int& storage = order_of_[static_cast<size_t>(read.value)];
         const int64_t count = graph_[read.value].numel();
@@ -127,7 +127,7 @@ class Derivation {
         return storages_.use(order, now_);
     }
 
-    // Nodes of a unit, in reverse.
+    // Appends backward of a unit's nodes, in reverse.
     void append_backward(std::span<const Node* const> nodes) {
         while (!nodes.empty()) {
             const size_t last = nodes.size() - 1;
@@ -136,7 +136,7 @@ class Derivation {
             if (gradients_.reaches(*nodes[last])) {
                 Step step{.kind = Step::Kind::backward, .number = now_, .calls = {}};
                 step.calls.push_back(backward_call(*nodes[last], sums));
-                // What is to be summed first can't be left out.
+                // a sum between the two nodes prevents the fusion
                 const bool fused = fusion && sums.empty() && gradients_.reaches(*nodes[last - 1]);
                 if (fused) {
                     step.calls.insert(step.calls.begin(), backward_call(*nodes[last - 1], sums));
@@ -181,7 +181,7 @@ class Derivation {
         return call;
     }
 
-    // Ready with the last contribution; released with the last read, where that comes later.
+    // A gradient is ready with the last contribution. The parameter is released with the last read, if that is later.
     void account_for_parameters() {
         struct Last {
             NodeCall::Use* contribution = nullptr;
@@ -207,7 +207,7 @@ class Derivation {
             }
         }
         for (auto& [parameter, last] : all) {
-            if (!last.contribution) continue;  // noticed by PassTracker::end_backward
+            if (!last.contribution) continue;  // reported by PassTracker::end_backward
             last.contribution->completes = true;
             if (last.reads < last.contributes) continue;
             last.contribution->read_later = true;
@@ -220,22 +220,23 @@ class Derivation {
     const Retention retention_;
     Storages storages_;
     GradientPlaces gradients_;
-    std::vector<int> in_forward_, in_backward_;  // storage by root; in backward, of one computed again
-    std::vector<int> order_of_;                  // storage by value
+    std::vector<int> in_forward_, in_backward_;  // storage by root; in_backward_ is for recomputed values
+    std::vector<int> order_of_;                  // index: value
     int now_ = 0;
     Program program_;
 };
 
 }  // namespace
 
-Lodging share_memory(const Program& program) {
-    constexpr int64_t kAlignment = 256;  // bytes: as a device's own allocations have at least
-    std::vector<Lodger> lodgers;
+BufferAssignment share_memory(const Program& program) {
+    constexpr int64_t kAlignment = 256;  // bytes; the minimum alignment of device allocations
+    std::vector<BufferRequest> requests;
     for (const Storage& storage : program.storages)
-        lodgers.push_back(storage.held != kNoValue
-                              ? Lodger{}
-                              : Lodger{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
-    return first_fit(lodgers, kAlignment);
+        requests.push_back(
+            storage.held != kNoValue
+                ? BufferRequest{}
+                : BufferRequest{.bytes = storage.bytes, .first = storage.first, .last = storage.last});
+    return first_fit(requests, kAlignment);
 }
 
 Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,

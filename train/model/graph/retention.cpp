@@ -39,7 +39,7 @@ class Costs {
     }
 
     const NodeGraph& graph_;
-    std::vector<Cost> cost_;  // by root
+    std::vector<Cost> cost_;  // index: root
 };
 
 }  // namespace
@@ -70,7 +70,7 @@ Retention retention_of(const NodeGraph& graph, const Retained& retained) {
         const auto& most = retained[static_cast<size_t>(v.unit)];
         return v.holder != Holder::program || kept[root(value)] || !most || costs[value] <= *most;
     };
-    // From the last node on: what a repeated node reads is needed too.
+    // Walks back from the last node: the inputs of a recomputed node are needed too.
     for (auto at = graph.nodes().rbegin(); at != graph.nodes().rend(); ++at) {
         const Node& node = **at;
         const bool again =

@@ -1,5 +1,5 @@
-// Which values backward finds as forward left them, and which nodes it runs again: activation checkpointing
-// (Chen et al. 2016, "Training deep nets with sublinear memory cost"), by what each node costs.
+// Activation checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost"): selects the values that
+// backward reads as forward wrote them, and the nodes to recompute, by each node's cost.
 #pragma once
 
 #include <optional>
@@ -9,19 +9,19 @@
 
 namespace speedrun {
 
-// By unit: values that cost more than this are not kept (Cost::input keeps a unit's inputs alone); nothing:
-// all are.
+// Index: unit. Values with a higher cost are not kept (Cost::input: only the unit's inputs are kept); nullopt: all are
+// kept.
 using Retained = std::vector<std::optional<Cost>>;
 
 struct Retention {
-    std::vector<bool> repeated;                     // by value: backward reads one that was computed again
-    std::vector<std::vector<const Node*>> repeats;  // by unit: the nodes that do it, in order of forward
+    std::vector<bool> repeated;                     // index: value; true if backward reads a recomputed copy
+    std::vector<std::vector<const Node*>> repeats;  // index: unit; recomputed nodes in order of forward
 };
 
-// A value has the cost of the node that writes it. One that a node rewrites in place has that of what was
-// there, since that can't be had again. What a node hands on (Node::hands_on) costs a product if it reads a
-// product of its unit, and is an input if all of it comes from other units. A value that another unit's
-// backward reads is kept.
+// Selects the recomputed values and nodes. A value has the cost of the node that writes it. A value rewritten in place
+// keeps the lower cost of its previous content, which cannot be recomputed. A pass-through node (Node::hands_on) costs
+// a product if it reads a product of its unit, and is an input if it reads only other units. Values that another unit's
+// backward reads are kept.
 Retention retention_of(const NodeGraph& graph, const Retained& retained);
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// What ranks that share rows or matrices send each other between the nodes of a model.
+// Collectives between the nodes of a model, among ranks that share rows or matrices.
 #pragma once
 
 #include "train/model/graph/program.h"
@@ -8,12 +8,12 @@ namespace speedrun {
 
 struct ValueProgram {
     const Program& program;
-    const NodeGraph& graph;  // of the program
-    DType real;              // the compute type
+    const NodeGraph& graph;  // graph of the program
+    DType real;              // compute dtype
 };
 
-// The collectives of a microbatch, forward and backward, in order, those of forward nodes that backward runs again
-// among them. Empty where no node needs what others have.
+// Returns the collectives of a microbatch, forward and backward, in order, including those of recomputed nodes. Empty
+// if no node exchanges values.
 CollectiveRow value_collectives(const ValueProgram& of, const Mesh& mesh);
 
 }  // namespace speedrun

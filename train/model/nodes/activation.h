@@ -1,4 +1,4 @@
-// y = activation(x), element by element.
+// y = activation(x), elementwise.
 #pragma once
 
 #include "train/config/choices.h"

@@ -73,7 +73,7 @@ std::string Attention::describe(const NodeGraph& /*graph*/) const {
     std::string text = fmt::format("attention {} {}x {}", options_.num_heads,
                                    rows_of_token_ == 2 ? "pairs " : "", options_.head_dim);
     if (options_.window > 0) text += fmt::format(", window {}", options_.window);
-    // 1/√D is what is meant where nothing is said (Vaswani et al. 2017, section 3.2.1).
+    // The default scale, 1/√D (Vaswani et al. 2017, section 3.2.1), is not mentioned.
     const float usual = static_cast<float>(1 / std::sqrt(static_cast<double>(options_.head_dim)));
     if (options_.scale != usual) text += fmt::format(", scale {:.4g}", options_.scale);
     if (options_.documents) text += ", within documents";

@@ -1,4 +1,4 @@
-// Attention, and what is done to queries, keys and values before it.
+// Attention, and the norm and rotation of queries and keys before it.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -7,11 +7,11 @@ namespace speedrun {
 
 struct RotaryTables {
     ValueId cos = kNoValue, sin = kNoValue;  // constants (positions, half_head)
-    ValueId positions = kNoValue;            // ids (tokens), or (tokens, n): of heads by turns
-    std::string described = {};              // what is unusual about them, for people
+    ValueId positions = kNoValue;            // ids (tokens), or (tokens, n): head h uses column h mod n
+    std::string described = {};              // deviations from the default, for describe()
 };
 
-// Queries and keys RMS-normalised per head and rotated by their position, in place (op::QkNormRotaryForward).
+// RMS-normalizes queries and keys per head and rotates them by position, in place (op::QkNormRotaryForward).
 class QkNormRotary final : public Node {
   public:
     struct Ports {
@@ -24,7 +24,7 @@ class QkNormRotary final : public Node {
     const char* kind() const override { return "QK-norm, rotary"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { enqueue(call, {}); }
-    // With a mix of values in the same operation.
+    // Enqueues this node and a mix of values as one operation.
     void enqueue(const Call& call, const ValueMix& value) const;
     void backward(const Call& call) const override;
     ValueId q() const { return value_of(q_); }
@@ -43,10 +43,10 @@ class Attention final : public Node {
         ValueId lse;               // f32 (heads, tokens)
         ValueId q, k, v;           // (tokens, head_width); with place, k and v (keys, head_width)
         ValueId first_key;         // ids (tokens)
-        ValueId place = kNoValue;  // ids (tokens): of each query among the keys of its row
+        ValueId place = kNoValue;  // ids (tokens): index of each query among the keys of its row
     };
-    // rows_of_token: 2 where half of a token's heads are one row and the others the next, in values without gaps; the
-    // options are those of such rows, and first_key is (tokens, 2).
+    // rows_of_token: 2 if each token has two rows, each with half of its heads, in values without gaps. The options
+    // then describe such rows, and first_key is (tokens, 2).
     Attention(const Ports& ports, const AttentionOptions& options, int64_t rows_of_token = 1);
     const char* kind() const override { return "attention"; }
     std::string describe(const NodeGraph& graph) const override;
@@ -54,7 +54,7 @@ class Attention final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    // The rows of a value, as attention takes them.
+    // Returns a value with rows_of_token_ rows per token.
     Tensor rows_of(const Tensor& x) const;
 
     const Out out_, lse_;

@@ -27,12 +27,12 @@ void ChunkBorders::bring(const Call& call, const Tensor& ends, const Tensor& bef
 }
 
 std::vector<Node::Sent> ChunkBorders::sent() const {
-    int64_t all = 0, foreign = 0;  // rows of all ranks
+    int64_t all = 0, foreign = 0;  // rows, all ranks
     for (int member = 0; member < options_.part.size; ++member) {
         for (const PlaceRange& chunk : chunks_of(options_.part.of(member), options_.sequence_length)) {
             if (chunk.begin == 0) continue;
             ++all;
-            // Chunks C−1 and C are neighbours on one rank.
+            // Chunks C−1 and C are neighbours on the same rank.
             foreign += chunk.begin != options_.part.size * chunk_length();
         }
     }

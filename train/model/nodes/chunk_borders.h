@@ -1,5 +1,5 @@
-// The borders of the chunks that ranks have of rows which they share, and how a row travels over them: from the rank with the
-// end of one chunk to the rank with the start of the next.
+// Exchange over chunk borders of rows shared by context ranks: the row at the end of each chunk is sent to the rank
+// with the next chunk.
 #pragma once
 
 #include "data/kept_keys.h"
@@ -11,27 +11,26 @@ namespace speedrun {
 class ChunkBorders {
   public:
     struct Options {
-        ContextPart part;               // of more than one rank
-        int64_t rows, sequence_length;  // of the microbatch
+        ContextPart part;               // more than one rank
+        int64_t rows, sequence_length;  // rows of the microbatch; tokens per row
         int64_t columns;
     };
     explicit ChunkBorders(const Options& options);
 
     int64_t chunk_length() const { return options_.part.chunk_length(options_.sequence_length); }
     int64_t columns() const { return options_.columns; }
-    int64_t chunks() const { return 2 * options_.rows; }  // of the part, two in each row, padding among them
-    bool has_row_starts() const {
-        return options_.part.index == 0;
-    }  // in every other chunk, from the first on
+    // chunks of this rank, two per row, including padding
+    int64_t chunks() const { return 2 * options_.rows; }
+    bool has_row_starts() const { return options_.part.index == 0; }  // first chunk of each row
 
-    // The first row of each chunk, and the last, of rows of all tokens.
+    // First and last row of each chunk, from a tensor with all of this rank's tokens.
     Tensor starts(const Tensor& tokens) const { return rows_apart(tokens, 0, chunk_length()); }
     Tensor ends(const Tensor& tokens) const { return rows_apart(tokens, chunk_length() - 1, chunk_length()); }
 
-    // before [chunks,columns], contiguous as `ends`, receives the end of the chunk before each one; of a chunk that begins a
-    // row, or is padding alone, it stays what it is. Enqueues on the stream.
+    // before [chunks,columns], contiguous like `ends`, receives the end of each chunk's predecessor. It is unchanged
+    // for a chunk that starts a row or is only padding. Enqueues on the stream.
     void fetch(const Call& call, const Tensor& before, const Tensor& ends, Stream& stream) const;
-    // The way back: what belongs to ends; of one behind which no chunk comes it stays what it is.
+    // Reverse of fetch(): returns gradients of `before` to `ends`. The last chunk's is unchanged.
     void bring(const Call& call, const Tensor& ends, const Tensor& before, Stream& stream) const;
     std::vector<Node::Sent> sent() const;
 

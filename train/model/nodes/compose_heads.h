@@ -1,16 +1,16 @@
-// What heads see through a map of attention that is mixed of all their maps.
+// Attention with maps that are composed over the heads.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// op::ComposeHeadsForward. Each of the weights is a parameter of all tokens, or a value for each token.
+// op::ComposeHeadsForward. Each weight is either a parameter, equal for all tokens, or a value per token.
 class ComposeHeads final : public Node {
   public:
     struct Ports {
         ValueId c;                                         // (tokens, head_width)
-        ValueId q, k, v;                                   // likewise, as attention reads them
+        ValueId q, k, v;                                   // (tokens, head_width), inputs of attention
         ValueId first_key;                                 // ids (tokens)
         ParameterId w1 = kNoParameter, w2 = kNoParameter;  // f32 (heads)
         ValueId token_w1 = kNoValue, token_w2 = kNoValue;  // or f32 (tokens, heads)
@@ -22,7 +22,7 @@ class ComposeHeads final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    // The parameter, or where there is none the value.
+    // Returns the parameter if there is one, otherwise the value.
     static Tensor weight(const Call& call, Par parameter, In value) {
         return parameter.index >= 0 ? call(parameter) : call(value);
     }

@@ -1,11 +1,11 @@
-// A value in memory of its own.
+// Copy of a value into its own memory.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// y = x: rows that lie among others, as they do in a view, without gaps.
+// y = x: copies the strided rows of a view into contiguous rows.
 class Copy final : public Node {
   public:
     struct Ports {

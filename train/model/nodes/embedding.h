@@ -1,29 +1,30 @@
-// Look-ups in tables of rows.
+// Lookups in tables of rows.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// A table of which each rank of the tensor axis has some rows or columns: what it looks up is a term of the sum over them, 0
-// where others have the row or column. Ids of rows of others are one more than the last.
+// A table with rows or columns split over the tensor axis. Each rank's lookup is a term of the sum over ranks, 0
+// for rows or columns of others. Ids of other ranks' rows equal the number of rows of this rank.
 struct SharedTable {
     bool shares_rows = false;
-    bool adds_positions = true;             // else another rank adds them, but all have their gradient
-    int64_t first_column = 0, columns = 0;  // of what is looked up, those that this rank has; 0: all
+    // false: another rank adds the positions; all ranks compute their gradient
+    bool adds_positions = true;
+    int64_t first_column = 0, columns = 0;  // columns of the embedding held by this rank; 0: all
 
     Tensor own_columns(const Tensor& rows) const {
         return columns == 0 ? rows : rows.column_slice(first_column, columns);
     }
 };
 
-// Signs that rows are multiplied by, as op::RowSigns has them; no values: none.
+// Signs that multiply looked-up rows (op::RowSigns); no values: none.
 struct SignPorts {
     ValueId bits = kNoValue;  // ids (rows, words)
     ValueId row = kNoValue;   // ids (tokens)
 };
 
-// out[t] = table[tokens[t]] (+ position_table[positions[t]]), with signs s[t] ⊙ table[tokens[t]].
+// out[t] = table[tokens[t]] (+ position_table[positions[t]]); with signs, s[t] ⊙ table[tokens[t]].
 class Embedding final : public Node {
   public:
     struct Ports {
@@ -31,7 +32,7 @@ class Embedding final : public Node {
         ValueId tokens;  // ids
         ParameterId table;
         int64_t table_rows;
-        ValueId positions = kNoValue;  // ids, with their table
+        ValueId positions = kNoValue;  // ids into position_table
         ParameterId position_table = kNoParameter;
         int64_t position_rows = 0;
         SignPorts signs = {};
@@ -49,7 +50,7 @@ class Embedding final : public Node {
     const SharedTable shared_;
 };
 
-// out[t] = x[t] + Σ_n table[rows_n[t]], in place: n-grams, all in one table, each row with the token's signs.
+// out[t] = x[t] + Σ_n table[rows_n[t]], in place: n-grams share one table; each row is multiplied by the token's signs.
 class NgramEmbedding final : public Node {
   public:
     struct Ports {
@@ -62,7 +63,7 @@ class NgramEmbedding final : public Node {
     };
     struct Options {
         int64_t num_tokens;
-        SharedTable shared;  // by columns, if at all
+        SharedTable shared;  // only columns may be split
     };
     NgramEmbedding(const Ports& ports, const Options& options);
     const char* kind() const override { return "n-gram embedding"; }

@@ -1,4 +1,4 @@
-// What nodes do with rows that they send to other ranks and receive.
+// Operations on rows that are exchanged between ranks.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// Rows first, first + step, ... of these.
+// Returns rows first, first + step, ... of `rows`.
 inline Tensor rows_apart(const Tensor& rows, int64_t first, int64_t step) {
     Tensor apart = rows.row_slice(first, (rows.rows() - first + step - 1) / step);
     apart.row_stride = step * rows.row_stride;
@@ -28,7 +28,7 @@ inline void add_rows(const Call& call, const Tensor& sum, const Tensor& x) {
         {.y = sum, .terms = {{{.source = sum}, {.source = x}}}, .sequence_length = x.rows()}, call.stream);
 }
 
-// Keys that do not come are nothing, and no number either that multiplied by 0 would not be 0.
+// Zeroes keys that are not received: a stale NaN or Inf would survive a weight of 0.
 inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& travel) {
     for (const KeyTravel::Absent& absent : travel.absent())
         call.ops.fill({.x = keys.row_slice(absent.key, absent.count).reshaped({absent.count * keys.cols()}),
@@ -36,7 +36,7 @@ inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& t
                       call.stream);
 }
 
-// Contiguous rows, as collectives take them.
+// Flattens contiguous rows for a collective.
 inline Tensor flat(const Tensor& rows) {
     return rows.reshaped({rows.numel()});
 }

@@ -12,7 +12,7 @@ namespace speedrun {
 
 namespace {
 
-// The node at this place, if it is a T.
+// Returns the node at this index if it is a T, otherwise null.
 template <class T>
 const T* node_at(std::span<const Node* const> nodes, size_t place) {
     return place < nodes.size() ? dynamic_cast<const T*>(nodes[place]) : nullptr;
@@ -34,7 +34,7 @@ class AddThenNorm final : public Fusion {
     }
 };
 
-// A sum of two that is normed, s = c₀·x + c₁·z; x may be a sum itself.
+// A norm after a sum of two terms, s = c₀·x + c₁·z; x may itself be a sum.
 class MixThenNorm final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
@@ -97,7 +97,7 @@ void MixThenNorm::backward(std::span<const Call> calls) const {
         norm_call.of(norm.gain), norm_call.of(norm.bias), mix_call.of(mix.coefficients()));
 }
 
-// Any other weighted sum that is normed.
+// A norm after any other weighted sum.
 class SumThenNorm : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
@@ -128,7 +128,7 @@ void SumThenNorm::forward(std::span<const Call> calls) const {
                                    norm_call.stream);
 }
 
-// Where backward is one operation too: a join of the stream with what a sublayer gave and what is injected.
+// SumThenNorm with backward in one operation: the stream plus a sublayer's output and injected values.
 class JoinThenNorm final : public SumThenNorm {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
@@ -177,7 +177,7 @@ class AddMixThenNorm final : public Fusion {
     }
 };
 
-// Queries and keys, and a mix of as many columns: the values.
+// Rotary of queries and keys, and a mix of the same width: the values.
 class RotaryAndMix final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
@@ -195,7 +195,7 @@ class RotaryAndMix final : public Fusion {
     }
 };
 
-// relu² and the product in 8 bits that reads it: rounded as it is made, unless the scale is of all of it.
+// relu² and the FP8 linear that reads it: rounded while it is computed, unless the scale is current (amax).
 class SquareThenLinear final : public Fusion {
   public:
     size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
@@ -216,7 +216,8 @@ class SquareThenLinear final : public Fusion {
     }
 };
 
-// A collective, and the product that reads its rows. In backward the gradient of the parameters hides the collective of dx.
+// A collective and the linear that reads its result. In backward the collective of dx overlaps with the parameters'
+// gradients.
 class RedistributeThenLinear final : public Fusion {
   public:
     size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {

@@ -1,12 +1,12 @@
-// The operations that stand for several nodes.
+// Operations that replace several nodes.
 #pragma once
 
 #include "train/model/graph/fusion.h"
 
 namespace speedrun {
 
-// A sum or weighted sum and the norm (or mix and norm) that reads it; QK-norm with rotary and the mix of values behind it;
-// relu² and what multiplies it in 8 bits.
+// Fusions: a sum or weighted sum, or both, with the norm that reads it; QK-norm and rotary with the mix of values;
+// relu² with the FP8 linear that reads it; a collective with the linear that reads its result.
 Fusions model_fusions();
 
 }  // namespace speedrun

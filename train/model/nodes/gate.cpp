@@ -28,7 +28,7 @@ void Gate::forward(const Call& call) const {
 
 void Gate::backward(const Call& call) const {
     const ValueGradient dx = call.gradient(x_);
-    // The columns that the gate does not read get nothing from it.
+    // The gradient is zero in columns that the gate does not read.
     if (dx.tensor.present() && !dx.adds) call.ops.fill({.x = dx.tensor, .value = 0}, call.stream);
     contribute(
         [&](const ParameterGradient& dw) {
@@ -72,7 +72,7 @@ void TokenNumbers::forward(const Call& call) const {
 
 void TokenNumbers::backward(const Call& call) const {
     const ValueGradient dx = call.gradient(x_);
-    // The operation adds to both gradients of parameters or to none.
+    // The operation accumulates either both parameter gradients or neither.
     contribute(
         [&](const ParameterGradient& dw, const ParameterGradient& db) {
             call.ops.narrow_linear_backward({.dx = dx.tensor,

@@ -1,11 +1,11 @@
-// Gates: numbers that weigh a value in a weighted sum.
+// Gates: coefficients of weighted sums.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// y = sigmoid(x[:, 0:columns] Wᵀ): gates of each token (op::NarrowLinearForward).
+// y = sigmoid(x[:, 0:columns] Wᵀ): gates per token (op::NarrowLinearForward).
 class Gate final : public Node {
   public:
     struct Ports {
@@ -26,7 +26,7 @@ class Gate final : public Node {
     const int64_t columns_;
 };
 
-// y = scale·(x Wᵀ + b): numbers of each token that nothing bounds (op::NarrowLinearForward).
+// y = scale·(x Wᵀ + b): unbounded coefficients per token (op::NarrowLinearForward).
 class TokenNumbers final : public Node {
   public:
     struct Ports {
@@ -48,7 +48,7 @@ class TokenNumbers final : public Node {
     const float scale_;
 };
 
-// Columns of numbers that all ranks of the tensor axis have, those of this rank's heads.
+// Copies the columns of this rank's heads from coefficients that all tensor ranks have.
 class OwnNumbers final : public Node {
   public:
     struct Ports {
@@ -66,7 +66,7 @@ class OwnNumbers final : public Node {
     const int64_t first_column_;
 };
 
-// y = sigmoid(s), or s as it is: one learned number for all tokens, as a value.
+// y = sigmoid(s) or s: one learned scalar for all tokens, as a value.
 class NumberGate final : public Node {
   public:
     struct Ports {

@@ -31,7 +31,7 @@ Head::Head(const Ports& ports, const HeadOptions& options)
 }
 
 void Head::need_fp8() {
-    constexpr int64_t kUnit = 16;  // of op::ScaledMatmul
+    constexpr int64_t kUnit = 16;  // required by op::ScaledMatmul
     const int64_t width = options_.width, rows = options_.logit_rows;
     if (columns() % kUnit != 0 || rows % kUnit != 0)
         throw_usage(
@@ -195,7 +195,8 @@ void Head::backward(const Call& call) const {
     const bool by_fp8 = options_.fp8.has_value();
     if (by_fp8) {
         weight8_.fill(call, call(weight_), static_cast<float>(options_.fp8->weight_scale));
-        // The scale is for gradients of the sum of losses; what comes is those times the pass's factor.
+        // The config's scale is for gradients of the loss sum; the actual gradients are multiplied by the pass's
+        // factor.
         const auto scale = static_cast<float>(options_.fp8->gradient_scale) * call.pass.gradient_scale;
         call.ops.fill({.x = call(logits8_.scale), .value = scale}, call.stream);
     }

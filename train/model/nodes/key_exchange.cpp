@@ -36,7 +36,7 @@ std::string KeyExchange::describe(const NodeGraph& /*graph*/) const {
 
 std::vector<Node::Sent> KeyExchange::sent(const NodeGraph& /*graph*/, bool /*backward*/) const {
     const int size = keys_.part.size;
-    int64_t kept = 0;  // by all ranks
+    int64_t kept = 0;  // sum over ranks
     for (int member = 0; member < size; ++member) kept += KeptKeys(keys_.part.of(member), keys_.row).count();
     const int64_t foreign = kept - keys_.row.sequence_length;
     return {{.kind = Collective::all_to_all,
@@ -59,8 +59,8 @@ void KeyExchange::forward(const Call& call) const {
     });
 }
 
-// Own tokens in pieces that the same ranks have gradients of: these are summed in the order of ranks, in f32, and
-// rounded once, up to eight of them.
+// Splits own tokens into ranges with gradients from the same ranks. Sums up to 8 of them in rank order, in f32,
+// with one rounding.
 void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tensor& sum,
                            const Tensor& came) const {
     std::set<int64_t> borders;
@@ -98,7 +98,7 @@ void KeyExchange::backward(const Call& call) const {
                                            std::make_shared<const Exchange>(now.bring()), stream);
     });
     add_home(call, now, sum, came);
-    // Padding stands for no key.
+    // Padding has no key: its gradient is zero.
     int64_t padded = L;
     for (const PlaceRange& chunk : chunks_of(keys_.part, S)) padded -= chunk.count();
     for (int64_t row = 0; padded > 0 && row < tokens_; row += L)

@@ -1,5 +1,5 @@
-// Keys and values that attention of a part of rows can see, from the ranks that have them (context parallel): forward
-// fetches them, backward brings their gradients home and sums them.
+// Context parallelism: forward fetches the keys and values that this rank's queries can see from the ranks that hold
+// them. Backward returns their gradients and sums them.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -10,8 +10,8 @@ namespace speedrun {
 class KeyExchange final : public Node {
   public:
     struct Ports {
-        ValueId kept;  // (keys, 2 × head_width): keys, and beside them values; of each row those of KeptKeys
-        ValueId k, v;  // (tokens, head_width), of this rank's part
+        ValueId kept;  // (keys, 2 × head_width): keys and values side by side; per row the keys of KeptKeys
+        ValueId k, v;  // (tokens, head_width), this rank's part
     };
     KeyExchange(const Ports& ports, const SharedKeys& keys);
     const char* kind() const override { return "exchange of keys, values"; }
@@ -26,7 +26,7 @@ class KeyExchange final : public Node {
 
     const SharedKeys keys_;
     const KeptKeys kept_keys_;
-    const int64_t tokens_;  // of the part
+    const int64_t tokens_;  // tokens of this rank's part
     const Out kept_;
     const In k_, v_;
     Tmp own_, came_;

@@ -46,13 +46,14 @@ void KeyOffset::backward(const Call& call) const {
         {.dx = call.gradient(k_).tensor, .dy = call.gradient(y_), .options = options_}, call.stream);
 }
 
-// First each chunk as if it were a row. Then its first key anew, as the second of a row of two behind the one before.
+// Shifts each chunk as if it were a row. Then recomputes its first key as the second in a row of two, after its
+// predecessor.
 void KeyOffset::forward_over_borders(const Call& call) const {
     const Tensor k = call(k_), y = call(y_), before = call(before_), ends = call(ends_),
                  pairs = call(from_).row_slice(0, 2 * borders_->chunks()),
                  moved = call(to_).row_slice(0, 2 * borders_->chunks());
     copy_rows(call, ends, borders_->ends(k));
-    copy_rows(call, before, borders_->starts(k));  // what begins a row keeps its own
+    copy_rows(call, before, borders_->starts(k));  // keys at the start of a row are not replaced
     call.begin_exchange([&](Stream& stream) { borders_->fetch(call, before, ends, stream); });
     call.ops.offset_keys_forward({.y = y, .x = k, .options = of_length(borders_->chunk_length())},
                                  call.stream);
@@ -63,7 +64,7 @@ void KeyOffset::forward_over_borders(const Call& call) const {
     copy_rows(call, borders_->starts(y), rows_apart(moved, 1, 2));
 }
 
-// The gradient of a chunk's first key is that of the second in a row of three: the one before, it, and the one behind.
+// The gradient of a chunk's first key is that of the middle of three: its predecessor, itself, its successor.
 void KeyOffset::backward_over_borders(const Call& call) const {
     const int64_t K = borders_->chunk_length();
     const Tensor dk = call.gradient(k_).tensor, dy = call.gradient(y_), before = call(before_),

@@ -1,4 +1,4 @@
-// Keys that have some of their dimensions from the token before.
+// Keys with some dimensions taken from the previous token.
 #pragma once
 
 #include <optional>
@@ -7,13 +7,13 @@
 
 namespace speedrun {
 
-// The dimensions of k that rotary does not turn, a row later (op::OffsetKeysForward).
+// Shifts the dimensions of k that rotary does not rotate by one row (op::OffsetKeysForward).
 class KeyOffset final : public Node {
   public:
     struct Ports {
         ValueId y, k;  // (tokens, head_width)
     };
-    // borders: of rows that ranks share, whose chunks are the sequences of the options then.
+    // borders: set for rows shared by ranks. The sequences of `options` are then chunks.
     KeyOffset(const Ports& ports, const KeyOffsetOptions& options,
               const std::optional<ChunkBorders::Options>& borders);
     const char* kind() const override { return "key offset"; }
@@ -27,7 +27,7 @@ class KeyOffset final : public Node {
   private:
     void forward_over_borders(const Call& call) const;
     void backward_over_borders(const Call& call) const;
-    // For sequences of so many rows.
+    // Returns the options for sequences of `rows` rows.
     KeyOffsetOptions of_length(int64_t rows) const;
 
     std::optional<ChunkBorders> borders_;

@@ -1,5 +1,5 @@
-// Which rows of keys and values travel between ranks that share rows of tokens (context parallel): to whoever sees them, and
-// their gradients home.
+// Rows of keys and values that context-parallel ranks exchange: keys to the ranks that see them, and their gradients
+// back.
 #pragma once
 
 #include <memory>
@@ -12,33 +12,33 @@ namespace speedrun {
 
 struct SharedKeys {
     ContextPart part;
-    int64_t rows;  // of the microbatch
+    int64_t rows;  // rows of the microbatch
     AttendedRow row;
-    int64_t columns;  // of a key and its value together
+    int64_t columns;  // columns of a key and its value together
 };
 
-// A rank's part of one exchange, of what documents let it see, in elements of buffers of `columns` columns: its own tokens, padding included; the keys that
-// it fetches; and the gradients of its tokens as they come home, one piece behind the other.
+// One rank's part of an exchange, restricted to keys visible within documents. Offsets are in elements of three buffers
+// with `columns` columns: own tokens with padding, fetched keys, and received gradients, stored consecutively.
 class KeyTravel {
   public:
-    // documents: Batch::chunk_first_keys; empty: each row is one.
+    // documents: Batch::chunk_first_keys; empty: each row is one document.
     explicit KeyTravel(const SharedKeys& keys, const std::vector<int32_t>& documents = {});
 
-    // This rank's tokens go to those who see them.
+    // Adds the own tokens that `member` sees.
     void send_to(int member);
-    // The member's tokens come, each to its place among `kept` of its row.
+    // Adds the tokens of `member` that this rank sees, each at its index among `kept` of its row.
     void receive_from(int member, const KeptKeys& kept);
 
     const Exchange& fetch() const { return fetch_; }
     const Exchange& bring() const { return bring_; }
-    // The gradients of these tokens of the part, at `from` in what came home.
+    // Gradients of `count` own tokens from `token`, at row `from` of the received gradients.
     struct Home {
         int64_t token, from, count;
     };
-    // By rank that they come from, in the order of send_to.
+    // Index: sender, in the order of send_to().
     const std::vector<std::vector<Home>>& homes() const { return homes_; }
     int64_t came_rows() const { return came_rows_; }
-    // Rows of the keys that no query sees, and that do not come.
+    // Rows of kept keys that no query sees and that are not received.
     struct Absent {
         int64_t key, count;
     };

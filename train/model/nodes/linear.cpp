@@ -56,7 +56,7 @@ void Linear::forward_of_relu_squared(const Call& call, const Tensor& activated) 
     multiply_by_fp8(call);
 }
 
-// After x has been rounded.
+// x must be quantized.
 void Linear::multiply_by_fp8(const Call& call) const {
     weight8_.fill(call, call(weight_), options_.fp8->weight);
     call.ops.scaled_matmul({.c = call(y_),
@@ -67,7 +67,7 @@ void Linear::multiply_by_fp8(const Call& call) const {
                            call.stream);
 }
 
-// Parameters first: the product for dx overlaps their reduction.
+// Parameters first, so that the matmul of dx overlaps with their reduction.
 void Linear::backward(const Call& call) const {
     give_parameters(call);
     give_inputs(call);

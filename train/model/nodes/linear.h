@@ -17,10 +17,10 @@ class Linear final : public Node {
     };
     struct Options {
         bool adds_bias =
-            true;  // else a rank that sums this product with its own adds it, but all have its gradient
-        std::optional<LinearFp8Config> fp8 = {};    // without a bias; training's forward alone
+            true;  // false: another rank adds it to the sum over ranks; all ranks compute its gradient
+        std::optional<LinearFp8Config> fp8 = {};    // without bias; only in forward of training
         int64_t rows = 0, inputs = 0, outputs = 0;  // with fp8
-        int kept_x = -1, kept_weight = -1;          // scales of the table, by the last step
+        int kept_x = -1, kept_weight = -1;          // index of delayed scales in the table; −1: none
     };
     explicit Linear(const Ports& ports) : Linear(ports, Options{}) {}
     Linear(const Ports& ports, const Options& options);
@@ -28,15 +28,15 @@ class Linear final : public Node {
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
-    // The two halves of backward: the gradient of x, and those of the parameters.
+    // Backward in two parts: the gradient of x, and the parameters' gradients.
     void give_inputs(const Call& call) const;
     void give_parameters(const Call& call) const;
 
     ValueId x() const { return value_of(x_); }
     bool in_fp8() const { return options_.fp8.has_value(); }
-    // In a fusion with an activation whose y is this x: can it round to 8 bits what the activation gives as it is made?
+    // True if a fusion with the activation before can quantize its output while computing it.
     bool rounds_at_once(const Call& call) const;
-    // … forward of both.
+    // Enqueues forward of the activation and this node.
     void forward_of_relu_squared(const Call& call, const Tensor& activated) const;
 
   private:

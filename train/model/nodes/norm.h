@@ -1,22 +1,22 @@
-// Norms over the width, and the residual sums that stand before them.
+// Norms over the width, and the residual sums before them.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// Gain and bias of a norm; null where it has none.
+// Gain and bias of a norm; kNoParameter if it has none.
 struct NormParameters {
     ParameterId gain = kNoParameter;
     ParameterId bias = kNoParameter;
 };
 
-// Where a norm leaves its statistics for backward; no mean for RMSNorm is read.
+// Statistics stored for backward; RMSNorm does not read the mean.
 struct NormStatistics {
     ValueId mean, rstd;  // f32 (tokens)
 };
 
-// Nothing for the usual epsilon, ", epsilon E" for another.
+// Returns "" for the default epsilon, otherwise ", epsilon E".
 std::string described_epsilon(float epsilon);
 
 // sum = x + delta: the residual stream.
@@ -28,7 +28,7 @@ class Add final : public Node {
     explicit Add(const Ports& ports);
     const char* kind() const override { return "add"; }
     void forward(const Call& call) const override;
-    void backward(const Call& /*call*/) const override {}  // both gradients are that of the sum
+    void backward(const Call& /*call*/) const override {}  // both gradients equal that of the sum
     bool hands_on() const override { return true; }
 
     const Out sum;
@@ -48,7 +48,7 @@ class Norm final : public Node {
     const char* kind() const override { return "norm"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { forward_of(call, nullptr); }
-    // With the sum that is normed: one operation for both.
+    // Enqueues the norm and the sum that it reads as one operation; null: the norm only.
     void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
     void backward(const Call& call) const override;
 

@@ -1,4 +1,4 @@
-// What lies along a token's own value, taken from the output of attention.
+// Removes the component along a token's own value from the output of attention.
 #pragma once
 
 #include "train/model/graph/call.h"
@@ -10,8 +10,8 @@ class ExcludeOwnValue final : public Node {
   public:
     struct Ports {
         ValueId y;                         // (tokens, head_width)
-        ValueId o;                         // likewise
-        ValueId v;                         // likewise, as attention reads it
+        ValueId o;                         // (tokens, head_width)
+        ValueId v;                         // (tokens, head_width), input of attention
         ParameterId alpha = kNoParameter;  // f32 (heads)
         ValueId token_alpha = kNoValue;    // or f32 (tokens, heads)
     };

@@ -63,7 +63,7 @@ void PairGate::backward(const Call& call) const {
         const Tensor part = gradient.column_slice(first, options_.columns);
         first += options_.columns;
         if (!given.tensor.present()) continue;
-        // The columns that the gate does not read get nothing from it.
+        // The gradient is zero in columns that the gate does not read.
         if (!given.adds) call.ops.fill({.x = given.tensor, .value = 0}, call.stream);
         const Tensor columns = given.tensor.column_slice(0, options_.columns);
         call.ops.add({.y = columns, .x = columns, .z = part}, call.stream);

@@ -1,11 +1,11 @@
-// Gates of the first columns of two values.
+// Gates computed from the first columns of two values.
 #pragma once
 
 #include "train/model/graph/call.h"
 
 namespace speedrun {
 
-// y = 2·sigmoid([x[:, 0:columns], z[:, 0:columns]] Wᵀ), which is 1 where W is zero (op::NarrowLinearForward).
+// y = 2·sigmoid([x[:, 0:columns], z[:, 0:columns]] Wᵀ), equal to 1 for W = 0 (op::NarrowLinearForward).
 class PairGate final : public Node {
   public:
     struct Ports {
@@ -24,7 +24,7 @@ class PairGate final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    Tensor beside(const Call& call) const;  // the columns of both, copied
+    Tensor beside(const Call& call) const;  // columns of both, copied
 
     const Out y_;
     const In x_, z_;

@@ -1,4 +1,4 @@
-// The 8-bit form of a node's operand, made where it is needed.
+// FP8 form of a node's operand, computed just before use.
 #pragma once
 
 #include "train/config/fp8.h"
@@ -6,35 +6,35 @@
 
 namespace speedrun {
 
-// relu(x)², to be written.
+// relu_squared = relu(x)², to be written.
 struct Squares {
     Tensor relu_squared, x;
 };
 
-// Scratch of a node; absent ports: not wanted.
+// Scratch of a node; absent ports are not written.
 struct Quantized {
     Node::Tmp numbers, transposed;
     Node::Tmp scale;  // f32 (1, 1)
-    int kept = -1;    // the table's scale that it goes by; −1: none
+    int kept = -1;    // index of a delayed scale in the table; −1: none
 
-    // Rounds x, by a constant scale.
+    // Quantizes x with a constant scale.
     void fill(const Call& call, const Tensor& x, float scale_of_x) const;
-    // … by what a config says.
+    // Quantizes x with the configured scaling.
     void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const;
-    // Is the scale known before x is?
+    // True if the scale is known before x is computed.
     bool known(const Call& call, const Fp8ScaleConfig& how) const {
         return how.by == Fp8ScaleBy::constant || by_last_step(call);
     }
-    // Where it is: writes relu_squared, of x, and rounds that.
+    // If known(): writes relu_squared of x and quantizes it.
     void fill_squares(const Call& call, const Squares& squares, const Fp8ScaleConfig& how) const;
-    // What x was divided by, f32 [1].
+    // Returns the scale that divides x, f32 [1].
     Tensor scale_in(const Call& call) const;
 
   private:
     struct Rounded {
         Tensor x;
-        float constant = 0;        // above 0: its scale
-        Tensor relu_squared = {};  // absent: x itself is rounded
+        float constant = 0;        // constant scale if above 0
+        Tensor relu_squared = {};  // absent: x itself is quantized
     };
     void round(const Call& call, const Rounded& r) const;
     bool by_last_step(const Call& call) const {

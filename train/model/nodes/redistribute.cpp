@@ -16,7 +16,7 @@ std::string words_of(Placement placement) {
     return placement == kShare ? "shares" : "all";
 }
 
-// Where the gradient is what it was, as the reader has it.
+// A gradient with unchanged placement is passed on.
 Gives gives(const Redistribution& how) {
     return how.in_place() && how.gradient_from == how.gradient_to ? Gives::passed : Gives::written;
 }
@@ -46,7 +46,7 @@ Redistribution Redistribution::term() {
 }
 
 Redistribute::Redistribute(const Ports& ports, const Redistribution& how, const Options& options)
-    : Node(how.from == how.to || how.to == kTerm ? Cost::pointwise : Cost::product),  // nothing is sent
+    : Node(how.from == how.to || how.to == kTerm ? Cost::pointwise : Cost::product),  // no communication
       how_(how),
       options_(options),
       y_(writes({.value = ports.y})),
@@ -82,7 +82,7 @@ void Redistribute::move_here(const Call& call, const Tensor& into, const Tensor&
     const auto in_place = [&] {
         if (into.data != out_of.data) copy_rows(call, into, out_of);
     };
-    if (move.to == kTerm) {  // of all but the first, nothing
+    if (move.to == kTerm) {  // zero on all ranks but the first
         in_place();
         if (options_.part.index > 0) call.ops.fill({.x = flat(into), .value = 0.0f}, call.stream);
         return;

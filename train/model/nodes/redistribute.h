@@ -1,4 +1,4 @@
-// Values on their way between the ranks of the tensor axis (Shoeybi et al. 2019, "Megatron-LM"; with shares of the tokens
+// Redistribution of values over the tensor axis (Shoeybi et al. 2019, "Megatron-LM"; with sequence parallelism
 // Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models").
 #pragma once
 
@@ -8,21 +8,21 @@
 
 namespace speedrun {
 
-// How a value lies on these ranks before and after, and, the other way, its gradient: Replicate (all have all of it), Partial
-// (each has a term of the sum), Shard(0) (each has its share of the rows). What is read by parts of matrices has a gradient
-// that is Partial.
+// Placement of a value before and after, and of its gradient in the reverse direction. Replicate: all ranks hold the
+// value. Partial: each rank holds a term of the sum. Shard(0): each rank holds a share of the rows. Inputs of
+// column-parallel matrices have Partial gradients.
 struct Redistribution {
     Placement from, to;
-    Placement gradient_from, gradient_to;  // of what is written, of what is read
+    Placement gradient_from, gradient_to;  // gradient of the output, of the input
 
-    static Redistribution enter();    // what parts of matrices read is what all have
-    static Redistribution gather();   // … is what each has a share of
-    static Redistribution whole();    // likewise, for what all compute alike: each has all of the gradient
-    static Redistribution sum();      // terms become what all have
-    static Redistribution scatter();  // terms become shares of the sum
-    static Redistribution slice();    // what all have is shared out
-    static Redistribution term();     // what all have becomes the first one's term of a sum
-    // Are both of one shape? Then the value stays where it is.
+    static Redistribution enter();    // Replicate to Replicate; the output feeds a column-parallel matrix
+    static Redistribution gather();   // Shard to Replicate; the output feeds a column-parallel matrix
+    static Redistribution whole();    // as gather(), for replicated compute: the gradient is already complete
+    static Redistribution sum();      // Partial to Replicate
+    static Redistribution scatter();  // Partial to Shard
+    static Redistribution slice();    // Replicate to Shard
+    static Redistribution term();     // Replicate to Partial: zero on all ranks but the first
+    // True if the local shape does not change: the value stays in its memory.
     bool in_place() const { return (from == Placement::shard(0)) == (to == Placement::shard(0)); }
 };
 
@@ -45,7 +45,7 @@ class Redistribute final : public Node {
 
     // True if backward sends the gradient to other ranks.
     bool sends_gradient() const { return collective(true).has_value(); }
-    // backward() of such a node in two halves. What the compute stream does between them hides the collective.
+    // backward() of such a node in two parts. Compute work between them overlaps with the collective.
     void begin_backward(const Call& call) const;
     void end_backward(const Call& call) const;
     ValueId y() const { return value_of(y_); }
@@ -55,9 +55,9 @@ class Redistribute final : public Node {
         Placement from, to;
     };
     Move move_of(bool backward) const;
-    // The collective of a pass; nothing where no rank sends.
+    // Returns the collective of a pass; nullopt if it needs no communication.
     std::optional<Collective> collective(bool backward) const;
-    // A move without a collective.
+    // Performs a move without communication.
     void move_here(const Call& call, const Tensor& into, const Tensor& out_of, const Move& move) const;
     void begin_send(const Call& call, const Tensor& into, const Tensor& out_of, Collective kind) const;
     void move(const Call& call, const Tensor& into, const Tensor& out_of, bool backward) const;

@@ -30,7 +30,7 @@ void RowBefore::backward(const Call& call) const {
     call.ops.weighted_sum_backward(
         {.gradients = {{{.dsource = dx, .accumulate_source = false, .accumulate_coefficient = false}}},
          .dy = dy,
-         .terms = {{{.source = dy, .shifted = true}}},  // whose values nobody asks for
+         .terms = {{{.source = dy, .shifted = true}}},  // values are not read
          .sequence_length = borders_.chunk_length()},
         call.stream);
     copy_rows(call, before, borders_.starts(dy));

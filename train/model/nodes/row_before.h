@@ -1,4 +1,4 @@
-// The row of the token before, where ranks share rows and another one may have it: zeros at the start of a row.
+// The previous token's row, for rows shared by ranks, where another rank may hold it; zero at the start of a row.
 #pragma once
 
 #include "train/model/nodes/chunk_borders.h"
@@ -8,7 +8,7 @@ namespace speedrun {
 class RowBefore final : public Node {
   public:
     struct Ports {
-        ValueId y, x;  // (tokens, columns), of this rank's part
+        ValueId y, x;  // (tokens, columns), this rank's part
     };
     RowBefore(const Ports& ports, const ChunkBorders::Options& options);
     const char* kind() const override { return "row before"; }

@@ -13,7 +13,7 @@ Tensor element_of(const Tensor& numbers, int64_t element) {
     return numbers.reshaped({numbers.numel(), 1}).row_slice(element, 1).reshaped({1});
 }
 
-// One number of all tokens has one dimension.
+// Reshapes a coefficient that is equal for all tokens to one dimension.
 Tensor as_coefficient(const Tensor& gate) {
     return gate.present() && gate.numel() == 1 ? gate.reshaped({1}) : gate;
 }
@@ -30,7 +30,7 @@ WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
     const auto is_plain = [&](const Term& term) {
         return !is_weighted(term) && term.factor == 1 && !term.shifted && !term.is_view;
     };
-    // The gradient of y is wanted whole by terms that are handed it on, or read a row later.
+    // Terms with a passed or shifted gradient need the whole gradient of y until the end.
     const bool lasts = std::any_of(ports.terms.begin(), ports.terms.end(),
                                    [&](const Term& term) { return term.shifted || is_plain(term); });
     for (const Term& term : ports.terms) {
@@ -107,7 +107,7 @@ void WeightedSum::forward(const Call& call) const {
 
 bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
                                  TermGradients& gradients, WeightedTerms& wanted) const {
-    // Terms whose gradient is handed on need no operation: those that are left move together.
+    // A passed gradient needs no operation. The remaining terms are compacted.
     const WeightedTerms terms = terms_of(call);
     size_t count = 0;
     for (size_t j = 0; j < terms_.size(); ++j) {

@@ -1,4 +1,4 @@
-// Weighted sums of values: mixes, skip connections, gates, the row of the token before (op::WeightedSumForward).
+// Weighted sums of values: mixes, skip connections, gates, the previous token's row (op::WeightedSumForward).
 #pragma once
 
 #include <vector>
@@ -9,19 +9,19 @@ namespace speedrun {
 
 class WeightedSum final : public Node {
   public:
-    // factor · weight · value, whose weight is an element of a parameter, a value, or 1.
+    // factor · weight · value; the weight is an element of a parameter, a value, or 1.
     struct Term {
         ValueId value;
-        ParameterId parameter = kNoParameter;  // f32 (numbers); a node uses all of its elements
+        ParameterId parameter = kNoParameter;  // f32 vector; a node uses all of its elements
         int64_t element = 0;
         ValueId gate = kNoValue;  // f32 (1), (tokens, 1) or (tokens, heads)
         float factor = 1;
-        bool shifted = false;  // of the row before
-        bool is_view = false;  // of some columns, to which no gradient is handed on: theirs is written
+        bool shifted = false;  // value of the previous row
+        bool is_view = false;  // a view: its gradient is written, not passed
     };
     struct Ports {
         ValueId y;                // (tokens, columns)
-        std::vector<Term> terms;  // of the shape of y
+        std::vector<Term> terms;  // each of y's shape
     };
     WeightedSum(const Ports& ports, int64_t sequence_length);
     const char* kind() const override { return "weighted sum"; }
@@ -29,16 +29,15 @@ class WeightedSum final : public Node {
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
 
-    // Is it c₀·x + c₁·z, with the two elements of one parameter? Most fused operations know no other sum.
+    // True if y = c₀·x + c₁·z with the two elements of one parameter, the form of most fused operations.
     bool is_mix() const;
-    // Does a row of y's gradient give that row of its terms' gradients, and is it wanted for no more? So it is where no
-    // term is handed it on, is shifted, or is weighed by heads.
+    // True if backward works row by row: no term's gradient is passed or shifted, and no gate is per head.
     bool is_by_rows(const NodeGraph& graph) const;
 
     const Out y;
     WeightedTerms terms_of(const Call& call) const;
     int64_t sequence_length() const { return sequence_length_; }
-    // Calls enqueue(gradients, terms), which enqueues the contributions to them, with those terms that want any.
+    // Calls enqueue(gradients, terms) for the terms that have gradients; it enqueues the contributions.
     template <class Enqueue>
     void contributions(const Call& call, const Enqueue& enqueue) const;
     // The terms of a mix: x, z and c.
@@ -55,7 +54,7 @@ class WeightedSum final : public Node {
         bool shifted, passed;  // passed: its gradient is that of y
     };
     Par use_once(ParameterId parameter);
-    // Are there any?
+    // Returns true if any term needs a gradient.
     bool take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
                         TermGradients& gradients, WeightedTerms& wanted) const;
 

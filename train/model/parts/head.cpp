@@ -70,19 +70,19 @@ void HeadConfig::build(HeadLayer& layer) const {
     ParameterId weight = layer.table;
     if (tied_to.empty() || comes_apart()) {
         const ParameterId own = w.parameter(
-            "head.weight", {w.vocabulary(), w.width()},
+            "head.weight", {w.extents.vocabulary(), w.extents.width()},
             {w.rule(init, layer.config.model_dim), "logits = W x; rows after the vocabulary are padding"});
         if (comes_apart()) model.table.set_copy_of(own, weight);
-        (tied() ? model.resting : weight) = own;
+        (tied() ? model.inactive : weight) = own;
     }
-    model.losses = model.graph.value("losses", Element::f32, {w.tokens()}, Holder::model);
+    model.losses = model.graph.value("losses", Element::f32, {w.extents.tokens()}, Holder::model);
     const int64_t padded = layer.config.padded_vocab_size();
     model.head = &w.add<Head>({.losses = model.losses,
                                .x = layer.x,
                                .targets = model.find_input("targets")->value,
                                .weight = weight,
                                .loss_weights = model.loss_weights},
-                              HeadOptions{.num_tokens = w.tokens().size,
+                              HeadOptions{.num_tokens = w.extents.tokens().size,
                                           .logit_rows = layer.logit_rows,
                                           .vocab_size = layer.loss.padding ? padded : layer.config.vocab_size,
                                           .padded_vocab_size = padded,

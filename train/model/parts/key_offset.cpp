@@ -27,7 +27,7 @@ void KeyOffsetPart::build(AttentionLayer& layer) const {
                              .head_dim = D,
                              .turning_pairs = a.config.parts.find<RotaryPart>()->turning_pairs(D / 2),
                              .sequence_length = a.w.batch.sequence_length},
-            a.w.chunk_borders(a.head_width()));
+            a.w.extents.chunk_borders(a.head_width()));
         a.k = y;
     });
 }

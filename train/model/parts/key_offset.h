@@ -9,8 +9,8 @@ class KeyOffsetPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "key_offset";
     static constexpr const char* kHelp =
-        "keys have the dimensions that rotary does not turn from the token before, across documents; the first token "
-        "of a row has its own";
+        "keys take the dimensions that rotary does not rotate from the previous token, across documents; "
+        "the first token of a row keeps its own";
 
     void check(const AttentionScope& scope) const override;
     void build(AttentionLayer& layer) const override;

@@ -3,6 +3,7 @@
 #include "kernels/device/error.h"
 #include "train/model/layers.h"
 #include "train/model/nodes/activation.h"
+#include "train/model/tensor_axis.h"
 
 namespace speedrun {
 
@@ -30,26 +31,26 @@ void MlpConfig::check(const std::string& key, int64_t model_dim) const {
 
 void MlpConfig::build(MlpLayer& layer) const {
     GraphWriter& w = layer.w;
-    const int64_t width = w.width().size, hidden_size = ratio * width;
-    const Extent hidden_width = w.cut({Dimension::hidden, hidden_size});
-    const ValueId hidden = w.linear("mlp.up", w.into_matrices(layer.normed),
+    const int64_t width = w.extents.width().size, hidden_size = ratio * width;
+    const Extent hidden_width = w.extents.cut({Dimension::hidden, hidden_size});
+    const ValueId hidden = w.linear("mlp.up", into_matrices(w, layer.normed),
                                     {.outputs = hidden_width,
-                                     .inputs = w.width(),
+                                     .inputs = w.extents.width(),
                                      .init = init,
                                      .bias = bias,
                                      .fan_in = width,
                                      .meaning = "h = f(W x), x normed",
                                      .fp8 = up_fp8});
-    const ValueId activated = w.real("activated", w.tokens(), hidden_width);
+    const ValueId activated = w.real("activated", w.extents.tokens(), hidden_width);
     w.add<Activate>({.y = activated, .x = hidden}, activation);
-    layer.out = w.into_stream(w.linear("mlp.down", activated,
-                                       {.outputs = w.width(),
-                                        .inputs = hidden_width,
-                                        .init = down_init,
-                                        .bias = bias,
-                                        .fan_in = hidden_size,
-                                        .meaning = "W h is added to the stream",
-                                        .fp8 = down_fp8}));
+    layer.out = into_stream(w, w.linear("mlp.down", activated,
+                                        {.outputs = w.extents.width(),
+                                         .inputs = hidden_width,
+                                         .init = down_init,
+                                         .bias = bias,
+                                         .fan_in = hidden_size,
+                                         .meaning = "W h is added to the stream",
+                                         .fp8 = down_fp8}));
 }
 
 }  // namespace speedrun

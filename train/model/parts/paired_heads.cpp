@@ -38,7 +38,7 @@ void PairedHeadsPart::build(AttentionLayer& layer) const {
     layer.at(AttentionSlot::attend, [&a = layer] {
         AttentionOptions options = a.options;
         a.out = a.head_rows("attn_out");
-        const ValueId lse = a.w.f32("lse", {{a.heads.dimension, options.num_heads}, a.w.tokens()});
+        const ValueId lse = a.w.f32("lse", {{a.heads.dimension, options.num_heads}, a.w.extents.tokens()});
         options.sequence_length *= 2;
         options.num_heads /= 2;
         a.w.add<Attention>({.out = a.out,

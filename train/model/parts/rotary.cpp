@@ -85,8 +85,8 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
     }
     const std::vector<Extent> extents{{Dimension::positions, length},
                                       {Dimension::half_head, static_cast<int64_t>(frequencies.size())}};
-    at->second = {.cos = w.constant("rotary cos", extents, std::move(cos)),
-                  .sin = w.constant("rotary sin", extents, std::move(sin)),
+    at->second = {.cos = w.model.graph.constant("rotary cos", extents, std::move(cos)),
+                  .sin = w.model.graph.constant("rotary sin", extents, std::move(sin)),
                   .positions = w.input(paired ? paired_positions_column() : positions_column())};
     if (paired) w.input(paired_first_key_column());  // next to the positions, before other values
     return at->second;
@@ -97,22 +97,23 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
 void YarnConfig::fields(FieldVisitor& v) {
     v.field("window", window, "name of a window of model.windows; at its changes frequencies are rescaled");
     v.field("alpha", alpha,
-            "pairs that turn less often than this within the old window are slowed by old/new", {0, 1e6});
-    v.field("beta", beta, "pairs that turn more often are unchanged; between the two a ramp", {0, 1e6});
+            "pairs with fewer rotations than this within the old window are slowed by old/new", {0, 1e6});
+    v.field("beta", beta, "pairs with more rotations are unchanged; linear in between", {0, 1e6});
     v.field("log_scale", log_scale,
             "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
 }
 
 void RotaryConfig::fields(FieldVisitor& v) {
     v.field("base", base, "base of the frequencies", {1, 1e9});
-    v.field("fraction", fraction,
-            "share of a head's pairs of dimensions that turn, the fastest first; the others stay as they are",
-            {0, 1});
+    v.field(
+        "fraction", fraction,
+        "share of a head's pairs of dimensions that are rotated, the fastest first; the others are unchanged",
+        {0, 1});
     v.field(
         "endpoint", endpoint,
-        "frequency of the i-th of n pairs that turn: true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
+        "frequency of the i-th of n rotated pairs: true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
     v.optional("yarn", yarn,
-               "rescale the frequencies where a window changes from stage to stage (YaRN); null: do not");
+               "rescale the frequencies when a window changes between stages (YaRN); null: do not");
 }
 
 void RotaryPart::check(const AttentionScope& scope) const {
@@ -140,7 +141,7 @@ void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
                                 .epsilon = static_cast<float>(a.model.norms.epsilon)};
     const ValueId q = a.w.view(a.qkv, "q", 0, C), k = a.w.view(a.qkv, "k", C, C);
     const ValueId rstd =
-        options.normalize ? a.w.f32("qk_rstd", {a.w.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
+        options.normalize ? a.w.f32("qk_rstd", {a.w.extents.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
     RotaryTables angles;
     if (rotary) {
         const std::vector<int64_t> past = a.model.past_of(rotary->followed_window());

@@ -20,18 +20,18 @@ struct YarnConfig {
 
 struct RotaryConfig {
     double base = 10000;
-    double fraction = 1;    // share of a head's pairs that turn, the fastest first
+    double fraction = 1;    // share of a head's pairs that are rotated, the fastest first
     bool endpoint = false;  // true: the last frequency is 1/base
     std::optional<YarnConfig> yarn = {};
     void fields(FieldVisitor& v);
-    // Returns how many of a head's pairs turn, rounded to the nearest number.
+    // Returns the number of a head's pairs that are rotated, rounded to nearest.
     int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
 };
 
 class RotaryPart final : public AttentionPart, public RotaryConfig {
   public:
     static constexpr const char* kKey = "rotary";
-    static constexpr const char* kHelp = "turn q and k by angles of their positions; null: do not";
+    static constexpr const char* kHelp = "rotate q and k by their positions; null: no rotation";
     static constexpr bool kDefault = true;
 
     RotaryPart(const RotaryConfig& config = {}) : RotaryConfig(config) {}
@@ -42,7 +42,7 @@ class RotaryPart final : public AttentionPart, public RotaryConfig {
     static void write(AttentionLayer& layer, const RotaryPart* rotary);
 };
 
-// Returns radians per position of each of a head's `pairs` pairs (i, i + pairs). The first n = pairs·fraction turn, by
+// Returns radians per position of each of a head's `pairs` pairs (i, i + pairs). The first n = pairs·fraction are rotated, by
 //   base^(−i/n)          Su et al. 2021, eq. 15, of n pairs
 //   base^(−i/(n − 1))    with endpoint: evenly spaced exponents from 0 to −1, both included
 // and the frequency of the others is 0.
@@ -57,7 +57,7 @@ std::vector<double> rotary_frequencies(const RotaryConfig& config, int64_t pairs
 // Returns the factor of attention's scale: Π (log_scale·ln(r'/r) + 1) over the changes; 1 without YaRN or changes.
 double yarn_scale(const RotaryConfig& config, const std::vector<int64_t>& windows);
 
-// Returns the differences from all pairs turning without the end point: ", 32 of 64 pairs, to 1/1024, YaRN 385 -> 897".
+// Returns the differences from a rotation of all pairs without the end point: ", 32 of 64 pairs, to 1/1024, YaRN 385 -> 897".
 std::string described_rotary(const RotaryConfig& config, int64_t pairs,
                              const std::vector<int64_t>& windows = {});
 

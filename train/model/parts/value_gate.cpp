@@ -52,7 +52,7 @@ void ValueGatePart::build(AttentionLayer& a) const {
     a.value_rows = a.tables.lookup("value_embedding", a.config.value_table);
     ValueId gates = kNoValue;
     if (network.empty()) {
-        gates = a.w.f32(kValueGate, {a.w.tokens(), a.heads});
+        gates = a.w.f32(kValueGate, {a.w.extents.tokens(), a.heads});
         a.w.add<PairGate>(
             {.y = gates,
              .x = a.normed,
@@ -61,7 +61,7 @@ void ValueGatePart::build(AttentionLayer& a) const {
                  "attn.value_gate.weight", {a.heads, {Dimension::numbers, 2 * columns}},
                  {GraphWriter::filled(0),
                   "W: to head h of v is added 2 sigmoid(W[h] . [x[0:columns], row[0:columns]]) row"})},
-            PairGate::Options{.tokens = a.w.tokens().size, .columns = columns});
+            PairGate::Options{.tokens = a.w.extents.tokens().size, .columns = columns});
     } else {
         gates = a.networks.number(kValueGate);
     }

@@ -1,4 +1,4 @@
-#include "train/checkpoint/durable_file.h"
+#include "data/durable_file.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -21,9 +21,9 @@ namespace speedrun {
 
 namespace {
 
-// A disk is given so much at once.
+// Bytes of a write to the system.
 constexpr size_t kBufferBytes = size_t{4} << 20;
-// Hashed while the core's caches have it.
+// Bytes that are hashed while they are in the caches of the core.
 constexpr size_t kCachedBytes = size_t{64} << 10;
 
 }  // namespace
@@ -40,7 +40,7 @@ int FileSystem::create(const std::string& path) {
 }
 
 int64_t FileSystem::write(int file, const void* data, size_t bytes) {
-    constexpr size_t kMany = size_t{1} << 20;  // fewer would wait for the disk too often
+    constexpr size_t kMany = size_t{1} << 20;  // smaller direct writes wait for the disk too often
     const int flags = ::fcntl(file, F_GETFL);
     if (flags < 0) return -1;
     const bool whole_blocks =
@@ -52,7 +52,7 @@ int64_t FileSystem::write(int file, const void* data, size_t bytes) {
     if (whole_blocks && set_direct(true)) {
         const int64_t written = ::write(file, data, bytes);
         if (written >= 0 || errno != EINVAL) return written;
-        // This file system takes other blocks, or none.
+        // The file system needs larger blocks, or has no O_DIRECT.
         if (::fcntl(file, F_SETFL, flags & ~O_DIRECT) != 0) return -1;
         return ::write(file, data, bytes);
     }
@@ -135,7 +135,7 @@ void DurableFile::write_buffer() {
     for (size_t left = std::exchange(buffered_, 0); left > 0;) {
         const int64_t written = system_.write(file_, next, left);
         if (written < 0 && errno == EINTR) continue;
-        if (written == 0) errno = ENOSPC;  // no system does that with a file; do not wait for it for ever
+        if (written == 0) errno = ENOSPC;  // avoids an endless loop
         check_file(written == 0 ? -1 : written, path_, "writing");
         next += written;
         left -= static_cast<size_t>(written);
@@ -150,23 +150,28 @@ std::string DurableFile::finish() {
     return hash_.hex();
 }
 
-OutputFile::OutputFile(const std::string& path) : path_(path) {
+OutputFile::OutputFile(const std::string& path, Path kind) : path_(path), target_(path) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (fs::is_directory(status))
         throw Error(ExitCode::failure, path + ": a folder, expected a file to write");
-    if (fs::exists(status) && !fs::is_regular_file(status)) {
+    if (kind == Path::named && fs::exists(status) && !fs::is_regular_file(status)) {
         direct_.open(path, std::ios::binary);
         check_file(direct_ ? 0 : -1, path, "opening");
         return;
     }
-    fs::path target = path;
-    constexpr int kMostLinks = 40;  // as the kernel has it
-    for (int links = 0; links < kMostLinks && fs::is_symlink(target, error); ++links)
-        target = target.parent_path() / fs::read_symlink(target, error);
-    target_ = target.string();
-    file_ = std::make_unique<DurableFile>(real_file_system(), target_ + ".part");
+    constexpr int kMostLinks = 40;  // the limit of Linux
+    for (int links = 0; kind == Path::named && links < kMostLinks && fs::is_symlink(target_, error); ++links)
+        target_ = (fs::path(target_).parent_path() / fs::read_symlink(target_, error)).string();
+    file_ = std::make_unique<DurableFile>(real_file_system(), unfinished());
+}
+
+OutputFile::~OutputFile() {
+    if (!file_) return;
+    file_.reset();
+    std::error_code ignored;
+    std::filesystem::remove(unfinished(), ignored);
 }
 
 void OutputFile::write(std::string_view bytes) {
@@ -182,7 +187,16 @@ void OutputFile::finish() {
         return;
     }
     file_->finish();
-    check_file(real_file_system().rename(target_ + ".part", target_), path_, "renaming");
+    check_file(real_file_system().rename(unfinished(), target_), path_, "renaming");
+    file_.reset();
+    const std::string folder = std::filesystem::path(target_).parent_path().string();
+    check_file(real_file_system().sync_folder(folder.empty() ? "." : folder), path_, "syncing its folder");
+}
+
+void write_file(const std::string& path, std::string_view bytes, OutputFile::Path kind) {
+    OutputFile file(path, kind);
+    file.write(bytes);
+    file.finish();
 }
 
 std::string write_durable(FileSystem& system, const std::string& path, const std::string& text) {

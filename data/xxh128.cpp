@@ -1,4 +1,4 @@
-#include "train/checkpoint/xxh128.h"
+#include "data/xxh128.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -1,5 +1,5 @@
-// XXH128 (XXH3 of 128 bits, by libxxhash) of data that comes in pieces: to find damage that nobody intended, at many gigabytes a
-// second. SHA-256 takes a core a second for one, and where processors have no instructions for it three.
+// XXH128 (XXH3 of 128 bits, by libxxhash) of a stream of bytes. It detects accidental damage at many gigabytes per second.
+// SHA-256 takes a core one second per gigabyte, or three without SHA instructions.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class Xxh128 {
     Xxh128& operator=(const Xxh128&) = delete;
 
     void update(const void* data, size_t bytes);
-    // 32 hexadecimal digits of all that came so far, as `xxhsum -H2` prints them.
+    // Returns the hash of all bytes until now as 32 hexadecimal digits, the format of `xxhsum -H2`.
     std::string hex() const;
 
   private:
@@ -24,7 +24,7 @@ class Xxh128 {
     const std::unique_ptr<State> state_;
 };
 
-// Throws a data error with file and reason if it cannot be read.
+// Throws a data error with file and reason for an unreadable file.
 std::string xxh128_file(const std::string& path);
 
 }  // namespace speedrun

@@ -1,9 +1,8 @@
-#include "train/records/text_files.h"
+#include "train/records/gzip.h"
 
 #include <zlib.h>
 
 #include <array>
-#include <fstream>
 
 #include "kernels/device/error.h"
 
@@ -19,13 +18,6 @@ Bytef* bytes_of(const std::string& text) {  // zlib's input is not const
 }
 
 }  // namespace
-
-void write_text_file(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    if (!file) throw Error(ExitCode::failure, path + ": writing failed (disk full?)");
-}
 
 std::string gzip(const std::string& text) {
     if (text.size() > kMostText) throw_internal("gzip of {} bytes, at most {}", text.size(), kMostText);

@@ -1,5 +1,6 @@
-// Files of any size and pieces come to the disk whole, past the page cache or through it.
-#include "train/checkpoint/durable_file.h"
+// Files of any size, written in pieces of any size, are stored completely, with and without the page cache (O_DIRECT).
+// Covers: data/xxh128.cpp
+#include "data/durable_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,9 +13,9 @@
 #include <sstream>
 #include <vector>
 
+#include "data/xxh128.h"
 #include "kernels/device/error.h"
 #include "tests/temp_dir.h"
-#include "train/checkpoint/xxh128.h"
 
 namespace speedrun {
 namespace durable_file_test {
@@ -34,7 +35,7 @@ std::string content(const std::string& path) {
     return text.str();
 }
 
-// Takes down how much each write was given, and whether it went past the page cache; it may write a part alone, or refuse that way.
+// Records size and O_DIRECT flag of each write. Can write partially or refuse O_DIRECT.
 class Watched final : public FileSystem {
   public:
     int64_t write(int file, const void* data, size_t bytes) override {
@@ -54,7 +55,7 @@ class Watched final : public FileSystem {
 
     std::vector<size_t> sizes;
     std::vector<bool> direct;
-    int64_t left = -1;  // that the disk has room for; -1: everything
+    int64_t left = -1;  // free bytes of the disk; -1: unlimited
 };
 
 void write_in_pieces(DurableFile& file, const std::string& text, size_t piece) {
@@ -80,7 +81,7 @@ TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
     }
 }
 
-// All of a big file but its end goes past the page cache, where the file system of temporary files can do that.
+// Whole blocks of a large file bypass the page cache if the temporary file system supports it.
 TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
     const TempDir dir;
     const int probe = ::open(dir.write("probe", "").c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
@@ -100,7 +101,7 @@ TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
         << "for a block alone nobody waits for the disk";
 }
 
-// A file system in memory may have no way past the page cache.
+// In-memory file systems may not support O_DIRECT.
 TEST(DurableFileTest, FileSystemsWithoutThatWayTakeTheOther) {
     if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "there is no /dev/shm";
     const TempDir dir("/dev/shm");
@@ -137,7 +138,7 @@ void write_output(const std::string& path, const std::vector<std::string>& parts
     file.finish();
 }
 
-// `--out /dev/null` of root must not put a file in the place of the device.
+// `--out /dev/null` as root must not replace the device by a file.
 TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     namespace fs = std::filesystem;
     const TempDir dir;
@@ -162,13 +163,22 @@ TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     EXPECT_TRUE(fs::is_character_file("/dev/full"));
     EXPECT_TRUE(fs::is_symlink(dir.file("full")));
     EXPECT_THROW(write_output(dir.file("folder"), {"text"}), Error);
-    // A name in a run's folder is not followed out of it.
+    // Without finish() the file keeps its content.
+    { OutputFile(path).write("lost"); }
+    EXPECT_EQ(content(path), "by a link");
+    EXPECT_FALSE(fs::exists(path + ".part"));
+    // A link in a folder of the program is replaced.
+    fs::create_symlink(path, dir.file("own"));
+    write_file(dir.file("own"), "text", OutputFile::Path::own);
+    EXPECT_FALSE(fs::is_symlink(dir.file("own")));
+    EXPECT_EQ(content(dir.file("own")) + content(path), "textby a link");
+    // Symbolic links in a run's folder are not followed.
     fs::create_symlink(path, dir.file("stray"));
     EXPECT_THROW(write_durable(real_file_system(), dir.file("stray"), "text"), Error);
     EXPECT_EQ(content(path), "by a link");
 }
 
-// Sums by `xxhsum -H2`; the first is also the specification's.
+// Hashes computed by `xxhsum -H2`. The first one is also in the specification.
 TEST(Xxh128Test, IsWhatOthersCompute) {
     const TempDir dir;
     EXPECT_EQ(xxh128_file(dir.write("empty", "")), "99aa06d3014798d86001c324468d497f");
@@ -177,7 +187,7 @@ TEST(Xxh128Test, IsWhatOthersCompute) {
               "1f895bac9b72598405afde2f9995314a");
     Xxh128 hash;
     hash.update("ab", 2);
-    hash.hex();  // disturbs nothing
+    hash.hex();  // hex() does not change the state
     hash.update("c", 1);
     EXPECT_EQ(hash.hex(), "06b05ab6733a618578af5f94892f3950");
     EXPECT_THROW(xxh128_file(dir.file("absent")), Error);
