@@ -65,7 +65,7 @@ Parameters masters(int parts, int shards, Fill&& fill) {
 TEST(ParameterStoreTest, InitialValuesDependOnThePlaceInTheWhole) {
     const auto initialize = [](ParameterStore& store) { store.initialize(7); };
     const Parameters expected = masters(1, 1, initialize);
-    EXPECT_EQ(expected[1], (Values{2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+    EXPECT_EQ(expected[1], (Values{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}));
     for (const int parts : {1, 2, 3, 6})
         for (const int shards : {1, 2, 3, 5})
             EXPECT_EQ(masters(parts, shards, initialize), expected)

@@ -63,7 +63,7 @@ TEST(PlanParameters, TextHasALineForEach) {
     EXPECT_EQ(text.find("parameter "), 0u) << text;
     EXPECT_NE(text.find("blocks.0.mix "), std::string::npos) << text;
     EXPECT_NE(text.find("[2]"), std::string::npos);
-    EXPECT_NE(text.find("1, then 0 "), std::string::npos) << text;
+    EXPECT_NE(text.find("1, 0 "), std::string::npos) << text;
     EXPECT_NE(text.find("2 muon   rows of q, then k, then v"), std::string::npos) << text;
     EXPECT_NE(text.find("a: v becomes a v\n"), std::string::npos) << text;
 }

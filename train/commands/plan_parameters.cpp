@@ -19,6 +19,9 @@ std::string init_text(const InitRule& init) {
         case InitRule::Kind::constant:
             return fmt::format("{:g}", init.value);
         case InitRule::Kind::elements: {
+            constexpr size_t kMostListed = 3;
+            if (init.elements.size() <= kMostListed)
+                return fmt::format("{:g}", fmt::join(init.elements, ", "));
             const auto [least, most] = std::minmax_element(init.elements.begin(), init.elements.end());
             return fmt::format("{:g} to {:g}", *least, *most);
         }
