@@ -1,5 +1,5 @@
-// Sharing of sequences among ranks: each rank takes two chunks of every row, one from the front and one from the back.
-// All ranks then have about the same number of keys to attend to.
+// Context parallelism: each rank computes two chunks of every row, one from each half. Under causal attention, early
+// tokens see few keys and late ones many, so all ranks have about equal work.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace speedrun {
 
-// Part of one of C ranks. A row of S tokens is cut into 2C chunks of ⌈S/2C⌉ tokens; the last ones may be shorter. Rank
-// c takes chunks c and 2C−1−c (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.2). Every rank has
-// 2⌈S/2C⌉ tokens per row, including padding at the end of short chunks.
+// Part of rank c of C. If C > 1, a row of S tokens is cut into 2C chunks of ⌈S/2C⌉ tokens, and rank c has chunks c and
+// 2C−1−c (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.2). The last chunks may be shorter or empty
+// and are padded. If C = 1, the rank has the whole row.
 struct ContextPart {
     int size = 1, index = 0;  // C, c
 
@@ -18,17 +18,17 @@ struct ContextPart {
         const int64_t chunks = 2 * int64_t{size};
         return size == 1 ? sequence_length : (sequence_length + chunks - 1) / chunks;
     }
-    // Tokens of a row on one rank, including padding.
+    // Returns the number of tokens of a row on each rank, including padding.
     int64_t local_length(int64_t sequence_length) const {
         return size == 1 ? sequence_length : 2 * chunk_length(sequence_length);
     }
-    // Returns the positions in the row of this rank's tokens, ascending; −1: padding.
+    // Returns the position in the row of each token of this rank, ascending; −1 for padding.
     std::vector<int64_t> places(int64_t sequence_length) const;
-    // Padding of a cut: padding + r · padding_by_row in row r.
+    // Padding in row r has the value padding + r · padding_by_row.
     struct Cut {
         int64_t sequence_length, padding, padding_by_row = 0;
     };
-    // Cuts values of whole rows, one per token, to this rank's tokens.
+    // Selects this rank's tokens from values of whole rows, one value per token.
     void cut(std::vector<int32_t>& values, const Cut& how) const;
     ContextPart of(int other) const { return {.size = size, .index = other}; }
 };

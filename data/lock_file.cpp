@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::streamsize kMostBytes = 4096;  // limit for a lock file
+constexpr std::streamsize kMaxLockBytes = 4096;
 
 std::string first_line(const char* path) {
     std::string line;
@@ -40,7 +40,7 @@ std::string host_name() {
     return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
-// Identifies the running kernel: equal in all containers of a host, different after a reboot.
+// Id of the kernel's boot, equal in all containers of a host; "" if unknown.
 std::string boot_id() {
     return first_line("/proc/sys/kernel/random/boot_id");
 }
@@ -76,7 +76,7 @@ LockWriter::LockWriter(const std::string& text) {
         take("boot_id", boot);
         take("started", started);
         take("command", command);
-    } catch (const JsonError&) {  // damaged, or from another program: the writer stays unknown
+    } catch (const JsonError&) {  // damaged, or of another program: the writer is unknown
     }
 }
 
@@ -97,7 +97,7 @@ std::string LockWriter::text() const {
 std::optional<SeenLock> look_at_lock(const std::string& path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return std::nullopt;
-    std::array<char, kMostBytes> bytes{};
+    std::array<char, kMaxLockBytes> bytes{};
     const ssize_t count = read(file, bytes.data(), bytes.size());
     struct stat status {};
     const bool known = fstat(file, &status) == 0;
@@ -116,7 +116,7 @@ bool lock_changes(const std::string& path, const SeenLock& before, milliseconds 
     return false;
 }
 
-// Tries a few times, because a process that only reads the writer holds the file for microseconds.
+// Retries, because FolderLock::writer() takes a shared lock, usually for microseconds.
 KernelLock try_flock(int file, int operation) {
     for (int tries = 0; flock(file, operation | LOCK_NB) != 0;) {
         if (errno == EINTR) continue;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Collects the tokens of one split and writes a shard whenever it has shard_tokens.
+// Writes the tokens of one split as shards of shard_tokens; the last one may be shorter.
 class ShardWriter {
   public:
     ShardWriter(fs::path folder, std::string split, int64_t shard_tokens)
@@ -39,7 +39,7 @@ class ShardWriter {
         ++documents_;
     }
 
-    // Writes the remaining tokens and moves the list of shards to the end of `info`.
+    // Writes the remaining tokens. Appends the shards to info.shards.
     SplitSummary finish(DatasetInfo& info) {
         if (!pending_.empty()) flush();
         SplitSummary summary{documents_, 0};
@@ -84,14 +84,14 @@ void for_each_document(const std::string& path, const std::string& marker, const
                 continue;
             }
             document += line;
-            if (!file.eof()) document += '\n';  // keeps a missing newline at the end of the file
+            if (!file.eof()) document += '\n';  // the last line may have no newline
         }
     }
     if (file.bad()) throw_data("{}: read failed", path);
     if (!document.empty()) handle(document);
 }
 
-// True for shard names of this program, such as train_000000.bin.
+// True for names of shards that `prepare` writes, such as train_000000.bin.
 bool is_prepared_shard(const std::string& file) {
     for (const std::string_view split : {"train_", "val_"}) {
         const std::string_view name = file;
@@ -103,7 +103,7 @@ bool is_prepared_shard(const std::string& file) {
     return false;
 }
 
-// Returns the files of a dataset in the folder; dataset.json first.
+// Returns the files of a dataset in the folder, dataset.json first.
 std::vector<fs::path> existing_dataset(const fs::path& folder) {
     std::vector<fs::path> files;
     if (!fs::exists(folder)) return files;
@@ -119,10 +119,10 @@ void check_options(const PrepareOptions& options) {
     if (options.inputs.empty()) throw_usage("prepare: no input file; name text files with --input");
     if (options.out_dir.empty()) throw_usage("prepare: no output folder; name one with --out");
     if (options.val_every < 0 || options.val_every == 1) {
-        throw_usage("prepare: val_every is {}, expected 0 (no validation) or 2 and more", options.val_every);
+        throw_usage("prepare: --val-every is {}, expected 0 (no validation) or 2 or more", options.val_every);
     }
     if (options.shard_tokens < 1 || options.shard_tokens > INT32_MAX) {
-        throw_usage("prepare: shard_tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
+        throw_usage("prepare: --shard-tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
     }
 }
 
@@ -145,9 +145,11 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
             (to_val ? val : train).append_document(tokenizer.encode(text), separator);
         });
     }
-    if (documents == 0) throw_data("prepare: {} has no text", options.inputs.front());
+    if (documents == 0)
+        throw_data("prepare: no text in {} input file(s); the first is {}", options.inputs.size(),
+                   options.inputs.front());
     if (options.val_every > documents) {
-        throw_data("prepare: every document number {} is validation, but there are {} documents",
+        throw_data("prepare: --val-every {} selects no document for validation: there are only {}",
                    options.val_every, documents);
     }
     PrepareSummary summary;
@@ -166,7 +168,7 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
     return summary;
 }
 
-// dataset.json is removed first and created last: a folder with one is complete.
+// Removes dataset.json first and creates it last: a folder that has one is complete.
 void replace_dataset(const fs::path& staging, const fs::path& out_dir, const DatasetInfo& info) {
     for (const fs::path& old : existing_dataset(out_dir)) fs::remove(old);
     for (const ShardInfo& shard : info.shards) fs::rename(staging / shard.file, out_dir / shard.file);
@@ -192,14 +194,14 @@ PrepareSummary prepare_dataset(const PrepareOptions& options) try {
     const auto expect_free = [&] {
         const auto existing = existing_dataset(out_dir);
         if (!existing.empty() && !options.force) {
-            throw_usage("prepare: {} holds a dataset already ({}); --force replaces it", options.out_dir,
+            throw_usage("prepare: {} already contains a dataset ({}); --force replaces it", options.out_dir,
                         existing.front().filename().string());
         }
     };
     expect_free();
     fs::create_directories(out_dir);
     const FolderLock lock(options.out_dir);
-    expect_free();  // another process may have written a dataset meanwhile
+    expect_free();  // again: another process may have written a dataset before the lock
     const fs::path staging = out_dir / ".staging";
     fs::remove_all(staging);  // left by a killed run
     fs::create_directories(staging);

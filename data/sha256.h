@@ -1,4 +1,4 @@
-// SHA-256 of data that arrives in pieces, by OpenSSL's libcrypto.
+// Incremental SHA-256, by OpenSSL's libcrypto.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class Sha256 {
   public:
     Sha256();  // throws an internal error if libcrypto lacks SHA-256
     void update(const void* data, size_t bytes);
-    // Returns the digest as 64 hexadecimal digits. No update() may follow.
+    // Returns the digest as 64 lower-case hexadecimal digits. Must be the last call.
     std::string hex();
 
   private:

@@ -1,4 +1,4 @@
-// Rows of a token table that is split by rows over the tensor axis.
+// Column for lookups in a token table that is split by rows over the tensor axis.
 #pragma once
 
 #include "data/columns/column.h"
@@ -6,10 +6,10 @@
 namespace speedrun {
 
 struct OwnRows {
-    int64_t first = 0, count = 0;  // this rank's rows
+    int64_t first = 0, count = 0;  // in rows of the whole table
 };
 
-// Column "own tokens": index among this rank's rows; `count` for tokens of other ranks.
+// Returns column "own tokens": token − first if this rank has the token's row, otherwise count.
 inline Column own_tokens_column(const OwnRows& rows) {
     return {.name = "own tokens",
             .kind = ColumnKind::token,

@@ -11,7 +11,7 @@ namespace {
 using cpu::row_of;
 using cpu::Vec;
 
-// factor·c for a row and a head.
+// Returns factor·c of a head in row t.
 float weight_of(const WeightedTerm& term, int64_t t, int64_t head) {
     const Tensor& c = term.coefficient;
     if (!c.present()) return term.factor;
@@ -43,47 +43,47 @@ void forward_row(const op::WeightedSumForward& a, int64_t t) {
     }
 }
 
-// Pointers of row t of a term in backward. A shifted term reads row t + 1 of dy.
+// Row t of a term in backward. A shifted term reads row t + 1 of dy.
 template <class Real>
 struct TermRow {
-    const Real* dy;      // null: no forward row read this one
-    const Real* source;  // null: no dc
-    Real* dsource;       // null: not requested, or added to the next term's
-    bool carried;        // the next term adds this one's
-    bool wanted;         // ds is requested
+    const Real* dy;      // null: a shifted term at the end of a sequence
+    const Real* source;  // null: dc not requested, or dy null
+    Real* dsource;       // null: not requested, or joins_next
+    bool joins_next;     // ds is added to the next term's, which has the same dsource
+    bool needs_dsource;
     bool accumulate;
 };
 
-// sums: running sum of each scalar coefficient.
+// Adds row t to scalar_sums: Σ dy·s of each term with a coefficient [1].
 template <class Real>
-void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
+void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* scalar_sums) {
     const int64_t heads = coefficient_heads(a.terms), head_size = a.dy.cols() / heads;
     const int64_t place = t % a.sequence_length;
     const int count = count_terms(a.terms);
     TermRow<Real> rows[kMaxTerms];
-    bool accumulate = false;  // adjacent terms share dsource: the first one's value applies
+    bool accumulate = false;  // flag of the first term with the same dsource
     for (int j = 0; j < count; ++j) {
         const TermGradient& g = a.gradients[j];
         TermRow<Real>& row = rows[j];
         const bool none = a.terms[j].shifted && place == a.sequence_length - 1;
         row.dy = none ? nullptr : row_of<Real>(a.dy, a.terms[j].shifted ? t + 1 : t);
         row.source = g.dcoefficient.present() && !none ? row_of<Real>(a.terms[j].source, t) : nullptr;
-        row.wanted = g.dsource.present();
-        row.carried = j + 1 < count && joins_previous(a.gradients, j + 1);
-        row.dsource = row.carried ? nullptr : row_of<Real>(g.dsource, t);
+        row.needs_dsource = g.dsource.present();
+        row.joins_next = j + 1 < count && joins_previous(a.gradients, j + 1);
+        row.dsource = row.joins_next ? nullptr : row_of<Real>(g.dsource, t);
         if (!joins_previous(a.gradients, j)) accumulate = g.accumulate_source;
         row.accumulate = accumulate;
     }
-    Vec row_sums[kMaxTerms] = {};  // for coefficients that all columns of a row share
+    Vec row_sums[kMaxTerms] = {};  // coefficients [T,1] if H > 1
     for (int64_t head = 0; head < heads; ++head) {
         float weights[kMaxTerms];
         Vec head_sums[kMaxTerms] = {};
         Vec* into[kMaxTerms];
         for (int j = 0; j < count; ++j) {
             const WeightedTerm& term = a.terms[j];
-            const bool weighs = rows[j].wanted && rows[j].dy;
+            const bool weighs = rows[j].needs_dsource && rows[j].dy;
             weights[j] = weighs ? weight_of(term, term.shifted ? t + 1 : t, head) : 0.0f;
-            into[j] = term.coefficient.rank == 1         ? sums + j
+            into[j] = term.coefficient.rank == 1         ? scalar_sums + j
                       : term.coefficient.cols() == heads ? head_sums + j
                                                          : row_sums + j;
         }
@@ -96,9 +96,9 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* sums) {
                 Vec g = here;
                 if (a.terms[j].shifted) g = row.dy ? cpu::load(row.dy + i, width) : Vec();
                 if (row.source) *into[j] = fma(g, cpu::load(row.source + i, width), *into[j]);
-                if (!row.wanted) continue;
+                if (!row.needs_dsource) continue;
                 sum += weights[j] * g;
-                if (row.carried) continue;
+                if (row.joins_next) continue;
                 if (row.accumulate) sum += cpu::load(row.dsource + i, width);
                 cpu::store(row.dsource + i, sum, width);
                 sum = Vec();

@@ -163,10 +163,10 @@ TEST_F(PrepareTest, ChecksItsArguments) {
     using Options = PrepareOptions;
     expect_rejected(ExitCode::usage, {"no input"}, [](Options& o) { o.inputs.clear(); });
     expect_rejected(ExitCode::usage, {"output folder"}, [](Options& o) { o.out_dir.clear(); });
-    expect_rejected(ExitCode::usage, {"val_every is 1"}, [](Options& o) { o.val_every = 1; });
-    expect_rejected(ExitCode::usage, {"shard_tokens is 0"}, [](Options& o) { o.shard_tokens = 0; });
+    expect_rejected(ExitCode::usage, {"--val-every is 1"}, [](Options& o) { o.val_every = 1; });
+    expect_rejected(ExitCode::usage, {"--shard-tokens is 0"}, [](Options& o) { o.shard_tokens = 0; });
     expect_rejected(ExitCode::usage, {"'words'"}, [](Options& o) { o.tokenizer = "words"; });
-    expect_rejected(ExitCode::data, {"number 2", "are 1 documents"}, [](Options& o) { o.val_every = 2; });
+    expect_rejected(ExitCode::data, {"--val-every 2", "only 1"}, [](Options& o) { o.val_every = 2; });
     expect_rejected(ExitCode::data, {"no text"}, [&](Options& o) { o.inputs = {dir_.write("empty", "")}; });
     expect_rejected(ExitCode::data, {"folder"}, [&](Options& o) { o.inputs = {dir_.path()}; });
     expect_rejected(ExitCode::data, {"Not a directory"}, [&](Options& o) { o.out_dir = input + "/out"; });

@@ -129,7 +129,7 @@ wait_until test -s both/.lock
 expect 2 "both is being written by process $pid on" "$speedrun" prepare --input text.txt --out both --force
 cat text.txt >slow.txt
 wait $pid || fail "the first is disturbed: $(cat first.out)"
-expect 2 "both holds a dataset already" "$speedrun" prepare --input text.txt --out both
+expect 2 "both already contains a dataset" "$speedrun" prepare --input text.txt --out both
 expect 0 "" "$speedrun" prepare --verify both
 [ ! -e both/.lock ] || fail "prepare left its lock"
 

@@ -15,13 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tokens of a row; the last `scored` are the ending.
 struct ChoiceRow {
     std::vector<int32_t> tokens;
-    int64_t scored = 0;
+    int64_t ending_tokens = 0;
 };
 
-// Computes losses of rows, one microbatch of validation at a time.
+// Scores the endings of rows, in microbatches of the validation model.
 class ChoiceScorer {
   public:
     explicit ChoiceScorer(const FinishedRun& run)
@@ -54,7 +53,7 @@ class ChoiceScorer {
             std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + begin);
             std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + begin);
         }
-        // A text has one separator, before it.
+        // Each row is one document, so no separator masks keys.
         forward_batch(run_, batch, BatchLayout::kNoSeparator);
         Stream& stream = run_.runtime->compute();
         model_.loss(loss_sum_.tensor(DType::f32, {1}), false);
@@ -66,9 +65,9 @@ class ChoiceScorer {
     }
 
     EndingScore score_of(const std::vector<float>& losses, int64_t row, const ChoiceRow& of) const {
-        EndingScore score{.sum = 0, .tokens = of.scored};
+        EndingScore score{.sum = 0, .tokens = of.ending_tokens};
         const int64_t end = row * length() + static_cast<int64_t>(of.tokens.size()) - 1;
-        for (int64_t t = end - of.scored; t < end; ++t) score.sum -= losses[static_cast<size_t>(t)];
+        for (int64_t t = end - of.ending_tokens; t < end; ++t) score.sum -= losses[static_cast<size_t>(t)];
         if (!std::isfinite(score.sum))
             throw Error(ExitCode::diverged, "the model's losses are not finite: the run has diverged");
         return score;
@@ -84,9 +83,9 @@ std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, const std::string& te
     return {tokens.begin(), tokens.end()};
 }
 
-// Separator, context, ending; the first tokens are dropped if the row and the last target would be exceeded.
+// Returns context and ending, or their last length + 1 tokens: the last token is only a target.
 ChoiceRow row_of(const std::vector<int32_t>& context, const std::vector<int32_t>& ending, int64_t length) {
-    ChoiceRow row{.tokens = context, .scored = static_cast<int64_t>(ending.size())};
+    ChoiceRow row{.tokens = context, .ending_tokens = static_cast<int64_t>(ending.size())};
     row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());
     const auto most = static_cast<size_t>(length) + 1;
     if (row.tokens.size() > most)
@@ -97,20 +96,25 @@ ChoiceRow row_of(const std::vector<int32_t>& context, const std::vector<int32_t>
 }  // namespace
 
 void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
-    eval.add_option("--multiple-choice", options.file,
-                    "instead: how often the right ending of a text is the most likely one, over the lines "
-                    "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX} of this file")
+    eval.add_option(
+            "--multiple-choice", options.file,
+            "print how often the right ending is the likeliest, instead of the loss; a line of the file: "
+            "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX}")
         ->type_name("FILE.jsonl");
-    eval.add_option("--vocab", options.vocabulary,
-                    "with it: tiktoken file or tokenizer.json, where the run's data has no vocabulary");
-    eval.add_flag("--json", options.json, "with it: one JSON object, with the scores of every ending");
+    eval.add_option(
+        "--vocab", options.vocabulary,
+        "tiktoken file or tokenizer.json for --multiple-choice, if the run's data has no vocabulary");
+    eval.add_flag("--json", options.json,
+                  "print the --multiple-choice result and all scores as one JSON object");
     eval.footer(
-        "--multiple-choice: the score of an ending is (1/n) sum over its n tokens of log p(token | separator,\n"
-        "context, the ending's tokens before it), in nats and in the config's precision; the accuracy is the\n"
-        "share of items with the highest score at their label (of equal scores the first). The second accuracy\n"
-        "takes the sum alone. Context and ending are tokenised apart, so a space between them belongs to one of them.\n"
-        "A text that is longer than a row is cut from the left. HellaSwag: scripts/hellaswag_to_jsonl.py.\n"
-        "Exit codes: 0 done; 2 bad usage; 3 a bad line, named with its number; 4 the run has diverged.");
+        "--multiple-choice: the score of an ending is the mean over its tokens of log p(token | all tokens before it),\n"
+        "in nats and the config's precision. A text is a separator, the context and an ending. The accuracy is the\n"
+        "share of items in which ending `label` has the highest score; the first of equal scores counts. The accuracy\n"
+        "without normalisation compares sums instead of means. Context and ending are tokenised separately, so\n"
+        "a space between them must be part of one. A text longer than a row is cut from the left. HellaSwag:\n"
+        "scripts/hellaswag_to_jsonl.py.\n"
+        "Exit codes: 0 done; 2 bad usage; 3 a bad line (its number is printed), or an ending longer than a row;\n"
+        "4 the run has diverged.");
 }
 
 bool MultipleChoiceOptions::is_asked() const {
@@ -132,7 +136,7 @@ int run_multiple_choice(const EvalOptions& eval, const MultipleChoiceOptions& op
         for (const std::string& text : item.endings) {
             const std::vector<int32_t> ending = tokens_of(*tokenizer, text);
             if (static_cast<int64_t>(ending.size()) > scorer.length())
-                throw_data("{}: an ending of {} tokens, a row of this model has {}: \"{}...\"", options.file,
+                throw_data("{}: an ending of {} tokens is longer than a row ({}): \"{}...\"", options.file,
                            ending.size(), scorer.length(), text.substr(0, 40));
             rows.push_back(row_of(context, ending, scorer.length()));
             num_cut += rows.back().tokens.size() < context.size() + ending.size() ? 1 : 0;

@@ -9,12 +9,12 @@ namespace speedrun {
 
 void KeyOffsetPart::check(const AttentionScope& scope) const {
     const RotaryPart* const rotary = scope.attention.parts.find<RotaryPart>();
-    const int64_t pairs = scope.head_pairs(), turning = rotary ? rotary->turning_pairs(pairs) : 0;
-    if (turning > 0 && turning < pairs) return;
+    const int64_t pairs = scope.head_pairs(), rotated = rotary ? rotary->turning_pairs(pairs) : 0;
+    if (rotated > 0 && rotated < pairs) return;
     throw_usage(
-        "{}: rotary turns {} of {} pairs of a head's dimensions, expected some and not all: the others come from the "
-        "token before. Say a fraction, such as \"rotary\": {{\"fraction\": 0.5}}",
-        scope.key, turning, pairs);
+        "{}: rotary rotates {} of {} pairs of a head's dimensions, expected some but not all: the others are taken "
+        "from the previous token. Set for example \"rotary\": {{\"fraction\": 0.5}}",
+        scope.key, rotated, pairs);
 }
 
 void KeyOffsetPart::build(AttentionLayer& layer) const {
