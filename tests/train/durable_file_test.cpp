@@ -1,5 +1,6 @@
 // Files of any size and pieces come to the disk whole, past the page cache or through it.
 #include "train/checkpoint/durable_file.h"
+#include "tests/errors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -119,14 +120,11 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
         system.left = room;
         const std::string path = dir.file("file");
         DurableFile file(system, path);
-        try {
+        const std::string error = error_of(ExitCode::failure, [&] {
             write_in_pieces(file, some_bytes(9 * kMiB), kMiB);
             file.finish();
-            ADD_FAILURE() << "room for " << room;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::failure);
-            EXPECT_EQ(std::string(error.what()), path + ": writing failed: No space left on device");
-        }
+        });
+        EXPECT_EQ(error, path + ": writing failed: No space left on device") << "room for " << room;
         EXPECT_EQ(std::filesystem::file_size(path), static_cast<uintmax_t>(room));
     }
 }

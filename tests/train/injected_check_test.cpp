@@ -10,6 +10,7 @@
 #include <random>
 
 #include "kernels/device/error.h"
+#include "tests/errors.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
 #include "train/config/config_json.h"
@@ -209,13 +210,7 @@ TEST(InjectedPlacesTest, NeighboursOfTheOutputAreOneSum) {
 }
 
 void expect_refused(const Settings& settings, const std::string& text) {
-    try {
-        config_of(settings);
-        ADD_FAILURE() << text;
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {text}, [&] { config_of(settings); });
 }
 
 TEST(InjectedPlacesTest, WhatCannotBeIsRefused) {

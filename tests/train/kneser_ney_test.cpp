@@ -1,5 +1,6 @@
 // Counts against the formula of kneser_ney.h written down plainly: maps of n-grams, sums over the whole vocabulary.
 #include "train/records/kneser_ney.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -213,17 +214,6 @@ TEST(KneserNeyTest, TakesLargeVocabulariesAndGivesTheSameBits) {
     for (uint32_t token = 0; token < 65536; ++token)
         sum += a.probability(Tokens{text[10], text[11]}, static_cast<uint16_t>(token));
     EXPECT_NEAR(sum, 1, 1e-10);
-}
-
-template <class Make>
-std::string error_of(ExitCode code, const Make& make) {
-    try {
-        make();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        return error.what();
-    }
-    return "no error";
 }
 
 TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {

@@ -1,5 +1,6 @@
 // The layers as plan prints them, from the graph: what a node says of itself, and which units are one row.
 #include "train/model/graph/layer_table.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -104,10 +105,10 @@ TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
 TEST(LayerTableTest, HalvesOfQkNormRotary) {
     ModelConfig config = tiny_model();
     config.qk_norm = false;
-    EXPECT_NE(rows_of(config)[1].find("; rotary 2 x 8;"), std::string::npos) << rows_of(config)[1];
+    EXPECT_THAT(rows_of(config)[1], HasSubstr("; rotary 2 x 8;"));
     config.qk_norm = true;
     config.position = PositionKind::learned;
-    EXPECT_NE(rows_of(config)[1].find("; QK-norm 2 x 8;"), std::string::npos) << rows_of(config)[1];
+    EXPECT_THAT(rows_of(config)[1], HasSubstr("; QK-norm 2 x 8;"));
 }
 
 // Names that are no counts are not folded into one.

@@ -1,6 +1,7 @@
 // Which records are compared: classes of a track, and classes of hardware.
 // build: apart
 #include "train/records/track_class.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -175,9 +176,8 @@ TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
     const Record record = read_record(dir_.file("records/toy/" + folder));
     EXPECT_FALSE(record.is_record);
     EXPECT_EQ(rule(record, "class").why, "small: 9456 parameters, at most 9455");
-    EXPECT_NE(problems(folder).find("verdict.rules.5.met: record.json says true, computed again false"),
-              std::string::npos)
-        << problems(folder);
+    EXPECT_THAT(problems(folder),
+                HasSubstr("verdict.rules.5.met: record.json says true, computed again false"));
     // Beaten in its class by one that is not of it: it leads on.
     limit(10000);
     std::swap(terms_.config, terms_.baseline->config);
@@ -215,9 +215,8 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     // It cannot have been measured against what leads another board.
     elsewhere.record.name = "wrong";
     elsewhere.record.record_before = first;
-    EXPECT_NE(problems(record_of(elsewhere, 4))
-                  .find("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"),
-              std::string::npos);
+    EXPECT_THAT(problems(record_of(elsewhere, 4)),
+                HasSubstr("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"));
 }
 
 // The file that README.md names beside a record has the config that the record was made with, but for its seed.
