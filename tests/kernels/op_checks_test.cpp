@@ -1,5 +1,4 @@
 // Arguments of the operations of a model that do not fit.
-// Covers: kernels/ops/attention.cpp kernels/ops/compose_heads.cpp kernels/ops/fp8.cpp
 #include "tests/kernels/op_checks.h"
 
 namespace speedrun::testing {
