@@ -30,43 +30,12 @@ tolerance=1e-4
 bf16_first_tolerance=5e-4
 bf16_tolerance=1e-2
 
-usage() {
-    sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' "$0"
-    exit "$1"
-}
-die() {
-    echo "error: $1" >&2
-    exit "${2:-1}"
-}
-
-device=cpu rounds=5 steps='' modes='' speedrun='' json='' config=''
-settings=''
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage 0 ;;
-    --device | --rounds | --steps | --modes | --speedrun | --json | --set) [ $# -gt 1 ] || die "$1 needs a value; see --help" 2 ;;
-    -*) die "unknown option $1; see --help" 2 ;;
-    *)
-        [ -z "$config" ] || die "$1: there is a config already: $config" 2
-        config=$1
-        shift
-        continue
-        ;;
-    esac
-    case $1 in
-    --device) device=$2 ;;
-    --rounds) rounds=$2 ;;
-    --steps) steps=$2 ;;
-    --modes) modes=$2 ;;
-    --speedrun) speedrun=$2 ;;
-    --json) json=$2 ;;
-    --set)
-        case $2 in *[[:space:]]*) die "--set $2: no blanks here" 2 ;; esac
-        settings="$settings --set $2"
-        ;;
-    esac
-    shift 2
-done
+device=cpu rounds=5 steps='' modes='' speedrun='' json='' settings=''
+# shellcheck disable=SC2034  # for options.sh
+options='device rounds steps modes speedrun json set' positionals=1
+# shellcheck source=scripts/options.sh
+. "$script_dir/options.sh"
+config=${1:-}
 [ -n "$config" ] || usage 2
 [ -r "$config" ] || die "$config: cannot be read" 2
 case $device in cuda | cpu) ;; *) die "--device $device: cuda or cpu" 2 ;; esac

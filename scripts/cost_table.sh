@@ -12,42 +12,15 @@
 set -uf
 cd "$(dirname "$0")/.." || exit 1
 
-usage() {
-    sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' "$0"
-    exit "$1"
-}
-die() {
-    echo "error: $1" >&2
-    exit "${2:-1}"
-}
-
-quick='' steps=4 out=logs/cost_table-$(date +%Y%m%d-%H%M%S).md speedrun=build/release/speedrun config='' settings=''
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage 0 ;;
-    --quick) quick=1 ;;
-    --steps | --out | --speedrun | --set)
-        [ $# -gt 1 ] || die "$1 needs a value; see --help" 2
-        case $1 in
-        --steps) steps=$2 ;;
-        --out) out=$2 ;;
-        --speedrun) speedrun=$2 ;;
-        --set) settings="$settings --set $2" ;;
-        esac
-        shift
-        ;;
-    -*) die "unknown option $1; see --help" 2 ;;
-    *)
-        [ -z "$config" ] || die "$1: there is a config already: $config" 2
-        config=$1
-        ;;
-    esac
-    shift
-done
+quick='' steps=4 out=logs/cost_table-$(date +%Y%m%d-%H%M%S).md speedrun=build/release/speedrun settings=''
+# shellcheck disable=SC2034  # for options.sh
+options='steps out speedrun set' flags=quick positionals=1
+# shellcheck source=scripts/options.sh
+. scripts/options.sh
+config=${1:-configs/kjv_modern.json}
 case $steps in '' | *[!0-9]* | 0) die "--steps '$steps' is not a number of steps" 2 ;; esac
 [ -x "$speedrun" ] || die "$speedrun is not there: build it, or name it with --speedrun" 2
 [ ! -e "$out" ] || die "--out $out exists and is not overwritten" 2
-config=${config:-configs/kjv_modern.json}
 [ -r "$config" ] || die "$config cannot be read" 2
 
 # Base point of all sweeps, and the values of each. A context must fit into a batch; long: contexts with fewer steps.

@@ -34,41 +34,13 @@ set -u
 call_start=$(date +%s)
 script_dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
 
-usage() {
-    sed -n '2,/^# shellcheck/{/^# shellcheck/!s/^# \{0,1\}//p;}' "$0"
-    exit "$1"
-}
-die() {
-    echo "error: $1" >&2
-    exit "${2:-1}"
-}
-
 stages='tests step ops train ranks sanitize peer'
-bin='' device=cuda seconds=100000 step_seconds=100000 again='' fresh=0 first_losses='' out=''
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage 0 ;;
-    --fresh)
-        fresh=1
-        shift
-        continue
-        ;;
-    --bin | --device | --seconds | --step-seconds | --again | --write-first-losses)
-        [ $# -gt 1 ] || die "$1 needs a value; see --help" 2
-        ;;
-    -*) die "unknown option $1; see --help" 2 ;;
-    *) break ;;
-    esac
-    case $1 in
-    --bin) bin=$2 ;;
-    --device) device=$2 ;;
-    --seconds) seconds=$2 ;;
-    --step-seconds) step_seconds=$2 ;;
-    --again) again="$again $2" ;;
-    --write-first-losses) first_losses=$2 ;;
-    esac
-    shift 2
-done
+bin='' device=cuda seconds=100000 step_seconds=100000 again='' fresh=0 write_first_losses='' out=''
+# shellcheck disable=SC2034  # for options.sh
+options='bin device seconds step-seconds again write-first-losses' flags=fresh positionals=any
+# shellcheck source=scripts/options.sh
+. "$script_dir/options.sh"
+first_losses=$write_first_losses
 [ $# -gt 0 ] || [ -n "$first_losses" ] || usage 2
 case $device in cuda | cpu) ;; *) die "--device $device: cuda or cpu" 2 ;; esac
 for number in "$seconds" "$step_seconds"; do

@@ -9,27 +9,12 @@
 # Ctrl-C: no further disturbances; running ones complete.
 # Exit code 0: every run had the expected result. The folder of a failed run is kept, and named.
 set -u
-kills=120 seed=1 out="" speedrun="" mpiexec=mpirun
-while [ $# -gt 0 ]; do
-    case $1 in
-    --kills) kills=$2 ;;
-    --seed) seed=$2 ;;
-    --speedrun) speedrun=$2 ;;
-    --mpiexec) mpiexec=$2 ;;
-    --out) out=$2 ;;
-    -h | --help)
-        sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'
-        exit 0
-        ;;
-    *)
-        echo "error: unknown option $1 (--help)" >&2
-        exit 2
-        ;;
-    esac
-    [ $# -ge 2 ] || { echo "error: $1 without a value" >&2; exit 2; }
-    shift 2
-done
 root=$(cd "$(dirname "$0")/.." && pwd)
+kills=120 seed=1 out="" speedrun="" mpiexec=mpirun
+# shellcheck disable=SC2034  # for options.sh
+options='kills seed speedrun mpiexec out' positionals=0
+# shellcheck source=scripts/options.sh
+. "$root/scripts/options.sh"
 [ -n "$speedrun" ] || speedrun=$root/build/release/speedrun
 [ -x "$speedrun" ] || { echo "error: $speedrun is not there; build it, or say --speedrun" >&2; exit 2; }
 speedrun=$(cd "$(dirname "$speedrun")" && pwd)/$(basename "$speedrun")

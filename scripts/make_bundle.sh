@@ -13,35 +13,12 @@ set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 limit_mib=60
 
-die() {
-    echo "error: $1" >&2
-    exit 1
-}
-
-cuda=on architectures=90a-real archive=gz build=$root/build/bundle-build out=$root/build/bundle
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help)
-        sed -n '2,/^set -eu/{/^set -eu/!s/^# \{0,1\}//p;}' "$0"
-        exit 0
-        ;;
-    --cuda | --architectures | --archive | --build)
-        [ $# -gt 1 ] || die "$1 needs a value; see --help"
-        case $1 in
-        --cuda) cuda=$2 ;;
-        --architectures) architectures=$2 ;;
-        --archive) archive=$2 ;;
-        --build) build=$2 ;;
-        esac
-        shift 2
-        ;;
-    -*) die "unknown option $1; see --help" ;;
-    *)
-        out=$1
-        shift
-        ;;
-    esac
-done
+cuda=on architectures=90a-real archive=gz build=$root/build/bundle-build
+# shellcheck disable=SC2034  # for options.sh
+options='cuda architectures archive build' positionals=1
+# shellcheck source=scripts/options.sh
+. "$root/scripts/options.sh"
+out=${1:-$root/build/bundle}
 case $cuda in on | off) ;; *) die "--cuda $cuda: on or off" ;; esac
 case $archive in gz | zst | none) ;; *) die "--archive $archive: gz, zst or none" ;; esac
 for tool in cmake ninja readelf strip ldd objdump tar; do

@@ -18,41 +18,13 @@
 set -uf
 cd "$(dirname "$0")/.." || exit 1
 
-usage() {
-    sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' "$0"
-    exit "$1"
-}
-die() {
-    echo "error: $1" >&2
-    exit "${2:-1}"
-}
-
 ranks=2 rounds=5 steps=22 latency=500 bandwidth=0.1 out=logs/overlap_ab-$(date +%Y%m%d-%H%M%S)
-speedrun=build/release/speedrun config='' settings=''
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage 0 ;;
-    --ranks | --rounds | --steps | --latency | --bandwidth | --out | --speedrun | --set) [ $# -gt 1 ] || die "$1 needs a value; see --help" 2 ;;
-    -*) die "unknown option $1; see --help" 2 ;;
-    *)
-        [ -z "$config" ] || die "$1: there is a config already: $config" 2
-        config=$1
-        shift
-        continue
-        ;;
-    esac
-    case $1 in
-    --ranks) ranks=$2 ;;
-    --rounds) rounds=$2 ;;
-    --steps) steps=$2 ;;
-    --latency) latency=$2 ;;
-    --bandwidth) bandwidth=$2 ;;
-    --out) out=$2 ;;
-    --speedrun) speedrun=$2 ;;
-    --set) settings="$settings --set $2" ;;
-    esac
-    shift 2
-done
+speedrun=build/release/speedrun settings=''
+# shellcheck disable=SC2034  # for options.sh
+options='ranks rounds steps latency bandwidth out speedrun set' positionals=1
+# shellcheck source=scripts/options.sh
+. scripts/options.sh
+config=${1:-}
 for number in "$ranks" "$rounds" "$steps"; do
     case $number in '' | *[!0-9]* | 0) die "'$number' is not a number of ranks, rounds or steps" 2 ;; esac
 done

@@ -12,23 +12,12 @@
 # usage.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-pattern='*'
-old_configs=configs
-rename=
-usage() {
-    sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_results.sh >&2
-    exit 2
-}
-while [ $# -gt 0 ]; do
-    case $1 in
-    --cases) [ $# -gt 1 ] || usage; pattern=$2; shift 2 ;;
-    --old-configs) [ $# -gt 1 ] || usage; old_configs=$2; shift 2 ;;
-    --rename) [ $# -gt 1 ] || usage; rename=$2; shift 2 ;;
-    -*) usage ;;
-    *) break ;;
-    esac
-done
-{ [ $# -ge 1 ] && [ $# -le 2 ]; } || usage
+cases='*' old_configs=configs rename=
+# shellcheck disable=SC2034  # for options.sh
+options='cases old_configs rename' positionals=2
+# shellcheck source=scripts/options.sh
+. scripts/options.sh
+{ [ $# -ge 1 ] && [ $# -le 2 ]; } || usage 2
 [ -f data/kjv/dataset.json ] || { echo "error: data/kjv is empty: run data/kjv/prepare.sh SPEEDRUN first" >&2; exit 1; }
 work=build/same
 mkdir -p "$work"
@@ -49,7 +38,7 @@ same() {
     case_name=$1 case_ranks=$2 case_config=$3
     shift 3
     # shellcheck disable=SC2254  # the pattern is meant as one
-    case $case_name in $pattern) ;; *) return 0 ;; esac
+    case $case_name in $cases) ;; *) return 0 ;; esac
     total=$((total + 1))
     case_settings=""
     for setting in "$@"; do case_settings="$case_settings --set $setting"; done

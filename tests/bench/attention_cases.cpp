@@ -21,10 +21,6 @@ constexpr Rates kHead128[] = {{"FlashAttention-3", {292, 423, 521, 602}, {316, 4
                               {"cuDNN", {315, 410, 484, 529}, {305, 408, 465, 518}},
                               {"FlashAttention-2", {191, 260, 298, 333}, {214, 260, 291, 318}}};
 
-struct AttentionTensors {
-    Tensor q, k, v, first_key, place;
-};
-
 // Queries of a case: one per token, or the queries of one rank. A rank has the first and the last of 2·ranks
 // chunks of each sequence, and all keys.
 struct Queries {
@@ -66,129 +62,72 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
     const std::string sizes =
         fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
                     shape.head_dim, queries.visible_keys / static_cast<double>(rows));
-    // q, k and v are side by side, as the preceding matmul stores them; gathered keys and values are
-    // separate.
+    // A rank's gathered keys and values are separate.
     const auto inputs = [=](CaseMemory& m) {
-        AttentionTensors t;
-        if (ranks == 1) {
-            const Tensor qkv = m.input({tokens, 3 * width});
-            t.q = qkv.column_slice(0, width);
-            t.k = qkv.column_slice(width, width);
-            t.v = qkv.column_slice(2 * width, width);
-        } else {
-            t.q = m.input({rows, width});
-            t.k = m.input({tokens, width});
-            t.v = m.input({tokens, width});
-            t.place = m.indices(queries.place);
-        }
-        t.first_key = m.indices(queries.first_key);
-        return t;
+        if (ranks == 1) return sides_of(m.input({tokens, 3 * width}), width);
+        return Sides{m.input({rows, width}), m.input({tokens, width}), m.input({tokens, width})};
     };
-    cases.push_back(
-        {name + ".forward", "attention_forward", sizes, 4.0 * pair_flops, forward,
-         [=](CaseMemory& m) -> Enqueue {
-             const AttentionTensors t = inputs(m);
-             const Tensor o = m.output({rows, width}), lse = m.output(DType::f32, {shape.num_heads, rows});
-             return [=](Ops& ops, Stream& stream) {
-                 ops.attention_forward({.o = o,
-                                        .lse = lse,
-                                        .q = t.q,
-                                        .k = t.k,
-                                        .v = t.v,
-                                        .first_key = t.first_key,
-                                        .place = t.place,
-                                        .options = options},
-                                       stream);
-             };
-         }});
-    cases.push_back({name + ".backward", "attention_backward", sizes, 10.0 * pair_flops, backward,
-                     [=](CaseMemory& m) -> Enqueue {
-                         const AttentionTensors t = inputs(m);
-                         const Tensor o = m.workspace(m.real(), {rows, width}),
-                                      lse = m.workspace(DType::f32, {shape.num_heads, rows});
-                         m.setup([&](Ops& ops, Stream& stream) {
-                             ops.attention_forward({.o = o,
-                                                    .lse = lse,
-                                                    .q = t.q,
-                                                    .k = t.k,
-                                                    .v = t.v,
-                                                    .first_key = t.first_key,
-                                                    .place = t.place,
-                                                    .options = options},
-                                                   stream);
-                         });
-                         m.as_input(o);
-                         m.as_input(lse);
-                         const Tensor dout = m.input({rows, width});
-                         Tensor dq, dk, dv;
-                         if (ranks == 1) {
-                             const Tensor dqkv = m.output({tokens, 3 * width});
-                             dq = dqkv.column_slice(0, width);
-                             dk = dqkv.column_slice(width, width);
-                             dv = dqkv.column_slice(2 * width, width);
-                         } else {
-                             dq = m.output({rows, width});
-                             dk = m.output({tokens, width});
-                             dv = m.output({tokens, width});
-                         }
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.attention_backward({.dq = dq,
-                                                     .dk = dk,
-                                                     .dv = dv,
-                                                     .dout = dout,
-                                                     .o = o,
-                                                     .lse = lse,
-                                                     .q = t.q,
-                                                     .k = t.k,
-                                                     .v = t.v,
-                                                     .first_key = t.first_key,
-                                                     .place = t.place,
-                                                     .options = options},
-                                                    stream);
-                         };
-                     }});
+    const auto outputs = [=](CaseMemory& m) {
+        if (ranks == 1) return sides_of(m.output({tokens, 3 * width}), width);
+        return Sides{m.output({rows, width}), m.output({tokens, width}), m.output({tokens, width})};
+    };
+    const auto forward_of = [=](CaseMemory& m, const Tensor& o, const Tensor& lse) {
+        const auto [q, k, v] = inputs(m);
+        return op::AttentionForward{.o = o,
+                                    .lse = lse,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .first_key = m.indices(queries.first_key),
+                                    .place = ranks == 1 ? Tensor{} : m.indices(queries.place),
+                                    .options = options};
+    };
+    add_case(cases, {name + ".forward", sizes, 4.0 * pair_flops, forward}, [=](CaseMemory& m) {
+        return forward_of(m, m.output({rows, width}), m.output(DType::f32, {shape.num_heads, rows}));
+    });
+    add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, [=](CaseMemory& m) {
+        const op::AttentionForward f = forward_of(m, m.workspace(m.real(), {rows, width}),
+                                                  m.workspace(DType::f32, {shape.num_heads, rows}));
+        m.setup([&](Ops& ops, Stream& stream) { ops.attention_forward(f, stream); });
+        const auto [dq, dk, dv] = outputs(m);
+        return op::AttentionBackward{.dq = dq,
+                                     .dk = dk,
+                                     .dv = dv,
+                                     .dout = m.input({rows, width}),
+                                     .o = m.as_input(f.o),
+                                     .lse = m.as_input(f.lse),
+                                     .q = f.q,
+                                     .k = f.k,
+                                     .v = f.v,
+                                     .first_key = f.first_key,
+                                     .place = f.place,
+                                     .options = options};
+    });
 }
 
 // Removal of the component along a token's own value from the output of each head, with one learned scalar
 // per head.
 void add_own_value(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, heads = shape.num_heads, width = heads * shape.head_dim;
-    const std::string sizes = fmt::format("T{} {}x{}", tokens, heads, shape.head_dim);
-    cases.push_back({"attention.recipe.own_value_forward",
-                     "exclude_own_value_forward",
-                     sizes,
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor y = m.output({tokens, width}), o = m.input({tokens, width}),
-                                      v = m.input({tokens, width}), alpha = m.input(DType::f32, {heads});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.exclude_own_value_forward({.y = y, .o = o, .v = v, .alpha = alpha}, stream);
-                         };
-                     }});
-    cases.push_back({"attention.recipe.own_value_backward",
-                     "exclude_own_value_backward",
-                     sizes,
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor d_o = m.output({tokens, width}), dv = m.output({tokens, width}),
-                                      dalpha = m.output(DType::f32, {heads}), dy = m.input({tokens, width}),
-                                      o = m.input({tokens, width}), v = m.input({tokens, width}),
-                                      alpha = m.input(DType::f32, {heads});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.exclude_own_value_backward({.d_o = d_o,
-                                                             .dv = dv,
-                                                             .dalpha = dalpha,
-                                                             .dy = dy,
-                                                             .o = o,
-                                                             .v = v,
-                                                             .alpha = alpha,
-                                                             .accumulate_v = false,
-                                                             .accumulate_alpha = false},
-                                                            stream);
-                         };
-                     }});
+    const std::string prefix = "attention.recipe.own_value_",
+                      sizes = fmt::format("T{} {}x{}", tokens, heads, shape.head_dim);
+    add_case(cases, {prefix + "forward", sizes}, [=](CaseMemory& m) {
+        return op::ExcludeOwnValueForward{.y = m.output({tokens, width}),
+                                          .o = m.input({tokens, width}),
+                                          .v = m.input({tokens, width}),
+                                          .alpha = m.input(DType::f32, {heads})};
+    });
+    add_case(cases, {prefix + "backward", sizes}, [=](CaseMemory& m) {
+        return op::ExcludeOwnValueBackward{.d_o = m.output({tokens, width}),
+                                           .dv = m.output({tokens, width}),
+                                           .dalpha = m.output(DType::f32, {heads}),
+                                           .dy = m.input({tokens, width}),
+                                           .o = m.input({tokens, width}),
+                                           .v = m.input({tokens, width}),
+                                           .alpha = m.input(DType::f32, {heads}),
+                                           .accumulate_v = false,
+                                           .accumulate_alpha = false};
+    });
 }
 
 // A mix of heads' maps over the last keys, with one learned scalar per head for the mix and one for the
@@ -201,76 +140,46 @@ void add_composed_heads(std::vector<Case>& cases, const ModelShape& shape) {
                                       .head_dim = shape.head_dim,
                                       .keys = keys,
                                       .scale = 0.1f};
-    const std::string sizes = fmt::format("T{} {}x{} keys {}", tokens, heads, shape.head_dim, keys);
+    const std::string prefix = "attention.recipe.compose_",
+                      sizes = fmt::format("T{} {}x{} keys {}", tokens, heads, shape.head_dim, keys);
     const double pair_flops =
         static_cast<double>(width) *
         static_cast<double>(tokens / length * (keys * (keys + 1) / 2 + (length - keys) * keys));
-    const auto inputs = [=](CaseMemory& m) {
-        AttentionTensors t;
-        const Tensor qkv = m.input({tokens, 3 * width});
-        t.q = qkv.column_slice(0, width);
-        t.k = qkv.column_slice(width, width);
-        t.v = qkv.column_slice(2 * width, width);
-        std::vector<int32_t> first_key(static_cast<size_t>(tokens));
-        for (int64_t i = 0; i < tokens; ++i)
-            first_key[static_cast<size_t>(i)] = static_cast<int32_t>(i / length * length);
-        t.first_key = m.indices(first_key);
-        return t;
-    };
-    cases.push_back({"attention.recipe.compose_forward",
-                     "compose_heads_forward",
-                     sizes,
-                     4.0 * pair_flops,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const AttentionTensors t = inputs(m);
-                         const Tensor c = m.output({tokens, width}), w1 = m.input(DType::f32, {heads}),
-                                      w2 = m.input(DType::f32, {heads});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.compose_heads_forward({.c = c,
-                                                        .q = t.q,
-                                                        .k = t.k,
-                                                        .v = t.v,
-                                                        .first_key = t.first_key,
-                                                        .w1 = w1,
-                                                        .w2 = w2,
-                                                        .options = options},
-                                                       stream);
-                         };
-                     }});
-    cases.push_back({"attention.recipe.compose_backward",
-                     "compose_heads_backward",
-                     sizes,
-                     8.0 * pair_flops,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const AttentionTensors t = inputs(m);
-                         const Tensor dqkv = m.inout(m.real(), {tokens, 3 * width}),
-                                      dc = m.input({tokens, width}), w1 = m.input(DType::f32, {heads}),
-                                      w2 = m.input(DType::f32, {heads}), dw1 = m.output(DType::f32, {heads}),
-                                      dw2 = m.output(DType::f32, {heads});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.compose_heads_backward({.dq = dqkv.column_slice(0, width),
-                                                         .dk = dqkv.column_slice(width, width),
-                                                         .dv = dqkv.column_slice(2 * width, width),
-                                                         .dw1 = dw1,
-                                                         .dw2 = dw2,
-                                                         .dc = dc,
-                                                         .q = t.q,
-                                                         .k = t.k,
-                                                         .v = t.v,
-                                                         .first_key = t.first_key,
-                                                         .w1 = w1,
-                                                         .w2 = w2,
-                                                         .accumulate_q = true,
-                                                         .accumulate_k = true,
-                                                         .accumulate_v = true,
-                                                         .accumulate_w1 = false,
-                                                         .accumulate_w2 = false,
-                                                         .options = options},
-                                                        stream);
-                         };
-                     }});
+    std::vector<int32_t> first_key;
+    for (int64_t t = 0; t < tokens; ++t) first_key.push_back(static_cast<int32_t>(t / length * length));
+    add_case(cases, {prefix + "forward", sizes, 4.0 * pair_flops}, [=](CaseMemory& m) {
+        const auto [q, k, v] = sides_of(m.input({tokens, 3 * width}), width);
+        return op::ComposeHeadsForward{.c = m.output({tokens, width}),
+                                       .q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .first_key = m.indices(first_key),
+                                       .w1 = m.input(DType::f32, {heads}),
+                                       .w2 = m.input(DType::f32, {heads}),
+                                       .options = options};
+    });
+    add_case(cases, {prefix + "backward", sizes, 8.0 * pair_flops}, [=](CaseMemory& m) {
+        const auto [dq, dk, dv] = sides_of(m.inout(m.real(), {tokens, 3 * width}), width);
+        const auto [q, k, v] = sides_of(m.input({tokens, 3 * width}), width);
+        return op::ComposeHeadsBackward{.dq = dq,
+                                        .dk = dk,
+                                        .dv = dv,
+                                        .dw1 = m.output(DType::f32, {heads}),
+                                        .dw2 = m.output(DType::f32, {heads}),
+                                        .dc = m.input({tokens, width}),
+                                        .q = q,
+                                        .k = k,
+                                        .v = v,
+                                        .first_key = m.indices(first_key),
+                                        .w1 = m.input(DType::f32, {heads}),
+                                        .w2 = m.input(DType::f32, {heads}),
+                                        .accumulate_q = true,
+                                        .accumulate_k = true,
+                                        .accumulate_v = true,
+                                        .accumulate_w1 = false,
+                                        .accumulate_w2 = false,
+                                        .options = options};
+    });
 }
 
 // Half of each key from the token before.
@@ -280,23 +189,16 @@ void add_key_offset(std::vector<Case>& cases, const ModelShape& shape) {
                                    .head_dim = shape.head_dim,
                                    .turning_pairs = shape.head_dim / 4,
                                    .sequence_length = shape.sequence_length};
-    for (const bool backward : {false, true}) {
-        cases.push_back(
-            {backward ? "attention.recipe.key_offset_backward" : "attention.recipe.key_offset_forward",
-             backward ? "offset_keys_backward" : "offset_keys_forward",
-             fmt::format("T{} {}x{}", tokens, shape.num_heads, shape.head_dim),
-             0,
-             {},
-             [=](CaseMemory& m) -> Enqueue {
-                 const Tensor to = m.output({tokens, width}), from = m.input({tokens, width});
-                 return [=](Ops& ops, Stream& stream) {
-                     if (backward)
-                         ops.offset_keys_backward({.dx = to, .dy = from, .options = options}, stream);
-                     else
-                         ops.offset_keys_forward({.y = to, .x = from, .options = options}, stream);
-                 };
-             }});
-    }
+    const std::string prefix = "attention.recipe.key_offset_",
+                      sizes = fmt::format("T{} {}x{}", tokens, shape.num_heads, shape.head_dim);
+    add_case(cases, {prefix + "forward", sizes}, [=](CaseMemory& m) {
+        return op::OffsetKeysForward{
+            .y = m.output({tokens, width}), .x = m.input({tokens, width}), .options = options};
+    });
+    add_case(cases, {prefix + "backward", sizes}, [=](CaseMemory& m) {
+        return op::OffsetKeysBackward{
+            .dx = m.output({tokens, width}), .dy = m.input({tokens, width}), .options = options};
+    });
 }
 
 }  // namespace

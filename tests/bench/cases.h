@@ -4,10 +4,13 @@
 
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/bench/case_memory.h"
 #include "tests/bench/shapes.h"
+#include "tests/kernels/any_op.h"
 
 namespace speedrun::bench {
 
@@ -30,6 +33,32 @@ struct Case {
     // Allocates one set of tensors and returns the call on it.
     std::function<Enqueue(CaseMemory&)> prepare;
 };
+
+// The fields of a case except its operation.
+struct CaseText {
+    std::string name, shape;
+    double flops = 0;
+    std::vector<Published> published = {};
+};
+
+// Adds a case. prepare(CaseMemory&) allocates the tensors and returns the arguments of the operation.
+template <class Prepare>
+void add_case(std::vector<Case>& cases, CaseText text, Prepare prepare) {
+    using Arguments = std::invoke_result_t<Prepare, CaseMemory&>;
+    cases.push_back({std::move(text.name), testing::name_of_op(static_cast<Arguments*>(nullptr)),
+                     std::move(text.shape), text.flops, std::move(text.published),
+                     [=](CaseMemory& m) -> Enqueue {
+                         return [a = prepare(m)](Ops& ops, Stream& stream) { testing::call(ops, a, stream); };
+                     }});
+}
+
+// q, k and v, or their gradients, side by side as the preceding matmul stores them.
+struct Sides {
+    Tensor q, k, v;
+};
+inline Sides sides_of(const Tensor& qkv, int64_t width) {
+    return {qkv.column_slice(0, width), qkv.column_slice(width, width), qkv.column_slice(2 * width, width)};
+}
 
 std::vector<Case> product_cases(const Shapes& shapes);
 std::vector<Case> attention_cases(const Shapes& shapes);

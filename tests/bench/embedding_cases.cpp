@@ -48,56 +48,42 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, const Kind& ki
     const std::string shape = fmt::format("{}x{} of {} rows", tokens, width, vocab),
                       suffix = with_signs ? "_signs" : "";
     const Signs signs(ids, width);
-    cases.push_back({fmt::format("pointwise.{}.embedding_forward{}", s.name, suffix), "embedding_forward",
-                     shape, 0, kPublished, [=](CaseMemory& m) -> Enqueue {
-                         const Tensor out = m.output({tokens, width}), index = m.indices(ids);
-                         const Tensor table = m.uncounted_input(m.real(), {vocab, width});
-                         m.count_read(distinct * width * size_of(m.real()));
-                         const Tensor place = positions ? m.indices(position) : Tensor{};
-                         const Tensor places = positions ? m.input({length, width}) : Tensor{};
-                         const op::RowSigns read_with = with_signs ? signs.in(m) : op::RowSigns{};
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.embedding_forward({.out = out,
-                                                    .index = index,
-                                                    .table = table,
-                                                    .position = place,
-                                                    .position_table = places,
-                                                    .signs = read_with},
-                                                   stream);
-                         };
-                     }});
+    const std::string prefix = fmt::format("pointwise.{}.", s.name);
+    add_case(cases, {prefix + "embedding_forward" + suffix, shape, 0, kPublished}, [=](CaseMemory& m) {
+        m.count_read(distinct * width * size_of(m.real()));
+        return op::EmbeddingForward{.out = m.output({tokens, width}),
+                                    .index = m.indices(ids),
+                                    .table = m.uncounted_input(m.real(), {vocab, width}),
+                                    .position = positions ? m.indices(position) : Tensor{},
+                                    .position_table = positions ? m.input({length, width}) : Tensor{},
+                                    .signs = with_signs ? signs.in(m) : op::RowSigns{}};
+    });
     if (positions) return;
-    cases.push_back(
-        {fmt::format("pointwise.{}.embedding_backward{}", s.name, suffix), "embedding_backward", shape, 0,
-         kPublished, [=](CaseMemory& m) -> Enqueue {
-             const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
-             m.count_read(distinct * width * size_of(DType::f32));
-             m.count_written(distinct * width * size_of(DType::f32));
-             m.check(dtable);
-             const Tensor index = m.indices(ids), dout = m.input({tokens, width});
-             const Tensor order = m.workspace(DType::i32, {2, tokens});
-             m.count_read(order.bytes() - index.bytes());  // read instead of the index
-             m.setup([=](Ops& ops, Stream& stream) {
-                 ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
-             });
-             const op::RowSigns read_with = with_signs ? signs.in(m) : op::RowSigns{};
-             return [=](Ops& ops, Stream& stream) {
-                 ops.embedding_backward(
-                     {.dtable = dtable, .order = order, .dout = dout, .signs = read_with, .accumulate = true},
-                     stream);
-             };
-         }});
+    add_case(cases, {prefix + "embedding_backward" + suffix, shape, 0, kPublished}, [=](CaseMemory& m) {
+        const Tensor dtable = m.uncounted_input(DType::f32, {vocab, width});
+        m.count_read(distinct * width * size_of(DType::f32));
+        m.count_written(distinct * width * size_of(DType::f32));
+        m.check(dtable);
+        const Tensor index = m.indices(ids), order = m.workspace(DType::i32, {2, tokens});
+        m.count_read(order.bytes() - index.bytes());  // read instead of the index
+        m.setup([=](Ops& ops, Stream& stream) {
+            ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
+        });
+        return op::EmbeddingBackward{.dtable = dtable,
+                                     .order = order,
+                                     .dout = m.input({tokens, width}),
+                                     .signs = with_signs ? signs.in(m) : op::RowSigns{},
+                                     .accumulate = true};
+    });
     if (with_signs) return;
-    cases.push_back({fmt::format("pointwise.{}.sort_ids", s.name), "sort_ids",
-                     fmt::format("{} below {}", tokens, vocab), 0, kPublished, [=](CaseMemory& m) -> Enqueue {
-                         // Created as f32, with NaN for unwritten elements; an id has the bits of a value
-                         // near 0.
-                         const Tensor index = m.indices(ids), written = m.output(DType::f32, {2, tokens});
-                         const Tensor order(written.data, DType::i32, {2, tokens});
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.sort_ids({.order = order, .index = index, .limit = vocab}, stream);
-                         };
-                     }});
+    add_case(cases, {prefix + "sort_ids", fmt::format("{} below {}", tokens, vocab), 0, kPublished},
+             [=](CaseMemory& m) {
+                 // Created as f32, with NaN for unwritten elements; an id has the bits of a value near 0.
+                 const Tensor written = m.output(DType::f32, {2, tokens});
+                 return op::SortIds{.order = Tensor(written.data, DType::i32, {2, tokens}),
+                                    .index = m.indices(ids),
+                                    .limit = vocab};
+             });
 }
 
 }  // namespace

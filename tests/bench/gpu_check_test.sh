@@ -34,7 +34,7 @@ expect_states() {
 # ---- a bundle of fakes. FAULTS: a list of name:fault; SLOW: a name. A name is a run, a group of operations,
 # or tests.
 mkdir -p bundle/bin bundle/share/speedrun/data/kjv
-cp "$source"/scripts/gpu_check*.sh "$source/scripts/cuda_env.sh" bundle/
+cp "$source"/scripts/gpu_check*.sh "$source/scripts/cuda_env.sh" "$source/scripts/options.sh" bundle/
 ln -s "$source/configs" bundle/share/speedrun/configs
 touch bundle/share/speedrun/data/kjv/dataset.json
 echo git_sha=first >bundle/manifest.txt

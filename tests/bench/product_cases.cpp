@@ -24,78 +24,51 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
     const std::string name = fmt::format("product.{}.{}", shape.name, l.name);
     const double flops =
         2.0 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
-    cases.push_back({name + ".forward", "matmul", sizes(tokens, out, in), flops, l.forward,
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor y = m.output({tokens, out}), x = m.input({tokens, in}),
-                                      w = m.input({out, in}, 0.02f);
-                         const Tensor bias = with_bias ? m.input(DType::f32, {out}) : Tensor{};
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.matmul({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true}, stream);
-                         };
-                     }});
-    cases.push_back(
-        {name + ".dgrad", "matmul", sizes(tokens, in, out), flops, l.dgrad, [=](CaseMemory& m) -> Enqueue {
-             const Tensor dx = m.output({tokens, in}), dy = m.input({tokens, out}),
-                          w = m.input({out, in}, 0.02f);
-             return [=](Ops& ops, Stream& stream) { ops.matmul({.c = dx, .a = dy, .b = w}, stream); };
-         }});
-    cases.push_back(
-        {name + ".wgrad", "matmul", sizes(out, in, tokens), flops, l.wgrad, [=](CaseMemory& m) -> Enqueue {
-             const Tensor dw = m.inout(DType::f32, {out, in}), dy = m.input({tokens, out}, 0.01f),
-                          x = m.input({tokens, in});
-             return [=](Ops& ops, Stream& stream) {
-                 ops.matmul({.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = true}, stream);
-             };
-         }});
+    add_case(cases, {name + ".forward", sizes(tokens, out, in), flops, l.forward}, [=](CaseMemory& m) {
+        return op::Matmul{.c = m.output({tokens, out}),
+                          .a = m.input({tokens, in}),
+                          .b = m.input({out, in}, 0.02f),
+                          .bias = with_bias ? m.input(DType::f32, {out}) : Tensor{},
+                          .transpose_b = true};
+    });
+    add_case(cases, {name + ".dgrad", sizes(tokens, in, out), flops, l.dgrad}, [=](CaseMemory& m) {
+        return op::Matmul{
+            .c = m.output({tokens, in}), .a = m.input({tokens, out}), .b = m.input({out, in}, 0.02f)};
+    });
+    add_case(cases, {name + ".wgrad", sizes(out, in, tokens), flops, l.wgrad}, [=](CaseMemory& m) {
+        return op::Matmul{.c = m.inout(DType::f32, {out, in}),
+                          .a = m.input({tokens, out}, 0.01f),
+                          .b = m.input({tokens, in}),
+                          .transpose_a = true,
+                          .accumulate = true};
+    });
 }
 
 // FP8 matmuls of the head, the quantization of their operands, and the additional FP8 work of the MLP. The
 // loss writes its gradients as FP8 (pointwise_cases.cpp).
 void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
-    const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab;
-    const std::string name = fmt::format("fp8.{}.head.", shape.name);
-    cases.push_back(
-        {name + "quantize_x",
-         "quantize",
-         fmt::format("{}x{}", tokens, width),
-         0,
-         {},
-         [=](CaseMemory& m) -> Enqueue {
-             const Tensor out = m.output(DType::e4m3, {tokens, width}),
-                          turned = m.output(DType::e4m3, {width, tokens}), x = m.input({tokens, width}),
-                          scale = m.output(DType::f32, {1});
-             return [=](Ops& ops, Stream& stream) {
-                 ops.quantize({.out = out, .transposed = turned, .x = x, .scale = scale, .constant = 0.01f},
-                              stream);
-             };
-         }});
-    const int64_t hidden = shape.mlp_width;
-    cases.push_back(
-        {fmt::format("fp8.{}.mlp.relu_squared", shape.name),
-         "quantize",
-         fmt::format("{}x{}", tokens, hidden),
-         0,
-         {},
-         [=](CaseMemory& m) -> Enqueue {
-             const Tensor out = m.output(DType::e4m3, {tokens, hidden}), y = m.output({tokens, hidden}),
-                          x = m.input({tokens, hidden}), scale = m.constant({1}, 0.01f),
-                          amax = m.inout(DType::f32, {1});
-             return [=](Ops& ops, Stream& stream) {
-                 ops.quantize({.out = out, .x = x, .scale = scale, .relu_squared = y, .amax = amax}, stream);
-             };
-         }});
-    cases.push_back({fmt::format("fp8.{}.scales", shape.name),
-                     "renew_scales",
-                     "48",
-                     0,
-                     {},
-                     [=](CaseMemory& m) -> Enqueue {
-                         const Tensor scales = m.output(DType::f32, {48}), amax = m.inout(DType::f32, {48}),
-                                      factors = m.constant({48}, 0.01f);
-                         return [=](Ops& ops, Stream& stream) {
-                             ops.renew_scales({.scales = scales, .amax = amax, .factors = factors}, stream);
-                         };
-                     }});
+    const int64_t tokens = shape.tokens, width = shape.width, vocab = shape.padded_vocab,
+                  hidden = shape.mlp_width;
+    const std::string prefix = fmt::format("fp8.{}.", shape.name);
+    add_case(cases, {prefix + "head.quantize_x", fmt::format("{}x{}", tokens, width)}, [=](CaseMemory& m) {
+        return op::Quantize{.out = m.output(DType::e4m3, {tokens, width}),
+                            .transposed = m.output(DType::e4m3, {width, tokens}),
+                            .x = m.input({tokens, width}),
+                            .scale = m.output(DType::f32, {1}),
+                            .constant = 0.01f};
+    });
+    add_case(cases, {prefix + "mlp.relu_squared", fmt::format("{}x{}", tokens, hidden)}, [=](CaseMemory& m) {
+        return op::Quantize{.out = m.output(DType::e4m3, {tokens, hidden}),
+                            .x = m.input({tokens, hidden}),
+                            .scale = m.constant({1}, 0.01f),
+                            .relu_squared = m.output({tokens, hidden}),
+                            .amax = m.inout(DType::f32, {1})};
+    });
+    add_case(cases, {prefix + "scales", "48"}, [=](CaseMemory& m) {
+        return op::RenewScales{.scales = m.output(DType::f32, {48}),
+                               .amax = m.inout(DType::f32, {48}),
+                               .factors = m.constant({48}, 0.01f)};
+    });
     struct Operand {
         DType type;
         int64_t rows;
@@ -103,27 +76,15 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
     const auto product = [&](const char* what, Operand a, Operand b, int64_t inner, bool accumulate) {
         const double flops =
             2.0 * static_cast<double>(a.rows) * static_cast<double>(b.rows) * static_cast<double>(inner);
-        cases.push_back({name + what,
-                         "scaled_matmul",
-                         sizes(a.rows, b.rows, inner),
-                         flops,
-                         {},
-                         [=](CaseMemory& m) -> Enqueue {
-                             const Tensor c = accumulate ? m.inout(DType::f32, {a.rows, b.rows})
-                                                         : m.output({a.rows, b.rows}),
-                                          left = m.input(a.type, {a.rows, inner}),
-                                          right = m.input(b.type, {b.rows, inner}),
-                                          one = m.constant({1}, 0.1f), other = m.constant({1}, 0.02f);
-                             return [=](Ops& ops, Stream& stream) {
-                                 ops.scaled_matmul({.c = c,
-                                                    .a = left,
-                                                    .b = right,
-                                                    .scale_a = one,
-                                                    .scale_b = other,
-                                                    .accumulate = accumulate},
-                                                   stream);
-                             };
-                         }});
+        add_case(cases, {prefix + "head." + what, sizes(a.rows, b.rows, inner), flops}, [=](CaseMemory& m) {
+            return op::ScaledMatmul{
+                .c = accumulate ? m.inout(DType::f32, {a.rows, b.rows}) : m.output({a.rows, b.rows}),
+                .a = m.input(a.type, {a.rows, inner}),
+                .b = m.input(b.type, {b.rows, inner}),
+                .scale_a = m.constant({1}, 0.1f),
+                .scale_b = m.constant({1}, 0.02f),
+                .accumulate = accumulate};
+        });
     };
     product("forward", {DType::e4m3, tokens}, {DType::e4m3, vocab}, width, false);
     product("dgrad", {DType::e5m2, tokens}, {DType::e4m3, width}, vocab, false);

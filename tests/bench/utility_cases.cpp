@@ -10,81 +10,57 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     const int64_t tokens = shapes.gpt2.tokens, mlp = shapes.gpt2.mlp_width;
     const std::string flat = fmt::format("{}", count);
     std::vector<Case> cases;
-    const auto add = [&](const char* name, const char* op, const std::string& shape,
-                         std::function<Enqueue(CaseMemory&)> prepare) {
-        cases.push_back({fmt::format("utility.{}", name), op, shape, 0, {}, std::move(prepare)});
+    const auto add = [&](const char* name, const std::string& shape, auto prepare) {
+        add_case(cases, {fmt::format("utility.{}", name), shape}, prepare);
     };
-    add("fill", "fill", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor x = m.output({count});
-        return [=](Ops& ops, Stream& stream) { ops.fill({.x = x, .value = 0.5f}, stream); };
+    add("fill", flat, [=](CaseMemory& m) { return op::Fill{.x = m.output({count}), .value = 0.5f}; });
+    add("scale", flat,
+        [=](CaseMemory& m) { return op::Scale{.x = m.inout(m.real(), {count}), .factor = -1.0f}; });
+    add("cast_down", flat + " from f32", [=](CaseMemory& m) {
+        return op::Cast{.out = m.output({count}), .in = m.input(DType::f32, {count})};
     });
-    add("scale", "scale", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor x = m.inout(m.real(), {count});
-        return [=](Ops& ops, Stream& stream) { ops.scale({.x = x, .factor = -1.0f}, stream); };
-    });
-    add("cast_down", "cast", flat + " from f32", [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output({count}), in = m.input(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) { ops.cast({.out = out, .in = in}, stream); };
-    });
-    add("cast_up", "cast", flat + " to f32", [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output(DType::f32, {count}), in = m.input({count});
-        return [=](Ops& ops, Stream& stream) { ops.cast({.out = out, .in = in}, stream); };
+    add("cast_up", flat + " to f32", [=](CaseMemory& m) {
+        return op::Cast{.out = m.output(DType::f32, {count}), .in = m.input({count})};
     });
     const int64_t columns = shapes.recipe.width, rows = shapes.recipe.tokens;
-    add("accumulate", "accumulate", fmt::format("{}x{}", rows, columns), [=](CaseMemory& m) -> Enqueue {
-        const Tensor sum = m.inout(DType::f32, {rows, columns}), x = m.input({rows, columns});
-        return [=](Ops& ops, Stream& stream) {
-            ops.accumulate({.sum = sum, .x = x, .accumulate = true}, stream);
-        };
+    add("accumulate", fmt::format("{}x{}", rows, columns), [=](CaseMemory& m) {
+        return op::Accumulate{
+            .sum = m.inout(DType::f32, {rows, columns}), .x = m.input({rows, columns}), .accumulate = true};
     });
     const std::pair<const char*, VectorNorm> norms[] = {{"norm_term_1", VectorNorm::one},
                                                         {"norm_term_2", VectorNorm::two},
                                                         {"norm_term_3", VectorNorm::three},
                                                         {"norm_term_inf", VectorNorm::infinity}};
     for (const auto& [name, norm] : norms) {
-        add(name, "norm_term", flat, [=, norm = norm](CaseMemory& m) -> Enqueue {
-            const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
-            return
-                [=](Ops& ops, Stream& stream) { ops.norm_term({.out = out, .x = x, .norm = norm}, stream); };
+        add(name, flat, [=, norm = norm](CaseMemory& m) {
+            return op::NormTerm{.out = m.output(DType::f32, {1}), .x = m.input({count}), .norm = norm};
         });
     }
-    add("sum", "sum", fmt::format("{}", tokens), [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output(DType::f32, {1}), x = m.input(DType::f32, {tokens});
-        return [=](Ops& ops, Stream& stream) { ops.sum({.out = out, .x = x, .accumulate = false}, stream); };
+    add("sum", fmt::format("{}", tokens), [=](CaseMemory& m) {
+        return op::Sum{
+            .out = m.output(DType::f32, {1}), .x = m.input(DType::f32, {tokens}), .accumulate = false};
     });
-    add("count_nonfinite", "count_nonfinite", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output(DType::f32, {1}), x = m.input({count});
-        return [=](Ops& ops, Stream& stream) { ops.count_nonfinite({.out = out, .x = x}, stream); };
+    add("count_nonfinite", flat, [=](CaseMemory& m) {
+        return op::CountNonfinite{.out = m.output(DType::f32, {1}), .x = m.input({count})};
     });
-    add("clip_coefficient", "clip_coefficient", "150", [=](CaseMemory& m) -> Enqueue {
-        const Tensor coefficient = m.output(DType::f32, {1}), norm = m.output(DType::f32, {1}),
-                     terms = m.constant({150}, 0.25f);
-        return [=](Ops& ops, Stream& stream) {
-            ops.clip_coefficient({.coefficient = coefficient,
-                                  .norm = norm,
-                                  .terms = terms,
-                                  .max_norm = 1.0f,
-                                  .kind = VectorNorm::two},
-                                 stream);
-        };
+    add("clip_coefficient", "150", [=](CaseMemory& m) {
+        return op::ClipCoefficient{.coefficient = m.output(DType::f32, {1}),
+                                   .norm = m.output(DType::f32, {1}),
+                                   .terms = m.constant({150}, 0.25f),
+                                   .max_norm = 1.0f,
+                                   .kind = VectorNorm::two};
     });
-    add("random_normal", "random_normal", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor x = m.output(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) {
-            ops.random_normal({.x = x, .seed = 1, .sequence = 2, .offset = 0, .deviation = 0.02f}, stream);
-        };
+    add("random_normal", flat, [=](CaseMemory& m) {
+        return op::RandomNormal{
+            .x = m.output(DType::f32, {count}), .seed = 1, .sequence = 2, .offset = 0, .deviation = 0.02f};
     });
-    add("random_uniform", "random_uniform", flat, [=](CaseMemory& m) -> Enqueue {
-        const Tensor x = m.output(DType::f32, {count});
-        return [=](Ops& ops, Stream& stream) {
-            ops.random_uniform({.x = x, .seed = 1, .sequence = 2, .offset = 0, .bound = 0.02f}, stream);
-        };
+    add("random_uniform", flat, [=](CaseMemory& m) {
+        return op::RandomUniform{
+            .x = m.output(DType::f32, {count}), .seed = 1, .sequence = 2, .offset = 0, .bound = 0.02f};
     });
-    add("column_sum", "column_sum", fmt::format("{}x{}", tokens, mlp), [=](CaseMemory& m) -> Enqueue {
-        const Tensor out = m.output(DType::f32, {mlp}), x = m.input({tokens, mlp});
-        return [=](Ops& ops, Stream& stream) {
-            ops.column_sum({.out = out, .x = x, .accumulate = false}, stream);
-        };
+    add("column_sum", fmt::format("{}x{}", tokens, mlp), [=](CaseMemory& m) {
+        return op::ColumnSum{
+            .out = m.output(DType::f32, {mlp}), .x = m.input({tokens, mlp}), .accumulate = false};
     });
     return cases;
 }

@@ -13,7 +13,7 @@
 #include "kernels/cuda/device/stream_memory.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
-#include "tests/cuda/message_of.h"
+#include "tests/errors.h"
 
 namespace speedrun::testing {
 namespace {
@@ -30,16 +30,16 @@ TEST_F(CudaDeviceTest, QueryTellsWhyThereIsNoGpu) {
     set_fake_gpu({.driver_version = 0});
     EXPECT_EQ(query_cuda().unavailable, "no NVIDIA driver is installed");
     set_fake_gpu({.count = 0});
-    EXPECT_NE(query_cuda().unavailable.find("no CUDA-capable device"), std::string::npos);
+    EXPECT_THAT(query_cuda().unavailable, HasSubstr("no CUDA-capable device"));
 }
 
 TEST_F(CudaDeviceTest, MissingGpuIsAUsageError) {
     set_fake_gpu({.count = 2});
     CudaDevice(1);
-    EXPECT_NE(message_of([] { CudaDevice(2); }, ExitCode::usage).find("GPU 2 was asked for, but there are 2"),
-              std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::usage, [] { CudaDevice(2); }),
+                HasSubstr("GPU 2 was asked for, but there are 2"));
     set_fake_gpu({.driver_version = 0});
-    EXPECT_NE(message_of([] { CudaDevice(0); }, ExitCode::usage).find("no NVIDIA driver"), std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::usage, [] { CudaDevice(0); }), HasSubstr("no NVIDIA driver"));
 }
 
 TEST_F(CudaDeviceTest, IdentityIsThatOfThePciBus) {
@@ -66,11 +66,10 @@ TEST_F(CudaDeviceTest, OutOfMemoryNamesTheSettingAndTheHolders) {
     CudaDevice device;
     const Buffer held(device, "weights", MemoryCategory::parameters, 48 << 20);
     const std::string message =
-        message_of([&] { Buffer(device, "logits", MemoryCategory::activations, 32 << 20); }, ExitCode::usage);
-    EXPECT_NE(message.find("32.0 MiB more do not fit, 16.0 of 64.0 MiB are free"), std::string::npos)
-        << message;
-    EXPECT_NE(message.find("batch.microbatch_tokens"), std::string::npos) << message;
-    EXPECT_NE(message.find("weights (48.0)"), std::string::npos) << message;
+        error_of(ExitCode::usage, [&] { Buffer(device, "logits", MemoryCategory::activations, 32 << 20); });
+    EXPECT_THAT(message, HasSubstr("32.0 MiB more do not fit, 16.0 of 64.0 MiB are free"));
+    EXPECT_THAT(message, HasSubstr("batch.microbatch_tokens"));
+    EXPECT_THAT(message, HasSubstr("weights (48.0)"));
     EXPECT_EQ(device.memory().total(), 48 << 20) << "a failed allocation is not counted";
     EXPECT_NO_THROW(Buffer(device, "small", MemoryCategory::data, 8 << 20));
 }
@@ -155,8 +154,8 @@ TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
     stream->synchronize();
     EXPECT_EQ(fake_gpu_events().records - before.records, 2);
     EXPECT_EQ(fake_gpu_events().timed_records - before.timed_records, 1);
-    const std::string message = message_of([&] { timed->elapsed_ms_since(*order); }, ExitCode::failure);
-    EXPECT_NE(message.find("EventKind::order"), std::string::npos) << message;
+    const std::string message = error_of(ExitCode::failure, [&] { timed->elapsed_ms_since(*order); });
+    EXPECT_THAT(message, HasSubstr("EventKind::order"));
 }
 
 // A graph holds the address of its scratch memory: growing must not free it.

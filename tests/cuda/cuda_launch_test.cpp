@@ -13,8 +13,8 @@
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/cuda/fake_gpu.h"
-#include "tests/cuda/message_of.h"
 #include "tests/cuda/ptxas_log.h"
+#include "tests/errors.h"
 
 namespace speedrun::testing {
 namespace {
@@ -31,10 +31,10 @@ TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
     const auto stream = device.create_stream("compute");
     const Buffer x(device, "x", MemoryCategory::activations, 64);
     set_fake_gpu({.refuses_launches = true});
-    const std::string message = message_of(
-        [&] { ops.fill({.x = x.tensor(DType::f32, {16}), .value = 0.0f}, *stream); }, ExitCode::failure);
-    EXPECT_NE(message.find("utilities.cu:"), std::string::npos) << message;
-    EXPECT_NE(message.find("cudaErrorInvalidConfiguration"), std::string::npos) << message;
+    const std::string message = error_of(
+        ExitCode::failure, [&] { ops.fill({.x = x.tensor(DType::f32, {16}), .value = 0.0f}, *stream); });
+    EXPECT_THAT(message, HasSubstr("utilities.cu:"));
+    EXPECT_THAT(message, HasSubstr("cudaErrorInvalidConfiguration"));
 }
 
 // All arguments are one tensor of rows: only shapes matter here.
@@ -134,13 +134,12 @@ TEST_F(CudaLaunchTest, WgmmaServesOnHopperWhatItCan) {
             EXPECT_EQ(kernel.find("wgmma"), std::string::npos) << kernel << ": " << why;
         std::string all;
         for (const std::string& note : hopper.ops->notes()) all += note + "\n";
-        EXPECT_NE(all.find(why), std::string::npos) << all;
+        EXPECT_THAT(all, HasSubstr(why));
     }
     set_fake_gpu({.major = 8, .minor = 0});
     CudaBackend ampere = make_cuda_backend(options);
     ASSERT_EQ(ampere.notes.size(), 1u);
-    EXPECT_NE(ampere.notes[0].find("fake GPU has compute capability 8.0, not 9.0"), std::string::npos)
-        << ampere.notes[0];
+    EXPECT_THAT(ampere.notes[0], HasSubstr("fake GPU has compute capability 8.0, not 9.0"));
     for (const std::string& kernel : attention_launches(ampere, {}))
         EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
 }
@@ -185,11 +184,9 @@ TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
             EXPECT_NO_THROW(attention()) << card;
             continue;
         }
-        const std::string message = message_of(attention, ExitCode::usage);
-        EXPECT_NE(message.find("attention_forward, launched at "), std::string::npos) << message;
-        EXPECT_NE(message.find("needs 49.4 KiB of shared memory; this GPU lets a block have 49.0"),
-                  std::string::npos)
-            << message;
+        const std::string message = error_of(ExitCode::usage, attention);
+        EXPECT_THAT(message, HasSubstr("attention_forward, launched at "));
+        EXPECT_THAT(message, HasSubstr("needs 49.4 KiB of shared memory; this GPU lets a block have 49.0"));
     }
 }
 

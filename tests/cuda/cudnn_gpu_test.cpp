@@ -80,33 +80,30 @@ Outputs attend(const BackendFactory& backend, const Inputs& in, bool recorded) {
     const Tensor forward_lse = h.input(in.forward.lse, DType::f32);
     const auto part = [&](const Tensor& x, int64_t i) { return x.column_slice(i * in.width, in.width); };
     const auto call = [&] {
-        h.ops().attention_forward({.o = o,
-                                   .lse = lse,
-                                   .q = part(packed, 0),
-                                   .k = part(packed, 1),
-                                   .v = part(packed, 2),
-                                   .first_key = first_key,
-                                   .options = in.options},
-                                  h.stream());
-        h.ops().attention_backward({.dq = part(gradients, 0),
-                                    .dk = part(gradients, 1),
-                                    .dv = part(gradients, 2),
-                                    .dout = dout,
-                                    .o = forward_o,
-                                    .lse = forward_lse,
+        h.call(op::AttentionForward{.o = o,
+                                    .lse = lse,
                                     .q = part(packed, 0),
                                     .k = part(packed, 1),
                                     .v = part(packed, 2),
                                     .first_key = first_key,
-                                    .options = in.options},
-                                   h.stream());
+                                    .options = in.options});
+        h.call(op::AttentionBackward{.dq = part(gradients, 0),
+                                     .dk = part(gradients, 1),
+                                     .dv = part(gradients, 2),
+                                     .dout = dout,
+                                     .o = forward_o,
+                                     .lse = forward_lse,
+                                     .q = part(packed, 0),
+                                     .k = part(packed, 1),
+                                     .v = part(packed, 2),
+                                     .first_key = first_key,
+                                     .options = in.options});
     };
     call();
     if (recorded) {
         h.stream().synchronize();
-        h.ops().fill({.x = gradients, .value = 0.0f},
-                     h.stream());  // unchanged values were not written by the graph
-        h.ops().fill({.x = o, .value = 0.0f}, h.stream());
+        h.call(op::Fill{.x = gradients, .value = 0.0f});  // unchanged values were not written by the graph
+        h.call(op::Fill{.x = o, .value = 0.0f});
         const auto graph = h.device().capture_graph(h.stream(), call);
         graph->launch(h.stream());
     }

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/device/cuda_device.h"
 #include "tests/cuda/fake_cupti.h"
+#include "tests/errors.h"
 #include "tests/runs/run_fixture.h"
 
 namespace speedrun::testing {
@@ -106,12 +107,12 @@ TEST_F(CuptiTest, WithoutItEventPairsServeAndTheLogSaysSo) {
     set_fake_cupti({.refuses = true});
     const Traced traced = traced_run();
     EXPECT_EQ(traced.names.at("compute").at("attention_forward"), 2 * 3 * 2);
-    EXPECT_NE(traced.log.find("CUPTI cannot be used"), std::string::npos) << traced.log;
+    EXPECT_THAT(traced.log, HasSubstr("CUPTI cannot be used"));
 }
 
 TEST_F(CuptiTest, LostRecordsAreTold) {
     set_fake_cupti({.refuses = false, .records_lost = 3});
-    EXPECT_NE(traced_run().log.find("not complete: CUPTI dropped 3 records"), std::string::npos);
+    EXPECT_THAT(traced_run().log, HasSubstr("not complete: CUPTI dropped 3 records"));
 }
 
 // The fake's clock has a different origin and rate.
@@ -152,8 +153,7 @@ TEST_F(CuptiTest, OneDeviceOfAProcessAtATime) {
     Spans sink;
     first.set_trace(&sink);
     second.set_trace(&sink);
-    EXPECT_NE(second.trace_limits().find("another device of this process"), std::string::npos)
-        << second.trace_limits();
+    EXPECT_THAT(second.trace_limits(), HasSubstr("another device of this process"));
     first.set_trace(nullptr);
     second.set_trace(nullptr);
     second.set_trace(&sink);

@@ -7,6 +7,7 @@
 #include "tests/cuda/fake_gpu.h"
 #include "tests/cuda/rank_runs.h"
 #include "tests/distributed/conformance.h"
+#include "tests/errors.h"
 #include "train/comm/staged_world.h"
 
 namespace speedrun::testing {
@@ -125,14 +126,7 @@ TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
 
 TEST_F(FakeRanksTest, NcclOnOneSharedGpuIsRefused) {
     const Config c = ranks_config({"device=cuda", "parallel.communicator=nccl"});
-    try {
-        curve_on_ranks(2, "nccl", c);
-        FAIL() << "nothing was thrown";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
-        EXPECT_NE(std::string(error.what()).find("use 'staged' or 'auto'"), std::string::npos)
-            << error.what();
-    }
+    expect_error(ExitCode::usage, {"use 'staged' or 'auto'"}, [&] { curve_on_ranks(2, "nccl", c); });
 }
 
 }  // namespace

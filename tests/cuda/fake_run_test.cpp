@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/vendor/attention_library.h"
 #include "tests/cuda/fake_gpu.h"
+#include "tests/errors.h"
 #include "tests/runs/run_fixture.h"
 #include "train/comm/self_world.h"
 #include "train/commands/machine_watch.h"
@@ -133,7 +134,7 @@ TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
         EXPECT_EQ(runner.has_graphs(), good);
         ASSERT_EQ(runtime.notes().size(), good ? 0u : 1u);
         if (!good) {
-            EXPECT_NE(runtime.notes()[0].find("as with --set cuda.graph=false"), std::string::npos);
+            EXPECT_THAT(runtime.notes()[0], HasSubstr("as with --set cuda.graph=false"));
         }
     }
 }
@@ -277,7 +278,7 @@ TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
     options.steps = 2;
     options.ceilings = {128, 1 << 20};
     const StepBench bench = bench_steps(c, runtime, kAlone, options);
-    EXPECT_NE(bench.limits.find("CUDA graphs"), std::string::npos);
+    EXPECT_THAT(bench.limits, HasSubstr("CUDA graphs"));
     EXPECT_EQ(bench.work.flops, plan_memory(c).work.front().flops);
     double attention = 0, flops = 0;
     for (const OperationRow& row : bench.profile.operations) {
@@ -303,8 +304,8 @@ TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
         EXPECT_EQ(error.code(), ExitCode::usage);
         // The largest fitting size of 768, 512, ...; 768 needs about half of the activations.
         const std::string message = error.what();
-        EXPECT_NE(message.find("It fits with --set batch.microbatch_tokens="), std::string::npos) << message;
-        EXPECT_NE(message.find("activations"), std::string::npos) << message;
+        EXPECT_THAT(message, HasSubstr("It fits with --set batch.microbatch_tokens="));
+        EXPECT_THAT(message, HasSubstr("activations"));
         const int64_t tokens = std::stoll(message.substr(message.find("tokens=") + 7));
         c.batch.microbatch_tokens = tokens;
         EXPECT_NO_THROW(require_memory(c, runtime.device())) << tokens;
@@ -342,7 +343,7 @@ TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
     // On a machine without a GPU the library may exist but cannot be opened.
     Runtime runtime(runtime_options(gpu_config({"cuda.products=library"})));
     ASSERT_EQ(runtime.notes().size(), 1u);
-    EXPECT_NE(runtime.notes()[0].find("cuBLASLt cannot be used"), std::string::npos);
+    EXPECT_THAT(runtime.notes()[0], HasSubstr("cuBLASLt cannot be used"));
 }
 
 // Planned without a GPU: with document masks our own kernels run, and the run reports it once.
@@ -359,7 +360,7 @@ TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
         EXPECT_EQ(table.find("cuDNN on compute") != std::string::npos, served) << table;
         ASSERT_EQ(runtime.notes().size(), served ? 0u : 1u);
         if (!served) {
-            EXPECT_NE(runtime.notes()[0].find("data.document_mask"), std::string::npos);
+            EXPECT_THAT(runtime.notes()[0], HasSubstr("data.document_mask"));
         }
     }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include "kernels/cuda/device/cuda_device.h"
 #include "tests/cuda/rank_runs.h"
+#include "tests/errors.h"
 #include "train/comm/nccl_world.h"
 #include "train/comm/self_world.h"
 
@@ -48,7 +49,7 @@ TEST_F(GpuRanksTest, OfTwoRanksOnOneCardAutoChoosesTheStagedWorld) {
     if (query_cuda().gpus.size() > 1) GTEST_SKIP() << "every rank has a GPU of its own here";
     curve_on_ranks(2, "auto", ranks_config({"schedule.steps=2", "parallel.communicator=auto"}),
                    [](const DeviceWorld& device_world, Trainer&) {
-                       EXPECT_NE(device_world.note.find("not NCCL"), std::string::npos) << device_world.note;
+                       EXPECT_THAT(device_world.note, HasSubstr("not NCCL"));
                    });
 }
 

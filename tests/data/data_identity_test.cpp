@@ -98,11 +98,10 @@ TEST_F(DataIdentityTest, NamesWhatDiffers) {
     const std::string x = shard("x/x.bin", {1}), y = shard("y/y.bin", {2}), z = shard("z/x.bin", {1});
     EXPECT_EQ(differences(Files{x, y}, {y, z}),
               "data.train: shards are in another order: number 1 is x.bin there, y.bin here\n");
-    EXPECT_NE(differences(one, identify_split({x})).find("tokens of bytes (vocab_size 257"),
-              std::string::npos);
+    EXPECT_THAT(differences(one, identify_split({x})), HasSubstr("tokens of bytes (vocab_size 257"));
     SplitIdentity before = one;
     before.separators = SeparatorPlace::before;
-    EXPECT_NE(differences(one, before).find("another side"), std::string::npos);
+    EXPECT_THAT(differences(one, before), HasSubstr("another side"));
 }
 
 // A split too large to be hashed completely: another text differs in a sample although dataset.json is unchanged.
@@ -114,8 +113,7 @@ TEST_F(DataIdentityTest, SamplesNoticeAnotherText) {
         std::vector<uint16_t> other = counting_tokens(30000);
         other[static_cast<size_t>(place)] = 7000;
         shard("a.bin", other);
-        EXPECT_NE(differences(one, identify_split({path}, 0)).find("SHA-256 of samples"), std::string::npos)
-            << place;
+        EXPECT_THAT(differences(one, identify_split({path}, 0)), HasSubstr("SHA-256 of samples")) << place;
     }
     shard("a.bin", counting_tokens(30000, 1));
     EXPECT_NE(differences(one, identify_split({path}, 0)), "");

@@ -1,6 +1,7 @@
 // Files of any size, written in pieces of any size, are stored completely, with and without the page cache (O_DIRECT).
 // Covers: data/xxh128.cpp
 #include "data/durable_file.h"
+#include "tests/errors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -120,14 +121,11 @@ TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
         system.left = room;
         const std::string path = dir.file("file");
         DurableFile file(system, path);
-        try {
+        const std::string error = error_of(ExitCode::failure, [&] {
             write_in_pieces(file, some_bytes(9 * kMiB), kMiB);
             file.finish();
-            ADD_FAILURE() << "room for " << room;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::failure);
-            EXPECT_EQ(std::string(error.what()), path + ": writing failed: No space left on device");
-        }
+        });
+        EXPECT_EQ(error, path + ": writing failed: No space left on device") << "room for " << room;
         EXPECT_EQ(std::filesystem::file_size(path), static_cast<uintmax_t>(room));
     }
 }

@@ -1,5 +1,6 @@
 // Limits of the JSON reader: any text results in a value or a JsonError with a short message, in linear time.
 #include "data/json_text.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ std::string refusal(const std::string& text, const JsonLimits& limits = {}) {
 
 void expect_refused(const std::string& text, const std::string& part, const JsonLimits& limits = {}) {
     for (const std::string& message : {refusal<Ordered>(text, limits), refusal<Sorted>(text, limits)})
-        EXPECT_NE(message.find(part), std::string::npos) << message << "\nof " << text.substr(0, 60);
+        EXPECT_THAT(message, HasSubstr(part)) << message << "\nof " << text.substr(0, 60);
 }
 
 std::string object_of(int keys) {

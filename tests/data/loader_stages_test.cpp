@@ -90,8 +90,8 @@ TEST_F(StreamStagesTest, EqualStagesAreOne) {
 TEST_F(StreamStagesTest, SaysWhatEachStageReads) {
     const BatchLoader rows = loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
                                      {.sequence_length = 16, .rows_per_step = 1}});
-    EXPECT_NE(rows.describe().find("stage 0: rows of the stream"), std::string::npos) << rows.describe();
-    EXPECT_NE(rows.describe().find("\nstage 1: rows of the stream"), std::string::npos) << rows.describe();
+    EXPECT_THAT(rows.describe(), HasSubstr("stage 0: rows of the stream"));
+    EXPECT_THAT(rows.describe(), HasSubstr("\nstage 1: rows of the stream"));
 }
 
 TEST_F(StreamStagesTest, ChecksItsArguments) {

@@ -56,8 +56,7 @@ TEST_F(ShardLockTest, FilesAreHeldToTheLockBesideThem) {
     identify_split({shard});
     read(hash + " 1030 a.bin\n");
     identify_split({shard});
-    EXPECT_NE(verify_dataset(dir_.file("")).find("1 shards with 3 tokens, as first fetched"),
-              std::string::npos);
+    EXPECT_THAT(verify_dataset(dir_.file("")), HasSubstr("1 shards with 3 tokens, as first fetched"));
     read(kHash + " 1030 a.bin\n");
     identify_split({shard}, 0);  // too large to be hashed: only counts are compared
     expect_error(ExitCode::data,

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <numeric>
 #include <string>
@@ -12,7 +11,7 @@
 
 #include "data/batch_loader.h"
 #include "data/shard.h"
-#include "kernels/device/error.h"
+#include "tests/errors.h"
 #include "tests/temp_dir.h"
 
 namespace speedrun {
@@ -39,21 +38,6 @@ inline Batch fill(const BatchLoader& loader, int64_t step, RowRange rows) {
     Batch batch;
     loader.fill(step, rows, batch);
     return batch;
-}
-
-// Expects that `action` throws an Error with this code and a message that contains all the parts.
-template <class Action>
-void expect_error(ExitCode code, std::initializer_list<std::string> parts, Action&& action) {
-    try {
-        action();
-        ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        for (const std::string& part : parts) {
-            EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-                << "'" << part << "' is not in: " << error.what();
-        }
-    }
 }
 
 }  // namespace speedrun

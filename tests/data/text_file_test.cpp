@@ -24,8 +24,7 @@ TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
     EXPECT_EQ(read_text_file(dir.write("empty", "")), "");
     expect_error(ExitCode::data, {path, "300004 bytes or more, at most 300003"},
                  [&] { read_text_file(path, bytes.size() - 1); });
-    EXPECT_NE(read_text_file("/proc/self/status").find("Pid:"),
-              std::string::npos);  // fstat() says 0 bytes
+    EXPECT_THAT(read_text_file("/proc/self/status"), HasSubstr("Pid:"));  // fstat() says 0 bytes
 }
 
 TEST(TextFileTest, OtherKindsAreRefused) {

@@ -7,6 +7,7 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/errors.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/sharding/matrix_owners.h"
@@ -281,8 +282,8 @@ TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
         }
     });
     for (const std::string& message : messages) {
-        EXPECT_NE(message.find("collectives of a step"), std::string::npos) << message;
-        EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
+        EXPECT_THAT(message, HasSubstr("collectives of a step"));
+        EXPECT_THAT(message, HasSubstr("rank 1"));
     }
 }
 

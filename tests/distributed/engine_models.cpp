@@ -1,29 +1,21 @@
 #include "tests/distributed/engine_models.h"
 
-#include <utility>
+#include <map>
 
 #include "train/config/config_json.h"
-#include "train/model/parts/compose_heads.h"
-#include "train/model/parts/paired_heads.h"
-#include "train/model/parts/value_gate.h"
 
 namespace speedrun::testing {
 
 namespace {
 
-ModelConfig with_heads(ModelConfig model, int64_t heads) {
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
-    return model;
-}
+struct ModelText {
+    const char* json;
+    std::vector<std::string> settings = {};
+};
 
-}  // namespace
-
-// What no preset has: a table of values in two layers that are no neighbours, a smear, n-grams behind it, gates, a skip, a backout,
-// outputs without what lies along own values, and layers without attention or MLP.
-ModelConfig model_in_parts(int64_t heads) {
-    ModelConfig model = parse_config(R"({
+// A table of values in layers that are not neighbours, a smear, n-grams, gates, a skip and a backout. Outputs without
+// their own value, and layers without attention or MLP.
+constexpr const char* kParts = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -46,34 +38,10 @@ ModelConfig model_in_parts(int64_t heads) {
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
             "loss": {"weights": [1, 0.5]}},
         "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    return with_heads(std::move(model), heads);
-}
+        "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-ModelConfig model_in_eight_bits(int64_t heads) {
-    ModelConfig model = model_in_parts(heads);
-    model.parts.head.fp8 = HeadFp8Config{};
-    // Constants: what ranks round does not depend on how many there are.
-    constexpr Fp8ScaleConfig kNormed{Fp8ScaleBy::constant, 1.0 / 64},
-        kMatrix{Fp8ScaleBy::constant, 1.0 / 512};
-    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
-        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kNormed, kMatrix};
-    return model;
-}
-
-ModelConfig model_with_kept_scales(int64_t heads) {
-    ModelConfig model = model_in_eight_bits(heads);
-    // No step is exact: those are by what a rank has.
-    constexpr Fp8ScaleConfig kKept{.by = Fp8ScaleBy::last_step, .value = 1.25, .exact_steps = 0};
-    for (std::optional<MlpConfig>* mlp : {&model.parts.layers.each.mlp, &model.parts.layers.at[0].layer->mlp})
-        (*mlp)->up_fp8 = (*mlp)->down_fp8 = {kKept, kKept};
-    return model;
-}
-
-ModelConfig injected_model(int64_t heads) {
-    ModelConfig model = parse_config(R"({
+// Bigrams with signs, injected at the input and after sublayers.
+constexpr const char* kInjected = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
@@ -91,16 +59,11 @@ ModelConfig injected_model(int64_t heads) {
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
             "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
         "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    return with_heads(std::move(model), heads);
-}
+        "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-// Numbers of each token from networks of what the input gave and of what a layer gave, for heads and for the stream; attention
-// that reads what an earlier layer gave.
-ModelConfig model_with_networks(int64_t heads) {
-    ModelConfig model = parse_config(R"({
+// Numbers of each token by networks on the input and on a layer's output, for heads and for the stream; attention that reads an
+// earlier layer's output.
+constexpr const char* kNetworks = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}}},
@@ -125,42 +88,11 @@ ModelConfig model_with_networks(int64_t heads) {
             "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "input", "scale": 0.1}, {"of": "after 1", "network": "late"}]}, {"type": "norm"}],
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
         "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    return with_heads(std::move(model), heads);
-}
+        "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-// Values with what other places of the stream give, and with gated rows of a table.
-ModelConfig model_with_places(int64_t heads) {
-    ModelConfig model = model_with_networks(heads);
-    model.parts.tables.emplace_back("values", model.parts.tables.front().second);
-    model.parts.layers.each.attention->value_table = "values";
-    model.parts.layers.each.attention->parts.set(ValueGatePart{});
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.numbers == "3")
-            at.layer->attention->values = {{.of = "input", .scale = 0.2, .network = "late"},
-                                           {.of = "after 1", .scale = -0.3, .network = "late"},
-                                           {.of = "stream", .scale = 0.1}};
-    return model;
-}
-
-// The last layer stays as it was, so that both kinds are there.
-ModelConfig with_composed_heads(ModelConfig model) {
-    ComposeHeadsPart composed;
-    composed.keys = 6;
-    composed.maps_start = 0.5;
-    composed.output_start = 0.4;
-    for (std::optional<AttentionConfig>* attention :
-         {&model.parts.layers.each.attention, &model.parts.layers.at[1].layer->attention})
-        (*attention)->parts.set(composed);
-    return model;
-}
-
-// All that the newest recipes have at once. Where ranks share matrices, attention of layers 0, 1, 4 and 5 is whole, and 2 and
-// 6 are divided; 4, 5 and 6 read one norm.
-ModelConfig newest_model(int64_t heads, bool untied) {
-    ModelConfig model = parse_config(R"({
+// The parts of the newest recipes together. Ranks that share matrices compute attention of layers 0, 1, 4 and 5 whole, and share
+// that of 2 and 6; layers 4, 5 and 6 read one norm.
+constexpr const char* kNewest = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 0.5}},
@@ -202,20 +134,64 @@ ModelConfig newest_model(int64_t heads, bool untied) {
             "head": {"tied_to": "embed", "softcap": 15},
             "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
         "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})",
-                                     "test", {})
-                            .model;
-    if (untied) model.parts.head.untied_after = 0;
-    return with_heads(std::move(model), heads);
+        "optimizers": {"groups": [{"params": ["*"]}]}})";
+
+// FP8 of the head and of the MLPs of layers 0 and 1. Constant scales do not depend on the number of ranks.
+constexpr const char* kConstant =
+    R"({"x": {"by": "constant", "value": 0.015625}, "weight": {"by": "constant", "value": 0.001953125}})";
+// No step is exact: exact scales depend on a rank's rows.
+constexpr const char* kKept =
+    R"({"x": {"by": "last_step", "value": 1.25, "exact_steps": 0}, "weight": {"by": "last_step", "value": 1.25, "exact_steps": 0}})";
+std::vector<std::string> in_fp8(const std::string& scales) {
+    const std::string each = "model.layers.each.mlp.", last = "model.layers.at.3.mlp.";
+    return {"model.head.fp8={}", each + "up_fp8=" + scales, each + "down_fp8=" + scales, last + "up_fp8=null",
+            last + "down_fp8=null"};
 }
 
-ModelConfig newest_model_for_shared_rows(int64_t heads, bool untied) {
-    ModelConfig model = newest_model(heads, untied);
-    for (LayersAt& at : model.parts.layers.at) {
-        if (!at.layer->attention) continue;
-        at.layer->attention->parts.remove<PairedHeadsPart>();
-        at.layer->attention->parts.remove<ComposeHeadsPart>();
-    }
+const std::map<std::string, ModelText>& models() {
+    static const std::map<std::string, ModelText> all = {
+        {"parts", {kParts}},
+        {"fp8", {kParts, in_fp8(kConstant)}},
+        {"scales", {kParts, in_fp8(kKept)}},
+        // Mixes of heads' maps in all layers but the last.
+        {"composed",
+         {kParts,
+          {R"(model.layers.each.attention.compose_heads={"keys": 6, "maps_start": 0.5, "output_start": 0.4})",
+           "model.layers.at.3.attention.compose_heads=null"}}},
+        {"injected", {kInjected}},
+        {"networks", {kNetworks}},
+        // Values with the stream at other places, and with gated rows of a table.
+        {"places",
+         {kNetworks,
+          {R"(model.tables.values={"init": {"type": "normal", "value": 1}})",
+           "model.layers.each.attention.value_table=values", "model.layers.each.attention.value_gate={}",
+           "model.layers.at.2.attention.value_table=", "model.layers.at.2.attention.value_gate=null",
+           "model.layers.at.3.attention.value_table=", "model.layers.at.3.attention.value_gate=null",
+           R"(model.layers.at.3.attention.values=[{"of": "input", "scale": 0.2, "network": "late"},
+              {"of": "after 1", "scale": -0.3, "network": "late"}, {"of": "stream", "scale": 0.1}])"}}},
+        {"newest", {kNewest}},
+        // Without the parts that ranks which share rows refuse: heads in pairs, and mixes of heads' maps.
+        {"offset",
+         {kNewest,
+          {"model.layers.at.0.attention.paired=false", "model.layers.at.4.attention.paired=false",
+           "model.layers.at.5.attention.compose_heads=null"}}}};
+    return all;
+}
+
+}  // namespace
+
+bool is_model_text(const std::string& name) {
+    return models().count(name) > 0;
+}
+
+ModelConfig model_of_text(const std::string& name, int64_t heads, bool untied) {
+    const ModelText& text = models().at(name);
+    ModelConfig model = parse_config(text.json, name, text.settings).model;
+    // Set after the checks of a config, which refuse odd numbers of heads for the newest recipe.
+    model.parts.layers.each.attention->heads = heads;
+    for (LayersAt& at : model.parts.layers.at)
+        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
+    if (untied && text.json == kNewest) model.parts.head.untied_after = 0;
     return model;
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int kSizes[] = {2, 3, 4, 5, 7, 8};
 constexpr std::array kFamilies{"recipe", "modern", "gpt2", "parts"};
 
-// Few different numbers: one rank has to train on each.
+// A small set of numbers: each needs a run on one rank.
 int64_t rows_for(int64_t shares) {
     for (const int64_t rows : {24, 30, 36, 42, 48}) {
         if (rows % shares == 0) return rows;
@@ -31,7 +31,7 @@ bool legal(const Mode& mode) {
     }
 }
 
-// Ways to share the work, whatever is trained on how many ranks. What a strategy does by itself is not given.
+// Legal plans of two ranks. Defaults of a strategy are left unset.
 std::vector<Mode> legal_plans() {
     std::vector<Mode> plans;
     const auto add = [&](Mode mode, Accumulate accumulate, Reshard reshard) {
@@ -99,7 +99,7 @@ class Pairs {
     void add(const Mode& mode) {
         visit(mode, [&](size_t bit) { bits_[bit] = true; });
     }
-    // The choices among these that the mode has.
+    // Returns the number of these pairs in the mode.
     int count(const Mode& mode) const {
         int result = 0;
         visit(mode, [&](size_t bit) { result += bits_[bit] ? 1 : 0; });
@@ -110,7 +110,7 @@ class Pairs {
     }
 
   private:
-    static constexpr size_t kValues = 16;  // of a choice: 0 ... 15
+    static constexpr size_t kValues = 16;  // a choice has values 0 to 15
     static void visit(const Mode& mode, const auto& to) {
         const Choices choices = choices_of(mode);
         for (size_t i = 0; i < choices.size(); ++i) {
@@ -127,7 +127,6 @@ class Pairs {
 
 Choices choices_of(const Mode& mode) {
     const Sharing sharing = sharing_of(mode);
-    const std::string family = mode.family;
     return {static_cast<int>(mode.strategy),
             mode.replicate,
             mode.shard,
@@ -139,7 +138,7 @@ Choices choices_of(const Mode& mode) {
             static_cast<int>(sharing.accumulate.value()),
             static_cast<int>(sharing.reshard_after_forward.value()),
             static_cast<int>(mode.every),
-            static_cast<int>(std::find(kFamilies.begin(), kFamilies.end(), family) - kFamilies.begin()),
+            static_cast<int>(std::find(kFamilies.begin(), kFamilies.end(), mode.family) - kFamilies.begin()),
             mode.clip > 0,
             mode.graphs};
 }
@@ -152,7 +151,7 @@ std::vector<Mode> combined_modes(bool all) {
     std::vector<Mode> modes;
     std::mt19937_64 random(1);
     constexpr int kCandidates = 100;
-    // The most of the missing pairs among some drawn: a few more modes than the fewest, in no time.
+    // Greedy: the candidate with the most missing pairs, among random ones. The result is slightly larger than the minimum.
     for (int drawn_in_vain = 0; drawn_in_vain < kCandidates;) {
         const Mode* best = nullptr;
         int most = 0;
@@ -168,75 +167,6 @@ std::vector<Mode> combined_modes(bool all) {
         missing.remove(*best);
         modes.push_back(*best);
     }
-    return modes;
-}
-
-std::vector<Mode> modes_of_whole_attention(Strategy strategy) {
-    std::vector<Mode> modes;
-    // 6 heads in pairs that are one matrix, of which two ranks have three each.
-    Mode newest{strategy, 1, 1, 3, OptimizerKind::muon, Launch::ready};
-    newest.family = "newest";
-    newest.heads = 6;
-    newest.heads_per_matrix = 2;
-    for (const int shard : {1, 2, 4, 8}) {
-        newest.shard = shard;
-        newest.accumulation = shard > 2 ? 1 : 3;
-        newest.stages = shard > 1;
-        modes.push_back(newest);
-    }
-    newest.shard = newest.accumulation = 1;
-    newest.stages = false;
-    for (const int ranks : {2, 3}) {
-        for (const bool sequence : {false, true}) {
-            newest.tensor = ranks;
-            newest.sequence = sequence;
-            modes.push_back(newest);
-            Mode shared = newest;
-            shared.shard = 2;
-            shared.stages = ranks == 2;
-            shared.accumulation = sequence ? 1 : 3;
-            shared.checkpointing = sequence ? Checkpointing::full : Checkpointing::selective;
-            modes.push_back(shared);
-            if (ranks == 3) continue;
-            shared.optimizer = OptimizerKind::adamw;
-            shared.heads_per_matrix = 0;
-            shared.checkpointing = Checkpointing::none;
-            modes.push_back(shared);
-            Mode composed{strategy, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-            composed.family = "composed";
-            composed.tensor = ranks;
-            composed.sequence = sequence;
-            composed.heads = 4;
-            modes.push_back(composed);
-        }
-    }
-    return modes;
-}
-
-std::vector<Mode> modes_of_offset_keys(Strategy strategy) {
-    std::vector<Mode> modes;
-    Mode offset{strategy, 1, 2, 3, OptimizerKind::muon, Launch::ready};
-    offset.family = "offset";
-    offset.context = 2;
-    modes.push_back(offset);
-    offset.shard = offset.accumulation = 1;
-    for (const int context : {3, 4, 8}) {  // chunks of 3 with a rest, of 2, and of single tokens
-        offset.context = context;
-        offset.stages = context == 4;
-        offset.checkpointing = context == 3 ? Checkpointing::full : Checkpointing::none;
-        modes.push_back(offset);
-    }
-    offset.context = offset.shard = offset.tensor = 2;
-    offset.stages = false;
-    offset.heads = 4;
-    for (const bool sequence : {false, true}) {
-        offset.sequence = sequence;
-        // In bf16 for ten steps: in the four that sanitizers take, gates that begin at zero have hardly moved, in directions that
-        // roundings choose (measured: 7e-2 of their way).
-        offset.precision = sequence && !kSanitized ? DType::bf16 : DType::f32;
-        modes.push_back(offset);
-    }
-    if (kSanitized) modes = {modes.front(), modes.back()};
     return modes;
 }
 

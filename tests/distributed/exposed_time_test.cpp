@@ -96,45 +96,21 @@ void expect_parts(const StepResult& step) {
 }
 
 std::vector<Mode> strategies() {
-    std::vector<Mode> modes;
-    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-        for (const double clip : {0.0, 0.2})
-            for (const int ranks : {2, 3, 4})
-                modes.push_back(
-                    {strategy, 1, ranks, 1, OptimizerKind::adamw, Launch::ready, DType::f32, clip});
-    return modes;
+    return modes_of(kStrategies, {"1x2", "1x3", "1x4", "1x2 clip=0.2", "1x3 clip=0.2", "1x4 clip=0.2"});
 }
 
 // Modes with other waits: of launch, accumulation, order, owners of matrices, and ranks that share rows or matrices.
 std::vector<Mode> other_modes() {
-    std::vector<Mode> modes;
-    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        for (const double clip : {0.0, 0.2}) {
-            modes.push_back({strategy, 1, 2, 2, OptimizerKind::muon, Launch::ready, DType::f32, clip});
-            modes.push_back(
-                {strategy, 1, 2, 2, OptimizerKind::adamw, Launch::after_backward, DType::f32, clip});
-            modes.back().accumulate =
-                strategy == Strategy::zero2 ? Accumulate::reduce_scatter : Accumulate::local;
-            modes.back().step_order = StepOrder::forward;
-        }
-        modes.push_back({strategy, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
-        modes.back().optimizer_step = OptimizerStep::in_backward;
-        modes.push_back({strategy, 2, 2, 2, OptimizerKind::muon, Launch::ready});
-        modes.back().every = 2;
-        modes.back().reduce_dtype = DType::bf16;
-    }
-    modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().family = "modern";
-    modes.back().context = 2;
-    for (const bool sequence : {false, true}) {
-        modes.push_back({Strategy::zero1, 1, 2, 1, OptimizerKind::muon, Launch::ready});
-        modes.back().family = "modern";
-        modes.back().heads = 6;
-        modes.back().tensor = 2;
-        modes.back().sequence = sequence;
-    }
-    modes.push_back({Strategy::ddp, 1, 2, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().family = "scales";  // compute waits for scales that all ranks reduce
+    std::vector<Mode> modes = modes_of(kStrategies, {"1x2 /2 muon", "1x2 /2 muon clip=0.2", "1x2 in_backward",
+                                                     "2x2 /2 muon every=2 reduce_bf16"});
+    for (const std::string strategy : {"ddp accumulate=local", "zero1 accumulate=local",
+                                       "zero2 accumulate=reduce_scatter", "zero3 accumulate=local"})
+        for (const char* clip : {"", " clip=0.2"})
+            modes.push_back(mode_of(strategy + " 1x2 /2 after_backward forward" + clip));
+    for (const char* words : {"zero1 model=modern context=2", "zero1 1x2 muon model=modern heads=6 tensor=2",
+                              "zero1 1x2 muon model=modern heads=6 tensor=2 sequence",
+                              "ddp 1x2 model=scales"})  // compute waits for scales that all ranks reduce
+        modes.push_back(mode_of(words));
     return modes;
 }
 

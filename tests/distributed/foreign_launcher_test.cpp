@@ -1,4 +1,5 @@
 #include "train/comm/foreign_launcher.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -85,8 +86,7 @@ TEST(ForeignLauncherTest, ASlurmJobOutsideOfItsStepsIsOnlyWarnedOf) {
         EXPECT_FALSE(claim->is_started);
         ::testing::internal::CaptureStderr();
         expect_no_launcher(claim, "Open MPI v4");
-        EXPECT_NE(::testing::internal::GetCapturedStderr().find("warning: SLURM_NTASKS=4"),
-                  std::string::npos);
+        EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("warning: SLURM_NTASKS=4"));
     }
 }
 
@@ -94,14 +94,9 @@ TEST(ForeignLauncherTest, TheErrorHasTheWayToStartRanks) {
     expect_no_launcher(std::nullopt, "");
     for (const auto& [version, way] :
          {std::pair{"Open MPI v4", "mpirun -np 4 speedrun"}, std::pair{"", "has no MPI"}}) {
-        try {
+        expect_error(ExitCode::usage, {"PMI_SIZE=4", way, "--alone"}, [&, version = version] {
             expect_no_launcher(claim_of({{"PMI_SIZE", "4"}}), version);
-            FAIL();
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            for (const char* part : {"PMI_SIZE=4", way, "--alone"})
-                EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-        }
+        });
     }
 }
 

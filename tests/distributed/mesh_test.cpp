@@ -1,5 +1,6 @@
 // Coordinates, groups and the reading of section `parallel`.
 #include "train/comm/mesh.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -19,13 +20,7 @@ ParallelConfig parallel(int64_t replicate, std::string shard, int64_t context = 
 }
 
 void expect_usage_error(const ParallelConfig& config, int world_size, const std::string& fragment) {
-    try {
-        resolve_mesh(config, world_size);
-        ADD_FAILURE() << "accepted; wanted an error with '" << fragment << "'";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {fragment}, [&] { resolve_mesh(config, world_size); });
 }
 
 TEST(MeshTest, TensorVariesFastestAndReplicateSlowest) {

@@ -84,52 +84,26 @@ struct Trial {
 };
 
 std::vector<Trial> trials() {
-    std::vector<Mode> modes;
-    for (const Strategy strategy : {Strategy::zero3, Strategy::zero2, Strategy::zero1, Strategy::ddp}) {
-        for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            Mode mode{strategy,     1, 3, step == OptimizerStep::in_backward ? 1 : 2, OptimizerKind::muon,
-                      Launch::ready};
-            mode.optimizer_step = step;
-            modes.push_back(mode);
-        }
-    }
-    modes.push_back({Strategy::zero1, 1, 3, 2, OptimizerKind::adamw, Launch::after_backward});
-    modes.push_back({Strategy::zero1, 1, 3, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().optimizer_step = OptimizerStep::in_backward;  // which must not overtake backward's reads
-    modes.push_back(
-        {Strategy::zero1, 1, 3, 1, OptimizerKind::muon, Launch::ready, DType::f32, 0.2});  // clipped
-    // Values between ranks of the tensor axis, and keys that a rank fetches.
-    for (const bool sequence : {true, false}) {
-        Mode mode{Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-        mode.family = sequence ? "parts" : "modern";
-        mode.heads = 6;
-        mode.tensor = 2;
-        mode.sequence = sequence;
-        modes.push_back(mode);
-    }
-    modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().family = "parts";
-    modes.back().context = 2;
-    // Scales that all ranks make of a step for the next one: what forward reads before them is there long before.
-    modes.push_back({Strategy::ddp, 1, 3, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().family = "scales";
-    modes.back().optimizer_step = OptimizerStep::in_backward;
-    modes.push_back({Strategy::zero1, 1, 1, 1, OptimizerKind::adamw, Launch::ready});
-    modes.back().context = 4;
+    std::vector<Mode> modes =
+        modes_of({"zero3", "zero2", "zero1", "ddp"}, {"1x3 /2 muon", "1x3 muon in_backward"});
+    for (const char* words :
+         {"zero1 1x3 /2 after_backward",
+          "zero1 1x3 in_backward",  // which must not overtake backward's reads
+          "zero1 1x3 muon clip=0.2",
+          // Values between ranks of the tensor axis, and keys that a rank fetches.
+          "zero1 model=parts heads=6 tensor=2 sequence", "zero1 model=modern heads=6 tensor=2",
+          "zero1 model=parts context=2",
+          // Scales of a step for the next one, from all ranks, long before forward reads them.
+          "ddp 1x3 model=scales in_backward", "zero1 context=4"})
+        modes.push_back(mode_of(words));
     std::vector<Trial> trials;
     for (const Mode& mode : modes) trials.push_back({mode});
     // A step changes these while they are copied: masters, state of both kinds of optimizers, scales, and the matrix of a
     // head that is refreshed for every snapshot.
-    trials.push_back({{Strategy::ddp, 1, 2, 1, OptimizerKind::muon, Launch::ready}, true});
-    trials.push_back({{Strategy::zero3, 1, 2, 1, OptimizerKind::adamw, Launch::ready}, true});
-    trials.push_back({{Strategy::zero1, 1, 2, 1, OptimizerKind::adamw, Launch::ready}, true});
-    trials.back().mode.family = "scales";
-    trials.push_back({{Strategy::zero1, 1, 2, 1, OptimizerKind::muon, Launch::ready}, true});
-    Mode& newest = trials.back().mode;
-    newest.family = "newest";
-    newest.heads = 6;
-    newest.heads_per_matrix = 2;
-    newest.stages = true;  // the head is untied after the first
+    for (const char* words : {"ddp 1x2 muon", "zero3 1x2", "zero1 1x2 model=scales",
+                              // The head is untied after the first stage.
+                              "zero1 1x2 muon model=newest heads=6 heads_per_matrix=2 stages"})
+        trials.push_back({mode_of(words), true});
     return trials;
 }
 

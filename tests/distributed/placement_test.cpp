@@ -1,5 +1,6 @@
 // The rule of placement, the table of strategies, and what is refused.
 #include "train/sharding/placement.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -26,13 +27,7 @@ Parameter parameter_of(std::vector<Dimension> dimensions, DimensionSet summed = 
 }
 
 void expect_refused(const Sharing& sharing, const std::string& fragment) {
-    try {
-        resolve_sharing(sharing);
-        ADD_FAILURE() << "accepted; wanted an error with '" << fragment << "'";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {fragment}, [&] { resolve_sharing(sharing); });
 }
 
 TEST(PlacementTest, CollectivesFollowFromTheChange) {

@@ -52,20 +52,10 @@ double slept_ms(const Mode& mode, const NetworkModel& network) {
 }
 
 std::vector<Mode> modes() {
-    const auto adamw = OptimizerKind::adamw;
-    std::vector<Mode> modes;
-    for (const int ranks : {2, 4, 8}) {
-        for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-            modes.push_back({strategy, 1, ranks, 1, adamw, Launch::ready});
-        if (ranks > 2) modes.push_back({Strategy::zero3, 2, ranks / 2, 1, adamw, Launch::ready});
-    }
-    for (const Launch launch : {Launch::ready, Launch::after_backward})
-        modes.push_back({Strategy::zero1, 2, 2, 2, adamw, launch});
-    Mode tensor{Strategy::zero1, 1, 2, 1, adamw, Launch::ready};
-    tensor.family = "modern";
-    tensor.tensor = 2;
-    tensor.heads = 4;
-    modes.push_back(tensor);
+    std::vector<Mode> modes = modes_of(kStrategies, {"1x2", "1x4", "1x8"});
+    for (const char* words : {"zero3 2x2", "zero3 2x4", "zero1 2x2 /2", "zero1 2x2 /2 after_backward",
+                              "zero1 1x2 model=modern tensor=2 heads=4"})
+        modes.push_back(mode_of(words));
     return modes;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/conformance.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/errors.h"
 #include "tests/sanitized.h"
 #include "train/comm/self_world.h"
 #include "train/comm/simulated_world.h"
@@ -90,16 +91,9 @@ TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
         if (world.rank() == 3) other[700] = "third";
         if (world.rank() == 5) other[2] = "fifth";
         world.gathered = 0;
-        try {
-            expect_same_on_all_ranks(world, "plan", other);
-            ADD_FAILURE() << "rank " << world.rank() << " saw no difference";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            EXPECT_NE(std::string(error.what())
-                          .find("plan: rank 3 differs from rank 0 at line 701: 'third' instead of 'xxx"),
-                      std::string::npos)
-                << error.what();
-        }
+        expect_error(ExitCode::usage,
+                     {"plan: rank 3 differs from rank 0 at line 701: 'third' instead of 'xxx"},
+                     [&] { expect_same_on_all_ranks(world, "plan", other); });
         EXPECT_EQ(world.gathered, kRanks * kHash + 2 * kText - 100 + 6);
     });
 }

@@ -15,7 +15,7 @@ TEST_P(AddTest, Sums) {
                 const Tensor tx = alias == 1 ? h.inout(x, dtype()) : h.input(x, dtype());
                 const Tensor tz = alias == 2 ? h.inout(z, dtype()) : h.input(z, dtype());
                 const Tensor y = alias == 1 ? tx : alias == 2 ? tz : h.output(dtype(), {rows, cols});
-                h.ops().add({.y = y, .x = tx, .z = tz}, h.stream());
+                h.call(op::Add{.y = y, .x = tx, .z = tz});
                 return {h.read(y)};
             });
             // One addition: rounded to nearest, bit for bit.
@@ -28,7 +28,7 @@ TEST_P(AddTest, ShapeErrors) {
     expect_error(
         [&](Harness& h) {
             const Tensor x = h.output(dtype(), {3, 48});
-            h.ops().add({.y = x, .x = x, .z = h.output(dtype(), {4, 48})}, h.stream());
+            h.call(op::Add{.y = x, .x = x, .z = h.output(dtype(), {4, 48})});
         },
         {"[3,48]", "[4,48]"});
 }

@@ -38,28 +38,26 @@ TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
                              dk = h.output(dtype(), {k.rows, k.cols}),
                              dv = h.output(dtype(), {k.rows, k.cols}), first_key = h.input(first),
                              place = h.input(places.place);
-                h.ops().attention_forward({.o = o,
-                                           .lse = lse,
-                                           .q = tq,
-                                           .k = tk,
-                                           .v = tv,
-                                           .first_key = first_key,
-                                           .place = place,
-                                           .options = options},
-                                          h.stream());
-                h.ops().attention_backward({.dq = dq,
-                                            .dk = dk,
-                                            .dv = dv,
-                                            .dout = h.input(dout, dtype()),
-                                            .o = o,
+                h.call(op::AttentionForward{.o = o,
                                             .lse = lse,
                                             .q = tq,
                                             .k = tk,
                                             .v = tv,
                                             .first_key = first_key,
                                             .place = place,
-                                            .options = options},
-                                           h.stream());
+                                            .options = options});
+                h.call(op::AttentionBackward{.dq = dq,
+                                             .dk = dk,
+                                             .dv = dv,
+                                             .dout = h.input(dout, dtype()),
+                                             .o = o,
+                                             .lse = lse,
+                                             .q = tq,
+                                             .k = tk,
+                                             .v = tv,
+                                             .first_key = first_key,
+                                             .place = place,
+                                             .options = options});
                 return {h.read(o), h.read(lse), h.read(dq), h.read(dk), h.read(dv)};
             });
             const auto expected = reference::attention_forward(q, k, v, first, options, places);

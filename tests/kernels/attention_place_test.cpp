@@ -106,15 +106,14 @@ Outputs forward(Harness& h, const PlacedCase& c, const Placed& in, DType dtype, 
     const std::vector<Tensor> kv = upload(h, {&in.k, &in.v}, dtype, c.of.packed);
     const Margin o = output(h, in.q.rows, in.q.cols, dtype, c.of.packed);
     const Tensor lse = h.output(DType::f32, {c.of.num_heads, in.q.rows});
-    h.ops().attention_forward({.o = o.inner,
-                               .lse = lse,
-                               .q = upload(h, {&in.q, &in.dout}, dtype, c.of.packed)[0],
-                               .k = kv[0],
-                               .v = kv[1],
-                               .first_key = h.input(in.first_key),
-                               .place = with_place ? h.input(in.place) : Tensor(),
-                               .options = options_of(c.of)},
-                              h.stream());
+    h.call(op::AttentionForward{.o = o.inner,
+                                .lse = lse,
+                                .q = upload(h, {&in.q, &in.dout}, dtype, c.of.packed)[0],
+                                .k = kv[0],
+                                .v = kv[1],
+                                .first_key = h.input(in.first_key),
+                                .place = with_place ? h.input(in.place) : Tensor(),
+                                .options = options_of(c.of)});
     return {h.read(o.inner), h.read(lse), c.of.packed ? h.read(o.wide.column_slice(in.q.cols, 8)) : Matrix()};
 }
 
@@ -126,19 +125,18 @@ Outputs backward(Harness& h, const PlacedCase& c, const Placed& in, const Matrix
     const Margin dq = output(h, in.q.rows, in.q.cols, dtype, c.of.packed),
                  dk = output(h, in.k.rows, in.k.cols, dtype, c.of.packed),
                  dv = output(h, in.k.rows, in.k.cols, dtype, c.of.packed);
-    h.ops().attention_backward({.dq = dq.inner,
-                                .dk = dk.inner,
-                                .dv = dv.inner,
-                                .dout = q[1],
-                                .o = h.input(o, dtype),
-                                .lse = h.input(lse, DType::f32),
-                                .q = q[0],
-                                .k = kv[0],
-                                .v = kv[1],
-                                .first_key = h.input(in.first_key),
-                                .place = with_place ? h.input(in.place) : Tensor(),
-                                .options = options_of(c.of)},
-                               h.stream());
+    h.call(op::AttentionBackward{.dq = dq.inner,
+                                 .dk = dk.inner,
+                                 .dv = dv.inner,
+                                 .dout = q[1],
+                                 .o = h.input(o, dtype),
+                                 .lse = h.input(lse, DType::f32),
+                                 .q = q[0],
+                                 .k = kv[0],
+                                 .v = kv[1],
+                                 .first_key = h.input(in.first_key),
+                                 .place = with_place ? h.input(in.place) : Tensor(),
+                                 .options = options_of(c.of)});
     return {h.read(dq.inner), h.read(dk.inner), h.read(dv.inner)};
 }
 
@@ -299,43 +297,6 @@ TEST_P(AttentionPlaceTest, WorkIsCountedByQueries) {
     EXPECT_EQ(flops(whole, false), all);
     EXPECT_EQ(flops(whole, true), all);
     EXPECT_EQ(flops(c, true), std::pair(all.first / 2, all.second / 2));
-}
-
-TEST_P(AttentionPlaceTest, ShapeErrors) {
-    struct Sizes {
-        int64_t queries = 8, keys = 20, places = 8, firsts = 8, lse = 8, values = 20, dq = 8, dk = 20;
-        DType place = DType::i32;
-    };
-    const auto call = [&](Harness& h, const Sizes& n) {
-        const Tensor q = h.output(dtype(), {n.queries, 32}), k = h.output(dtype(), {n.keys, 32});
-        const auto real = [&](int64_t rows) { return h.output(dtype(), {rows, 32}); };
-        h.ops().attention_backward({.dq = real(n.dq),
-                                    .dk = real(n.dk),
-                                    .dv = real(20),
-                                    .dout = real(n.queries),
-                                    .o = real(n.queries),
-                                    .lse = h.output(DType::f32, {2, n.lse}),
-                                    .q = q,
-                                    .k = k,
-                                    .v = real(n.values),
-                                    .first_key = h.input(Indices(static_cast<size_t>(n.firsts))),
-                                    .place = h.output(n.place, {n.places}),
-                                    .options = {10, 2, 16, 0, 1.0f}},
-                                   h.stream());
-    };
-    const auto refused = [&](const Sizes& n, std::vector<std::string> parts) {
-        expect_error([&](Harness& h) { call(h, n); }, std::move(parts));
-    };
-    refused({.keys = 25}, {"25", "10"});
-    refused({.queries = 7}, {"7", "2"});
-    refused({.queries = 0}, {"0", "2"});
-    refused({.places = 20}, {"place", "[8]", "[20]"});
-    refused({.firsts = 20}, {"first_key", "[8]", "[20]"});
-    refused({.lse = 20}, {"lse", "[2,8]", "[2,20]"});
-    refused({.values = 8}, {"[20,32]", "[8,32]"});
-    refused({.dq = 20}, {"[8,32]", "[20,32]"});
-    refused({.dk = 8}, {"[20,32]", "[8,32]"});
-    refused({.place = DType::f32}, {"place", "i32", "f32"});
 }
 
 }  // namespace attention_place_test

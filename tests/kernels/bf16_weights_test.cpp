@@ -31,7 +31,7 @@ Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, op::Adamw
     a.second_moment = h.inout(state.second_moment, moments, {count});
     a.grad = h.input(grad, DType::f32, {count});
     a.grad_scale = h.input(Matrix(1, 1, scale), DType::f32, {1});
-    h.ops().adamw_step(a, h.stream());
+    h.call(a);
     return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
 }
 
@@ -99,14 +99,13 @@ TEST_P(Bf16WeightsTest, MuonStoresTheRoundedUpdate) {
                 return run([&](Harness& h) -> Outputs {
                     const Tensor master = h.inout(start, weights.dtype, {count});
                     const Tensor parameter = weights.separate ? h.output(DType::bf16, {count}) : master;
-                    h.ops().muon_apply({.parameter = parameter,
-                                        .master = master,
-                                        .update = h.input(update, dtype(), {count}),
-                                        .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
-                                        .learning_rate = 0.03f,
-                                        .weight_decay = 1.2f,
-                                        .cautious = cautious},
-                                       h.stream());
+                    h.call(op::MuonApply{.parameter = parameter,
+                                         .master = master,
+                                         .update = h.input(update, dtype(), {count}),
+                                         .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
+                                         .learning_rate = 0.03f,
+                                         .weight_decay = 1.2f,
+                                         .cautious = cautious});
                     return {h.read(parameter), h.read(master)};
                 });
             };
@@ -129,44 +128,18 @@ TEST_P(Bf16WeightsTest, NothingChangesIfTheScaleIsNotFinite) {
             Outputs all = adamw(h, {weights, Matrix(1, count), Matrix(1, count)}, grad, adamw_numbers(),
                                 {DType::bf16, false}, DType::f32, bad);
             const Tensor master = h.inout(weights, DType::bf16, {count});
-            h.ops().muon_apply({.parameter = master,
-                                .master = master,
-                                .update = h.input(grad, DType::f32, {count}),
-                                .grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1}),
-                                .learning_rate = 0.03f,
-                                .weight_decay = 0},
-                               h.stream());
+            h.call(op::MuonApply{.parameter = master,
+                                 .master = master,
+                                 .update = h.input(grad, DType::f32, {count}),
+                                 .grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1}),
+                                 .learning_rate = 0.03f,
+                                 .weight_decay = 0});
             all.push_back(h.read(master));
             return all;
         });
         expect_same_bits(out[1], weights, "after AdamW");
         expect_same_bits(out[4], weights, "after Muon");
     }
-}
-
-TEST_P(Bf16WeightsTest, AreNotSpelledOutInF32) {
-    const auto tensors = [](Harness& h, DType parameter) {
-        op::AdamwStep a = adamw_numbers();
-        a.master = h.output(DType::bf16, {33});
-        a.parameter = h.output(parameter, {33});
-        a.first_moment = a.second_moment = a.grad = h.output(DType::f32, {33});
-        a.grad_scale = h.output(DType::f32, {1});
-        return a;
-    };
-    expect_error([&](Harness& h) { h.ops().adamw_step(tensors(h, DType::f32), h.stream()); },
-                 {"adamw_step parameter", "bf16"});
-    expect_error(
-        [&](Harness& h) {
-            const op::AdamwStep a = tensors(h, DType::f32);
-            h.ops().muon_apply({.parameter = a.parameter,
-                                .master = a.master,
-                                .update = a.grad,
-                                .grad_scale = a.grad_scale,
-                                .learning_rate = 0.1f,
-                                .weight_decay = 0},
-                               h.stream());
-        },
-        {"muon_apply parameter", "bf16"});
 }
 
 }  // namespace bf16_weights_test

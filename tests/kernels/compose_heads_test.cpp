@@ -71,15 +71,14 @@ TEST_P(ComposeHeadsTest, Forward) {
         const Inputs in(c, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = put(h, Matrix(in.x.q.rows, in.x.q.cols), dtype(), c.strided, false);
-            h.ops().compose_heads_forward({.c = y,
+            h.call(op::ComposeHeadsForward{.c = y,
                                            .q = put(h, in.x.q, dtype(), c.strided, true),
                                            .k = put(h, in.x.k, dtype(), c.strided, true),
                                            .v = put(h, in.x.v, dtype(), c.strided, true),
                                            .first_key = h.input(in.x.first_key),
                                            .w1 = put_weights(h, in.x.w1, c.token_w1, c.strided, true),
                                            .w2 = put_weights(h, in.x.w2, c.token_w2, c.strided, true),
-                                           .options = in.options},
-                                          h.stream());
+                                           .options = in.options});
             return {h.read(y)};
         });
         expect_close(out[0], reference::compose_heads_forward(in.x, in.options),
@@ -106,7 +105,7 @@ TEST_P(ComposeHeadsTest, Backward) {
                              dv = put(h, before[2], dtype(), c.strided, false),
                              dw1 = put_weights(h, before[3], c.token_w1, c.strided, false),
                              dw2 = put_weights(h, before[4], c.token_w2, c.strided, false);
-                h.ops().compose_heads_backward({.dq = dq,
+                h.call(op::ComposeHeadsBackward{.dq = dq,
                                                 .dk = dk,
                                                 .dv = dv,
                                                 .dw1 = dw1,
@@ -123,8 +122,7 @@ TEST_P(ComposeHeadsTest, Backward) {
                                                 .accumulate_v = accumulate,
                                                 .accumulate_w1 = accumulate,
                                                 .accumulate_w2 = accumulate,
-                                                .options = in.options},
-                                               h.stream());
+                                                .options = in.options});
                 return {h.read(dq), h.read(dk), h.read(dv), h.read(dw1), h.read(dw2)};
             });
             const char* const names[] = {"dq", "dk", "dv", "dw1", "dw2"};
@@ -142,33 +140,6 @@ TEST_P(ComposeHeadsTest, Backward) {
             }
         }
     }
-}
-
-TEST_P(ComposeHeadsTest, ShapeErrors) {
-    const auto forward = [&](Dims of_v, Dims of_w2, const ComposeHeadsOptions& options,
-                             std::vector<std::string> parts) {
-        expect_error(
-            [&](Harness& h) {
-                h.ops().compose_heads_forward({.c = h.output(dtype(), {4, 32}),
-                                               .q = h.output(dtype(), {4, 32}),
-                                               .k = h.output(dtype(), {4, 32}),
-                                               .v = h.output(dtype(), of_v),
-                                               .first_key = h.output(DType::i32, {4}),
-                                               .w1 = h.output(DType::f32, {2}),
-                                               .w2 = h.output(DType::f32, of_w2),
-                                               .options = options},
-                                              h.stream());
-            },
-            std::move(parts));
-    };
-    const ComposeHeadsOptions options{.sequence_length = 4, .num_heads = 2, .head_dim = 16, .keys = 3};
-    ComposeHeadsOptions many = options, uneven = options;
-    many.keys = 257;
-    uneven.sequence_length = 3;
-    forward({4, 31}, {2}, options, {"compose_heads v", "[4,32]", "[4,31]"});
-    forward({4, 32}, {3, 2}, options, {"compose_heads w2", "[4,2]", "[3,2]"});
-    forward({4, 32}, {2}, many, {"257 keys", "1 to 256"});
-    forward({4, 32}, {2}, uneven, {"4 rows", "sequence length 3"});
 }
 
 }  // namespace compose_heads_test

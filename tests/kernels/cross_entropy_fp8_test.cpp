@@ -28,7 +28,7 @@ Outputs gradients(Harness& h, bool fused, const Tensor& logits, const Tensor& sc
     } else {
         const Tensor dlogits = h.output(logits.dtype, {rows, cols});
         loss(dlogits, Tensor{}, Tensor{});
-        h.ops().quantize({.out = eight, .transposed = transposed, .x = dlogits, .scale = scale}, h.stream());
+        h.call(op::Quantize{.out = eight, .transposed = transposed, .x = dlogits, .scale = scale});
     }
     return {h.read(eight), h.read(transposed)};
 }
@@ -66,17 +66,16 @@ Outputs whole(Harness& h, const Problem& p, DType dtype, bool fused) {
     const Tensor losses = h.output(DType::f32, {p.rows});
     const Outputs dlogits = gradients(h, fused, in.logits, in.scale,
                                       [&](const Tensor& to, const Tensor& transposed, const Tensor& scale) {
-                                          h.ops().cross_entropy({.losses = losses,
-                                                                 .dlogits = to,
-                                                                 .transposed = transposed,
-                                                                 .scale = scale,
-                                                                 .logits = in.logits,
-                                                                 .targets = in.targets,
-                                                                 .weights = in.weights,
-                                                                 .vocab_size = p.vocabulary,
-                                                                 .softcap = p.softcap,
-                                                                 .gradient_scale = kGradientScale},
-                                                                h.stream());
+                                          h.call(op::CrossEntropy{.losses = losses,
+                                                                  .dlogits = to,
+                                                                  .transposed = transposed,
+                                                                  .scale = scale,
+                                                                  .logits = in.logits,
+                                                                  .targets = in.targets,
+                                                                  .weights = in.weights,
+                                                                  .vocab_size = p.vocabulary,
+                                                                  .softcap = p.softcap,
+                                                                  .gradient_scale = kGradientScale});
                                       });
     return {h.read(losses), dlogits[0], dlogits[1]};
 }
@@ -87,32 +86,30 @@ Outputs part(Harness& h, const Problem& p, DType dtype, bool fused) {
     const int64_t first = p.vocabulary / 2, kept = p.vocabulary - first;
     const Tensor losses = h.output(DType::f32, {p.rows}), parts = h.output(DType::f32, {2 * p.rows, 2});
     for (const int64_t at : {int64_t{0}, first}) {
-        h.ops().cross_entropy_part({.part = parts.row_slice(at == 0 ? 0 : p.rows, p.rows),
+        h.call(op::CrossEntropyPart{.part = parts.row_slice(at == 0 ? 0 : p.rows, p.rows),
                                     .logits = in.logits,
                                     .targets = in.targets,
                                     .weights = in.weights,
                                     .first = at,
                                     .vocab_size = at == 0 ? first : kept,
                                     .whole_vocab_size = p.vocabulary,
-                                    .softcap = p.softcap},
-                                   h.stream());
+                                    .softcap = p.softcap});
     }
     const Outputs dlogits = gradients(h, fused, in.logits, in.scale,
                                       [&](const Tensor& to, const Tensor& transposed, const Tensor& scale) {
-                                          h.ops().cross_entropy_of_parts({.losses = losses,
-                                                                          .dlogits = to,
-                                                                          .transposed = transposed,
-                                                                          .scale = scale,
-                                                                          .logits = in.logits,
-                                                                          .parts = parts,
-                                                                          .targets = in.targets,
-                                                                          .weights = in.weights,
-                                                                          .first = first,
-                                                                          .vocab_size = kept,
-                                                                          .whole_vocab_size = p.vocabulary,
-                                                                          .softcap = p.softcap,
-                                                                          .gradient_scale = kGradientScale},
-                                                                         h.stream());
+                                          h.call(op::CrossEntropyOfParts{.losses = losses,
+                                                                         .dlogits = to,
+                                                                         .transposed = transposed,
+                                                                         .scale = scale,
+                                                                         .logits = in.logits,
+                                                                         .parts = parts,
+                                                                         .targets = in.targets,
+                                                                         .weights = in.weights,
+                                                                         .first = first,
+                                                                         .vocab_size = kept,
+                                                                         .whole_vocab_size = p.vocabulary,
+                                                                         .softcap = p.softcap,
+                                                                         .gradient_scale = kGradientScale});
                                       });
     return {h.read(losses), dlogits[0], dlogits[1]};
 }
@@ -145,30 +142,6 @@ TEST_P(CrossEntropyFp8Test, EqualsTheLossAndThenRounding) {
             EXPECT_EQ(reference::norm(fused[1]) > 0, p.scale > 0);
         }
     }
-}
-
-TEST_P(CrossEntropyFp8Test, WhatDoesNotFitIsRefused) {
-    struct Sizes {
-        int64_t columns = 48, rows = 16, numbers = 1, extra = 0;  // extra: columns of the transposed
-    };
-    const auto call = [&](DType type, const Sizes& sizes) {
-        const auto [columns, rows, numbers, extra] = sizes;
-        return [=, columns = columns, rows = rows, numbers = numbers, extra = extra, this](Harness& h) {
-            h.ops().cross_entropy({.losses = h.output(DType::f32, {rows}),
-                                   .dlogits = h.output(type, {rows, columns}),
-                                   .transposed = h.output(DType::e5m2, {columns, rows + extra}),
-                                   .scale = h.output(DType::f32, {numbers}),
-                                   .logits = h.output(dtype(), {rows, columns}),
-                                   .targets = h.input(Indices(static_cast<size_t>(rows))),
-                                   .vocab_size = columns},
-                                  h.stream());
-        };
-    };
-    expect_error(call(DType::e4m3, {}), {"dlogits", "e5m2", "e4m3"});
-    expect_error(call(DType::e5m2, {.columns = 40}), {"units of 16", "[16,40]"});
-    expect_error(call(DType::e5m2, {.rows = 24}), {"units of 16", "[48,24]"});
-    expect_error(call(DType::e5m2, {.numbers = 2}), {"scale", "[1]", "[2]"});
-    expect_error(call(DType::e5m2, {.extra = 16}), {"transposed", "[48,16]", "[48,32]"});
 }
 
 }  // namespace cross_entropy_fp8_test

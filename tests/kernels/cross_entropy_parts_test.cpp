@@ -124,15 +124,14 @@ Outputs compute(Harness& h, const Problem& problem, Gradient mode) {
         const Matrix& values = problem.logits[at];
         logits.push_back(mode == Gradient::in_place ? h.inout(values, problem.dtype)
                                                     : h.input(values, problem.dtype));
-        h.ops().cross_entropy_part({.part = parts.row_slice(p * rows, rows),
+        h.call(op::CrossEntropyPart{.part = parts.row_slice(p * rows, rows),
                                     .logits = logits.back(),
                                     .targets = targets,
                                     .weights = weights,
                                     .first = first,
                                     .vocab_size = problem.split[at].size,
                                     .whole_vocab_size = problem.whole_size(),
-                                    .softcap = problem.softcap},
-                                   h.stream());
+                                    .softcap = problem.softcap});
         first += problem.split[at].size;
     }
     first = 0;
@@ -142,18 +141,17 @@ Outputs compute(Harness& h, const Problem& problem, Gradient mode) {
         if (mode == Gradient::separate) dlogits = h.output(problem.dtype, {rows, problem.split[p].padded});
         results.push_back(h.output(DType::f32, {rows}));
         if (dlogits.present()) gradients.push_back(dlogits);
-        h.ops().cross_entropy_of_parts({.losses = results.back(),
-                                        .dlogits = dlogits,
-                                        .logits = mode == Gradient::absent ? Tensor() : logits[p],
-                                        .parts = parts,
-                                        .targets = targets,
-                                        .weights = weights,
-                                        .first = first,
-                                        .vocab_size = problem.split[p].size,
-                                        .whole_vocab_size = problem.whole_size(),
-                                        .softcap = problem.softcap,
-                                        .gradient_scale = kGradientScale},
-                                       h.stream());
+        h.call(op::CrossEntropyOfParts{.losses = results.back(),
+                                       .dlogits = dlogits,
+                                       .logits = mode == Gradient::absent ? Tensor() : logits[p],
+                                       .parts = parts,
+                                       .targets = targets,
+                                       .weights = weights,
+                                       .first = first,
+                                       .vocab_size = problem.split[p].size,
+                                       .whole_vocab_size = problem.whole_size(),
+                                       .softcap = problem.softcap,
+                                       .gradient_scale = kGradientScale});
         first += problem.split[p].size;
     }
     results.insert(results.end(), gradients.begin(), gradients.end());
@@ -316,69 +314,23 @@ TEST_P(CrossEntropyPartsTest, NoRowsAreNoError) {
     run([&](Harness& h) -> Outputs {
         const Tensor part = h.output(DType::f32, {0, 2}), losses = h.output(DType::f32, {0}),
                      logits = h.output(dtype(), {0, 48}), targets = h.input(Indices());
-        h.ops().cross_entropy_part({.part = part,
+        h.call(op::CrossEntropyPart{.part = part,
                                     .logits = logits,
                                     .targets = targets,
                                     .first = 0,
                                     .vocab_size = 48,
-                                    .whole_vocab_size = 96},
-                                   h.stream());
-        h.ops().cross_entropy_of_parts({.losses = losses,
-                                        .dlogits = logits,
-                                        .logits = logits,
-                                        .parts = part,
-                                        .targets = targets,
-                                        .first = 0,
-                                        .vocab_size = 48,
-                                        .whole_vocab_size = 96},
-                                       h.stream());
+                                    .whole_vocab_size = 96});
+        h.call(op::CrossEntropyOfParts{.losses = losses,
+                                       .dlogits = logits,
+                                       .logits = logits,
+                                       .parts = part,
+                                       .targets = targets,
+                                       .first = 0,
+                                       .vocab_size = 48,
+                                       .whole_vocab_size = 96});
         h.stream().synchronize();
         return {};
     });
-}
-
-TEST_P(CrossEntropyPartsTest, ShapeErrors) {
-    const auto part = [&](Dims part_dims, int64_t first, int64_t vocab_size) {
-        expect_error(
-            [&](Harness& h) {
-                h.ops().cross_entropy_part({.part = h.output(DType::f32, part_dims),
-                                            .logits = h.output(dtype(), {4, 48}),
-                                            .targets = h.input(Indices(4)),
-                                            .first = first,
-                                            .vocab_size = vocab_size,
-                                            .whole_vocab_size = 96},
-                                           h.stream());
-            },
-            part_dims.begin()[0] == 4
-                ? std::vector<std::string>{fmt::format("{} ids from {} on, of 96", vocab_size, first), "48"}
-                : std::vector<std::string>{"part", "[4,2]", "[3,2]"});
-    };
-    part({3, 2}, 0, 48);
-    part({4, 2}, 0, 49);
-    part({4, 2}, 0, -1);
-    part({4, 2}, -1, 48);
-    part({4, 2}, 49, 48);
-    const auto of_parts = [&](Dims losses, Dims parts, Dims dlogits,
-                              const std::vector<std::string>& message) {
-        expect_error(
-            [&](Harness& h) {
-                h.ops().cross_entropy_of_parts({.losses = h.output(DType::f32, losses),
-                                                .dlogits = h.output(dtype(), dlogits),
-                                                .logits = h.output(dtype(), {4, 48}),
-                                                .parts = h.output(DType::f32, parts),
-                                                .targets = h.input(Indices(4)),
-                                                .first = 48,
-                                                .vocab_size = 48,
-                                                .whole_vocab_size = 96},
-                                               h.stream());
-            },
-            message);
-    };
-    of_parts({3}, {8, 2}, {4, 48}, {"losses", "[4]", "[3]"});
-    of_parts({4}, {7, 2}, {4, 48}, {"parts", "[7,2]", "4 rows"});
-    of_parts({4}, {0, 2}, {4, 48}, {"parts", "[0,2]", "4 rows"});
-    of_parts({4}, {8, 3}, {4, 48}, {"parts", "[8,2]", "[8,3]"});
-    of_parts({4}, {8, 2}, {4, 47}, {"dlogits", "[4,48]", "[4,47]"});
 }
 
 }  // namespace cross_entropy_parts_test

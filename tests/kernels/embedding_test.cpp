@@ -23,13 +23,12 @@ TEST_P(EmbeddingTest, Forward) {
                 const Matrix offsets = positions ? random_matrix(kPositions, cols, 4, dtype()) : Matrix();
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor y = h.output(dtype(), {rows, cols});
-                    h.ops().embedding_forward(
-                        {.out = y,
-                         .index = h.input(index),
-                         .table = h.input(table, dtype()),
-                         .position = positions ? h.input(position) : Tensor(),
-                         .position_table = positions ? h.input(offsets, dtype()) : Tensor()},
-                        h.stream());
+                    h.call(op::EmbeddingForward{
+                        .out = y,
+                        .index = h.input(index),
+                        .table = h.input(table, dtype()),
+                        .position = positions ? h.input(position) : Tensor(),
+                        .position_table = positions ? h.input(offsets, dtype()) : Tensor()});
                     return {h.read(y)};
                 });
                 const Matrix expected = reference::embedding_forward(index, table, position, offsets);
@@ -53,12 +52,11 @@ TEST_P(EmbeddingTest, Backward) {
                     const Tensor dtable =
                         accumulate ? h.inout(before, DType::f32) : h.output(DType::f32, {kVocab, cols});
                     const Tensor order = h.output(DType::i32, {2, rows});
-                    h.ops().sort_ids({.order = order, .index = h.input(index), .limit = kVocab}, h.stream());
-                    h.ops().embedding_backward({.dtable = dtable,
-                                                .order = order,
-                                                .dout = h.input(dout, dtype()),
-                                                .accumulate = accumulate},
-                                               h.stream());
+                    h.call(op::SortIds{.order = order, .index = h.input(index), .limit = kVocab});
+                    h.call(op::EmbeddingBackward{.dtable = dtable,
+                                                 .order = order,
+                                                 .dout = h.input(dout, dtype()),
+                                                 .accumulate = accumulate});
                     return {h.read(dtable)};
                 });
                 Matrix expected = reference::embedding_backward(kVocab, index, dout);
@@ -109,23 +107,20 @@ TEST_P(EmbeddingTest, WithSigns) {
                              dtable = h.output(DType::f32, {kVocab, cols}),
                              order = h.output(DType::i32, {2, rows});
                 const Tensor ids = h.input(index);
-                h.ops().embedding_forward(
-                    {.out = y, .index = ids, .table = h.input(table, dtype()), .signs = signs.in(h)},
-                    h.stream());
-                h.ops().embedding_forward({.out = z,
-                                           .index = ids,
-                                           .table = h.input(table, dtype()),
-                                           .position = h.input(position),
-                                           .position_table = h.input(offsets, dtype()),
-                                           .signs = signs.in(h)},
-                                          h.stream());
-                h.ops().sort_ids({.order = order, .index = ids, .limit = kVocab}, h.stream());
-                h.ops().embedding_backward({.dtable = dtable,
-                                            .order = order,
-                                            .dout = h.input(dout, dtype()),
-                                            .signs = signs.in(h),
-                                            .accumulate = false},
-                                           h.stream());
+                h.call(op::EmbeddingForward{
+                    .out = y, .index = ids, .table = h.input(table, dtype()), .signs = signs.in(h)});
+                h.call(op::EmbeddingForward{.out = z,
+                                            .index = ids,
+                                            .table = h.input(table, dtype()),
+                                            .position = h.input(position),
+                                            .position_table = h.input(offsets, dtype()),
+                                            .signs = signs.in(h)});
+                h.call(op::SortIds{.order = order, .index = ids, .limit = kVocab});
+                h.call(op::EmbeddingBackward{.dtable = dtable,
+                                             .order = order,
+                                             .dout = h.input(dout, dtype()),
+                                             .signs = signs.in(h),
+                                             .accumulate = false});
                 return {h.read(y), h.read(z), h.read(dtable)};
             });
             const Matrix looked_up = reference::with_signs(reference::embedding_forward(index, table, {}, {}),
@@ -153,10 +148,9 @@ TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor dtable = h.output(DType::f32, {kVocab, cols});
                 const Tensor order = h.output(DType::i32, {2, rows});
-                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = kVocab}, h.stream());
-                h.ops().embedding_backward(
-                    {.dtable = dtable, .order = order, .dout = h.input(dout, dtype()), .accumulate = false},
-                    h.stream());
+                h.call(op::SortIds{.order = order, .index = h.input(index), .limit = kVocab});
+                h.call(op::EmbeddingBackward{
+                    .dtable = dtable, .order = order, .dout = h.input(dout, dtype()), .accumulate = false});
                 return {h.read(dtable)};
             });
             expect_close(out[0], reference::embedding_backward(kVocab, index, dout),
@@ -189,7 +183,7 @@ TEST_P(EmbeddingTest, SortsIds) {
             for (size_t t = 0; t < index.size(); t += 3) index[t] = static_cast<int32_t>(limit - 1);
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor order = h.output(DType::i32, {2, count});
-                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = limit}, h.stream());
+                h.call(op::SortIds{.order = order, .index = h.input(index), .limit = limit});
                 return {h.read(order)};
             });
             expect_same_bits(out[0], sorted_ids(index), "order");
@@ -233,14 +227,13 @@ TEST_P(EmbeddingTest, ForwardInParts) {
                                  offsets = random_matrix(kPositions, cols, 4, dtype());
                     const auto look_up = [&](Harness& h, const Indices& ids, const Part& part) {
                         const Tensor y = h.output(dtype(), {rows, cols});
-                        h.ops().embedding_forward(
-                            {.out = y,
-                             .index = h.input(ids),
-                             .table = h.input(part.table, dtype()),
-                             .position = part.positions ? h.input(position) : Tensor(),
-                             .position_table = part.positions ? h.input(offsets, dtype()) : Tensor(),
-                             .others = part.others},
-                            h.stream());
+                        h.call(op::EmbeddingForward{
+                            .out = y,
+                            .index = h.input(ids),
+                            .table = h.input(part.table, dtype()),
+                            .position = part.positions ? h.input(position) : Tensor(),
+                            .position_table = part.positions ? h.input(offsets, dtype()) : Tensor(),
+                            .others = part.others});
                         return h.read(y);
                     };
                     const Outputs out = run([&](Harness& h) -> Outputs {
@@ -280,15 +273,13 @@ TEST_P(EmbeddingTest, BackwardInParts) {
                         const Tensor dtable =
                             accumulate ? h.inout(to, DType::f32) : h.output(DType::f32, {to.rows, cols});
                         const Tensor order = h.output(DType::i32, {2, rows});
-                        h.ops().sort_ids(
-                            {.order = order, .index = h.input(ids), .limit = to.rows, .others = !whole},
-                            h.stream());
-                        h.ops().embedding_backward({.dtable = dtable,
-                                                    .order = order,
-                                                    .dout = h.input(dout, dtype()),
-                                                    .accumulate = accumulate,
-                                                    .others = !whole},
-                                                   h.stream());
+                        h.call(op::SortIds{
+                            .order = order, .index = h.input(ids), .limit = to.rows, .others = !whole});
+                        h.call(op::EmbeddingBackward{.dtable = dtable,
+                                                     .order = order,
+                                                     .dout = h.input(dout, dtype()),
+                                                     .accumulate = accumulate,
+                                                     .others = !whole});
                         return h.read(dtable);
                     };
                     const Outputs out = run([&](Harness& h) -> Outputs {
@@ -320,67 +311,12 @@ TEST_P(EmbeddingTest, SortsOthersLast) {
             for (size_t t = 0; t < index.size(); t += every) index[t] = static_cast<int32_t>(limit);
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor order = h.output(DType::i32, {2, count});
-                h.ops().sort_ids({.order = order, .index = h.input(index), .limit = limit, .others = true},
-                                 h.stream());
+                h.call(op::SortIds{.order = order, .index = h.input(index), .limit = limit, .others = true});
                 return {h.read(order)};
             });
             expect_same_bits(out[0], sorted_ids(index), "order");
         }
     }
-}
-
-TEST_P(EmbeddingTest, ShapeErrors) {
-    expect_error(
-        [&](Harness& h) {
-            h.ops().embedding_forward({.out = h.output(dtype(), {5, 48}),
-                                       .index = h.input(Indices(4)),
-                                       .table = h.output(dtype(), {9, 48})},
-                                      h.stream());
-        },
-        {"index", "5", "4"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().embedding_forward({.out = h.output(dtype(), {5, 48}),
-                                       .index = h.input(Indices(5)),
-                                       .table = h.output(dtype(), {9, 32})},
-                                      h.stream());
-        },
-        {"table", "48", "32"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().embedding_forward(
-                {.out = h.output(dtype(), {5, 48}),
-                 .index = h.input(Indices(5)),
-                 .table = h.output(dtype(), {9, 48}),
-                 .signs = {.bits = h.input(Indices(3)).reshaped({3, 1}), .row = h.input(Indices(5))}},
-                h.stream());
-        },
-        {"signs.bits", "i32[3,2]", "i32[3,1]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().embedding_backward({.dtable = h.output(DType::bf16, {9, 48}),
-                                        .order = h.output(DType::i32, {2, 5}),
-                                        .dout = h.output(dtype(), {5, 48}),
-                                        .accumulate = false},
-                                       h.stream());
-        },
-        {"dtable", "f32", "bf16[9,48]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().embedding_backward({.dtable = h.output(DType::f32, {9, 48}),
-                                        .order = h.input(Indices(5)),
-                                        .dout = h.output(dtype(), {5, 48}),
-                                        .accumulate = false},
-                                       h.stream());
-        },
-        {"order", "i32[2,5]", "i32[5]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().sort_ids(
-                {.order = h.output(DType::i32, {2, 4}), .index = h.input(Indices(5)), .limit = 9},
-                h.stream());
-        },
-        {"order", "i32[2,5]", "i32[2,4]"});
 }
 
 }  // namespace embedding_test

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "tests/errors.h"
 #include "tests/sanitized.h"
 
 namespace speedrun::testing {
@@ -43,12 +44,12 @@ TEST(HostLimitsTest, NotesNameTheLimit) {
     EXPECT_EQ(threads_note(host(8, 3), 2), "");
     EXPECT_EQ(threads_note(host(8, 2.5), 3),
               "threads is 3: the control group's limit of 2.5 cores (cpu.max)");
-    EXPECT_NE(threads_note(host(8, 0, 14), 2).find("14 are left (pids.max)"), std::string::npos);
+    EXPECT_THAT(threads_note(host(8, 0, 14), 2), HasSubstr("14 are left (pids.max)"));
     EXPECT_EQ(
         threads_note(host(2), 4),
         "threads is 4, which exceeds the 2 cores that this process may use: threads take turns; set threads=2 or "
         "less");
-    EXPECT_NE(threads_note(host(8, 2), 8).find("limit of 2 cores"), std::string::npos);
+    EXPECT_THAT(threads_note(host(8, 2), 8), HasSubstr("limit of 2 cores"));
 }
 
 TEST(HostLimitsTest, OmpNumThreads) {
@@ -90,7 +91,7 @@ TEST(HostLimitsTest, MemoryOfThisProcessIsBoundByUlimit) {
 TEST(HostLimitsTest, ThisProcessHasCores) {
     EXPECT_GE(host_threads().cores, 1);
     EXPECT_GE(threads_within(host_threads()), 1);
-    EXPECT_NE(describe_task_limits().find("this process has"), std::string::npos);
+    EXPECT_THAT(describe_task_limits(), HasSubstr("this process has"));
 }
 
 }  // namespace host_limits_test

@@ -43,8 +43,7 @@ TEST_P(KeyOffsetTest, ForwardMovesRows) {
                                        c.options.num_heads * c.options.head_dim, 1, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = result(h, x, dtype(), !c.strided);
-            h.ops().offset_keys_forward({.y = y, .x = put(h, x, dtype(), c.strided), .options = c.options},
-                                        h.stream());
+            h.call(op::OffsetKeysForward{.y = y, .x = put(h, x, dtype(), c.strided), .options = c.options});
             return {h.read(y)};
         });
         expect_same_bits(out[0], reference::offset_keys_forward(x, c.options), "y");
@@ -58,33 +57,12 @@ TEST_P(KeyOffsetTest, BackwardMovesThemBack) {
                                         c.options.num_heads * c.options.head_dim, 2, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor dx = result(h, dy, dtype(), c.strided);
-            h.ops().offset_keys_backward(
-                {.dx = dx, .dy = put(h, dy, dtype(), !c.strided), .options = c.options}, h.stream());
+            h.call(op::OffsetKeysBackward{
+                .dx = dx, .dy = put(h, dy, dtype(), !c.strided), .options = c.options});
             return {h.read(dx)};
         });
         expect_close(out[0], reference::offset_keys_backward(dy, c.options), few_operations(dtype()), "dx");
     }
-}
-
-TEST_P(KeyOffsetTest, ShapeErrors) {
-    const auto refused = [&](const KeyOffsetOptions& options, std::vector<std::string> parts) {
-        expect_error(
-            [&](Harness& h) {
-                const Tensor x = h.output(dtype(), {6, 32}), y = h.output(dtype(), {6, 32});
-                h.ops().offset_keys_forward({.y = y, .x = x, .options = options}, h.stream());
-            },
-            std::move(parts));
-    };
-    refused({2, 16, 9, 3}, {"9 turning pairs", "16"});
-    refused({2, 15, 3, 3}, {"3 turning pairs", "15"});
-    refused({2, 16, 4, 4}, {"6 rows", "sequence length 4"});
-    refused({3, 16, 4, 3}, {"[6,48]", "[6,32]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor x = h.output(dtype(), {6, 32});
-            h.ops().offset_keys_backward({.dx = x, .dy = x, .options = {2, 16, 4, 3}}, h.stream());
-        },
-        {"its own operand"});
 }
 
 }  // namespace key_offset_test

@@ -47,26 +47,24 @@ TEST(LevelsTest, Attention) {
                         d[i] = h.output(DType::f32, {2 * length, 2 * dim});
                     }
                     const Tensor lse = h.output(DType::f32, {2, 2 * length}), first_key = h.input(first);
-                    h.ops().attention_forward({.o = d[3],
-                                               .lse = lse,
-                                               .q = x[0],
-                                               .k = x[1],
-                                               .v = x[2],
-                                               .first_key = first_key,
-                                               .options = options},
-                                              h.stream());
-                    h.ops().attention_backward({.dq = d[0],
-                                                .dk = d[1],
-                                                .dv = d[2],
-                                                .dout = x[3],
-                                                .o = d[3],
+                    h.call(op::AttentionForward{.o = d[3],
                                                 .lse = lse,
                                                 .q = x[0],
                                                 .k = x[1],
                                                 .v = x[2],
                                                 .first_key = first_key,
-                                                .options = options},
-                                               h.stream());
+                                                .options = options});
+                    h.call(op::AttentionBackward{.dq = d[0],
+                                                 .dk = d[1],
+                                                 .dv = d[2],
+                                                 .dout = x[3],
+                                                 .o = d[3],
+                                                 .lse = lse,
+                                                 .q = x[0],
+                                                 .k = x[1],
+                                                 .v = x[2],
+                                                 .first_key = first_key,
+                                                 .options = options});
                     return {h.read(d[0]), h.read(d[1]), h.read(d[2]), h.read(d[3]), h.read(lse)};
                 });
             }
@@ -156,7 +154,7 @@ TEST(LevelsTest, PolarExpress) {
                 const Tensor x = h.inout(random_matrix(count * rows, cols, 1, DType::f32), DType::f32,
                                          {count, rows, cols});
                 const int64_t size = op::PolarExpress::workspace_size(count, rows, cols);
-                h.ops().polar_express({.x = x, .workspace = h.output(DType::f32, {size})}, h.stream());
+                h.call(op::PolarExpress{.x = x, .workspace = h.output(DType::f32, {size})});
                 return {h.read(x)};
             });
         }

@@ -55,7 +55,7 @@ TEST_P(LionTest, ThreeSteps) {
             for (int step = 0; step < 3; ++step) {
                 a.grad = h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
                 a.grad_scale = h.input(Matrix(1, 1, scales[step]), DType::f32, {1});
-                h.ops().lion_step(a, h.stream());
+                h.call(a);
             }
             return {h.read(a.parameter), h.read(a.master), h.read(a.momentum)};
         });
@@ -83,7 +83,7 @@ TEST_P(LionTest, ZeroHasNoSignAndANanStaysOne) {
         a.parameter = h.output(dtype(), {count});
         a.grad = h.input(grad, DType::f32, {count});
         a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
-        h.ops().lion_step(a, h.stream());
+        h.call(a);
         return {h.read(a.master), h.read(a.momentum)};
     });
     for (int64_t i = 0; i < count; ++i) {
@@ -108,26 +108,13 @@ TEST_P(LionTest, NothingChangesIfTheScaleIsNotFinite) {
             a.momentum = h.inout(start.momentum, DType::f32, {33});
             a.grad = h.input(Matrix(1, 33, std::nan("")), DType::f32, {33});
             a.grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
-            h.ops().lion_step(a, h.stream());
+            h.call(a);
             return {h.read(a.parameter), h.read(a.master), h.read(a.momentum)};
         });
         expect_same_bits(out[0], parameter, "parameter");
         expect_same_bits(out[1], start.master, "master");
         expect_same_bits(out[2], start.momentum, "momentum");
     }
-}
-
-TEST_P(LionTest, ShapeErrors) {
-    const auto step = [this](Harness& h, int64_t parameter, int64_t grad) {
-        op::LionStep a = numbers();
-        a.master = a.momentum = h.output(DType::f32, {33});
-        a.parameter = h.output(dtype(), {parameter});
-        a.grad = h.output(DType::f32, {grad});
-        a.grad_scale = h.output(DType::f32, {1});
-        h.ops().lion_step(a, h.stream());
-    };
-    expect_error([&](Harness& h) { step(h, 33, 32); }, {"lion_step state", "[33]", "[32]"});
-    expect_error([&](Harness& h) { step(h, 34, 33); }, {"lion_step parameter", "[33]", "[34]"});
 }
 
 }  // namespace lion_test

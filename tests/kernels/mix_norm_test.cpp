@@ -88,7 +88,7 @@ TEST_P(MixNormTest, Forward) {
                 const Tensor in = mode == Entered::in_place ? o.inout(x) : o.input(x);
                 Tensor entered;
                 if (added) entered = mode == Entered::in_place ? in : o.output();
-                h.ops().mix_norm_forward({.y = y,
+                h.call(op::MixNormForward{.y = y,
                                           .sum = sum,
                                           .entered = entered,
                                           .mean = mean,
@@ -99,8 +99,7 @@ TEST_P(MixNormTest, Forward) {
                                           .gain = o.vector(gain),
                                           .bias = o.vector(bias),
                                           .kind = c.kind,
-                                          .epsilon = epsilon},
-                                         h.stream());
+                                          .epsilon = epsilon});
                 return {h.read(y), h.read(sum), h.read(rstd), with_mean ? h.read(mean) : Matrix(),
                         added ? h.read(entered) : Matrix()};
             });
@@ -153,18 +152,17 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
         const Tensor dc = sums(true, dc_before), dz = b.accumulate_z ? o.inout(dz_before) : o.output();
         const Tensor in = o.input(s), ds = o.output(), rstd = o.vector(forward.rstd), weight = o.vector(gain);
         const Tensor mean = c.kind == NormKind::layernorm ? o.vector(forward.mean) : Tensor();
-        h.ops().norm_backward({.ds = ds,
-                               .dgain = c.affine ? h.output(DType::f32, {c.cols}) : Tensor(),
-                               .dy = upstream,
-                               .s = in,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .gain = weight,
-                               .dresidual = above,
-                               .accumulate = false,
-                               .kind = c.kind},
-                              h.stream());
-        h.ops().mix_norm_backward({.dx = dx,
+        h.call(op::NormBackward{.ds = ds,
+                                .dgain = c.affine ? h.output(DType::f32, {c.cols}) : Tensor(),
+                                .dy = upstream,
+                                .s = in,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .gain = weight,
+                                .dresidual = above,
+                                .accumulate = false,
+                                .kind = c.kind});
+        h.call(op::MixNormBackward{.dx = dx,
                                    .dz = dz,
                                    .dcoefficients = dc,
                                    .dgain = dgain,
@@ -179,8 +177,7 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
                                    .dresidual = above,
                                    .accumulate = b.accumulate,
                                    .accumulate_z = b.accumulate_z,
-                                   .kind = c.kind},
-                                  h.stream());
+                                   .kind = c.kind});
         return {h.read(dx),
                 h.read(dz),
                 h.read(dc),
@@ -230,53 +227,6 @@ TEST_P(MixNormTest, Backward) {
             }
         }
     });
-}
-
-TEST_P(MixNormTest, ShapeErrors) {
-    const auto forward = [&](Harness& h, Tensor entered, Tensor z, Tensor coefficients) {
-        const Tensor x = h.output(dtype(), {3, 48});
-        h.ops().mix_norm_forward({.y = h.output(dtype(), {3, 48}),
-                                  .sum = h.output(dtype(), {3, 48}),
-                                  .entered = entered,
-                                  .rstd = h.output(DType::f32, {3}),
-                                  .x = x,
-                                  .mix = {z, coefficients},
-                                  .kind = NormKind::rmsnorm},
-                                 h.stream());
-    };
-    expect_error(
-        [&](Harness& h) {
-            forward(h, {}, h.output(dtype(), {3, 47}), h.output(DType::f32, {2}));
-        },
-        {"z", "[3,48]", "[3,47]"});
-    expect_error(
-        [&](Harness& h) {
-            forward(h, {}, h.output(dtype(), {3, 48}), h.output(DType::f32, {3}));
-        },
-        {"coefficients", "[2]", "[3]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor z = h.output(dtype(), {3, 48});
-            forward(h, z, z, h.output(DType::f32, {2}));
-        },
-        {"entered", "delta"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor x = h.output(dtype(), {3, 48}), c = h.output(DType::f32, {2});
-            h.ops().mix_norm_backward({.dx = x,
-                                       .dz = h.output(dtype(), {4, 48}),
-                                       .dcoefficients = c,
-                                       .dy = x,
-                                       .s = x,
-                                       .entered = x,
-                                       .mix = {x, c},
-                                       .rstd = h.output(DType::f32, {3}),
-                                       .accumulate = false,
-                                       .accumulate_z = false,
-                                       .kind = NormKind::rmsnorm},
-                                      h.stream());
-        },
-        {"dz", "[3,48]", "[4,48]"});
 }
 
 }  // namespace mix_norm_test

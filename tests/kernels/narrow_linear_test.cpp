@@ -78,14 +78,13 @@ TEST_P(NarrowLinearTest, Forward) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.output(DType::f32, {s.shape.rows, s.shape.outputs + 4 * s.slice})
                                  .column_slice(s.slice, s.shape.outputs);
-            h.ops().narrow_linear_forward(
-                {.y = y,
-                 .x = sliced(h, in.x, dtype(), s.slice, false),
-                 .weight = upload_weight(h, s, in, dtype()),
-                 .bias = s.biased ? h.input(in.bias, DType::f32, {s.shape.outputs}) : Tensor(),
-                 .scale = kScale,
-                 .activation = s.activation},
-                h.stream());
+            h.call(op::NarrowLinearForward{
+                .y = y,
+                .x = sliced(h, in.x, dtype(), s.slice, false),
+                .weight = upload_weight(h, s, in, dtype()),
+                .bias = s.biased ? h.input(in.bias, DType::f32, {s.shape.outputs}) : Tensor(),
+                .scale = kScale,
+                .activation = s.activation});
             return {h.read(y)};
         });
         // tanh and exp err by about 3e-7 where the result is small.
@@ -109,7 +108,7 @@ TEST_P(NarrowLinearTest, Backward) {
             const Tensor dx = sliced(h, dx_before, dtype(), s.slice, true);
             const Tensor dweight = h.inout(dw_before, DType::f32);
             const Tensor dbias = s.biased ? h.inout(db_before, DType::f32, {outputs}) : Tensor();
-            h.ops().narrow_linear_backward({.dx = dx,
+            h.call(op::NarrowLinearBackward{.dx = dx,
                                             .dweight = dweight,
                                             .dbias = dbias,
                                             .dy = sliced(h, in.dy, DType::f32, s.slice, false),
@@ -119,8 +118,7 @@ TEST_P(NarrowLinearTest, Backward) {
                                             .scale = kScale,
                                             .activation = s.activation,
                                             .accumulate_x = s.accumulate_x,
-                                            .accumulate = s.accumulate},
-                                           h.stream());
+                                            .accumulate = s.accumulate});
             Outputs result = {h.read(dx), h.read(dweight)};
             if (s.biased) result.push_back(h.read(dbias));
             return result;
@@ -159,7 +157,7 @@ TEST_P(NarrowLinearTest, OneGradientAtATime) {
             if (which == 1) a.x = h.input(in.x, dtype());
             if (which == 1) a.dweight = h.output(DType::f32, {6, 12});
             if (which == 2) a.dbias = h.output(DType::f32, {6});
-            h.ops().narrow_linear_backward(a, h.stream());
+            h.call(a);
             return {h.read(which == 0 ? a.dx : which == 1 ? a.dweight : a.dbias)};
         });
         expect_close(out[0], *wanted[which], reduction(which == 0 ? dtype() : DType::f32, 130),
@@ -175,71 +173,16 @@ TEST_P(NarrowLinearTest, SaturatesAtItsLimits) {
     for (GateActivation activation : kActivations) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.output(DType::f32, {2, 1});
-            h.ops().narrow_linear_forward({.y = y,
+            h.call(op::NarrowLinearForward{.y = y,
                                            .x = h.input(x, dtype()),
                                            .weight = h.input(weight, DType::f32),
                                            .scale = 1.0f,
-                                           .activation = activation},
-                                          h.stream());
+                                           .activation = activation});
             return {h.read(y)};
         });
         // e^-4000 is 0 or, with the CPU's clamped exponential, e^-88.
         for (int i = 0; i < 2; ++i) EXPECT_NEAR(out[0][i], limits[static_cast<int>(activation)][i], 1e-35);
     }
-}
-
-TEST_P(NarrowLinearTest, ShapeErrors) {
-    const auto forward = [this](Harness& h, int64_t inputs, int64_t outputs, Tensor weight,
-                                Tensor bias = {}) {
-        h.ops().narrow_linear_forward({.y = h.output(DType::f32, {8, outputs}),
-                                       .x = h.output(dtype(), {8, inputs}),
-                                       .weight = weight,
-                                       .bias = bias,
-                                       .scale = 1.0f,
-                                       .activation = GateActivation::tanh},
-                                      h.stream());
-    };
-    const auto f32 = [](Harness& h, Dims dims) { return h.output(DType::f32, dims); };
-    expect_error([&](Harness& h) { forward(h, 12, 65, f32(h, {65, 12})); }, {"[65,12]", "1 to 64"});
-    expect_error([&](Harness& h) { forward(h, 65, 6, f32(h, {6, 65})); }, {"[8,65]", "1 to 64"});
-    expect_error([&](Harness& h) { forward(h, 12, 6, f32(h, {6, 13})); }, {"weight", "[6,12]", "[6,13]"});
-    expect_error([&](Harness& h) { forward(h, 12, 5, f32(h, {6, 12})); }, {"y", "[8,6]", "[8,5]"});
-    expect_error(
-        [&](Harness& h) {
-            forward(h, 12, 6, f32(h, {6, 24}).column_slice(0, 12));
-        },
-        {"weight", "not contiguous"});
-    expect_error(
-        [&](Harness& h) {
-            forward(h, 12, 6, f32(h, {6, 12}), f32(h, {5}));
-        },
-        {"bias", "[6]", "[5]"});
-    const auto backward = [&](Harness& h, const std::function<void(op::NarrowLinearBackward&)>& change) {
-        op::NarrowLinearBackward a{.dx = h.output(dtype(), {8, 12}),
-                                   .dweight = f32(h, {6, 12}),
-                                   .dbias = f32(h, {6}),
-                                   .dy = f32(h, {8, 6}),
-                                   .y = f32(h, {8, 6}),
-                                   .x = h.output(dtype(), {8, 12}),
-                                   .weight = f32(h, {6, 12}),
-                                   .scale = 1.0f,
-                                   .activation = GateActivation::tanh,
-                                   .accumulate_x = false,
-                                   .accumulate = false};
-        change(a);
-        h.ops().narrow_linear_backward(a, h.stream());
-    };
-    const auto refused = [&](std::vector<std::string> parts,
-                             const std::function<void(Harness&, op::NarrowLinearBackward&)>& change) {
-        expect_error([&](Harness& h) { backward(h, [&](auto& a) { change(h, a); }); }, std::move(parts));
-    };
-    refused({"dx", "[8,12]", "[8,11]"}, [this](Harness& h, auto& a) { a.dx = h.output(dtype(), {8, 11}); });
-    refused({"dy", "[8,6]", "[8,5]"}, [&](Harness& h, auto& a) { a.dy = f32(h, {8, 5}); });
-    refused({"dweight", "[6,12]", "[6,11]"}, [&](Harness& h, auto& a) { a.dweight = f32(h, {6, 11}); });
-    refused({"dweight", "not contiguous"}, [&](Harness& h, auto& a) {
-        a.dweight = f32(h, {6, 13}).column_slice(0, 12);
-    });
-    refused({"dbias", "[6]", "[7]"}, [&](Harness& h, auto& a) { a.dbias = f32(h, {7}); });
 }
 
 }  // namespace narrow_linear_test

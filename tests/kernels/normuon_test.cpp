@@ -60,13 +60,12 @@ TEST_P(NormuonTest, TwoSteps) {
             const Tensor u = h.inout(first, dtype(), {b.n, b.rows, b.cols}),
                          w = h.inout(second, dtype(), {b.n, b.rows, b.cols});
             for (const Tensor& update : {u, w})
-                h.ops().normuon_scale({.update = update,
-                                       .second_moment = v,
-                                       .grad_scale = one(h, 0.25),
-                                       .beta2 = kBeta2,
-                                       .lines = rule.lines,
-                                       .epsilon = rule.epsilon},
-                                      h.stream());
+                h.call(op::NormuonScale{.update = update,
+                                        .second_moment = v,
+                                        .grad_scale = one(h, 0.25),
+                                        .beta2 = kBeta2,
+                                        .lines = rule.lines,
+                                        .epsilon = rule.epsilon});
             return {h.read(u), h.read(w), h.read(v)};
         });
         // Sums of squares do not cancel: the errors of up to R·C roundings are relative.
@@ -100,8 +99,8 @@ TEST_P(NormuonTest, ZerosStayAndTheirMomentsDecay) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor v = h.inout(Matrix(1, 48, 2.0), DType::f32);
             const Tensor u = h.inout(Matrix(b.rows, b.cols), dtype(), {1, b.rows, b.cols});
-            h.ops().normuon_scale(
-                {.update = u, .second_moment = v, .grad_scale = one(h, 1.0), .beta2 = kBeta2}, h.stream());
+            h.call(op::NormuonScale{
+                .update = u, .second_moment = v, .grad_scale = one(h, 1.0), .beta2 = kBeta2});
             return {h.read(u), h.read(v)};
         });
         for (double value : out[0].values) EXPECT_EQ(value, 0.0);
@@ -117,47 +116,14 @@ TEST_P(NormuonTest, NothingChangesIfTheScaleIsNotFinite) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor update = h.inout(u, dtype(), {2, b.rows, b.cols}),
                              moment = h.inout(v, DType::f32);
-                h.ops().normuon_scale(
-                    {.update = update, .second_moment = moment, .grad_scale = one(h, bad), .beta2 = kBeta2},
-                    h.stream());
+                h.call(op::NormuonScale{
+                    .update = update, .second_moment = moment, .grad_scale = one(h, bad), .beta2 = kBeta2});
                 return {h.read(update), h.read(moment)};
             });
             expect_same_bits(out[0], u, "update");
             expect_same_bits(out[1], v, "second moment");
         }
     }
-}
-
-TEST_P(NormuonTest, ShapeErrors) {
-    const auto call = [](Harness& h, Tensor update, Tensor moment, Tensor scale) {
-        h.ops().normuon_scale(
-            {.update = update, .second_moment = moment, .grad_scale = scale, .beta2 = kBeta2}, h.stream());
-    };
-    expect_error(
-        [&](Harness& h) {
-            call(h, h.output(dtype(), {7, 48}), h.output(DType::f32, {1, 48}), h.output(DType::f32, {1}));
-        },
-        {"[n,R,C]", "[7,48]"});
-    expect_error(
-        [&](Harness& h) {
-            call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 7}), h.output(DType::f32, {1}));
-        },
-        {"second_moment", "[2,48]", "[2,7]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().normuon_scale({.update = h.output(dtype(), {2, 7, 48}),
-                                   .second_moment = h.output(DType::f32, {2, 48}),
-                                   .grad_scale = h.output(DType::f32, {1}),
-                                   .beta2 = kBeta2,
-                                   .lines = NormuonLines::rows},
-                                  h.stream());
-        },
-        {"second_moment", "[2,7]", "[2,48]"});
-    expect_error(
-        [&](Harness& h) {
-            call(h, h.output(dtype(), {2, 7, 48}), h.output(DType::f32, {2, 48}), h.output(DType::f32, {2}));
-        },
-        {"grad_scale", "[1]", "[2]"});
 }
 
 }  // namespace normuon_test

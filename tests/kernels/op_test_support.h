@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/kernels/any_op.h"
 #include "tests/kernels/backends.h"
 #include "tests/reference/reference.h"
 
@@ -31,6 +32,11 @@ class Harness {
 
     Device& device() { return *backend_.device; }
     Ops& ops() { return *backend_.ops; }
+    // Enqueues the operation with these arguments.
+    template <class Arguments>
+    void call(const Arguments& a) {
+        testing::call(ops(), a, stream());
+    }
     Stream& stream() { return *stream_; }
 
     Tensor input(const Matrix& values, DType dtype,

@@ -68,11 +68,10 @@ TEST_P(OwnValueTest, Forward) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor o = put(h, in.o, dtype(), c, !in_place);
                 const Tensor y = in_place ? o : h.output(dtype(), {c.rows, in.o.cols});
-                h.ops().exclude_own_value_forward({.y = y,
-                                                   .o = o,
-                                                   .v = put(h, in.v, dtype(), c, true),
-                                                   .alpha = put_alpha(h, in.alpha, c, true)},
-                                                  h.stream());
+                h.call(op::ExcludeOwnValueForward{.y = y,
+                                                  .o = o,
+                                                  .v = put(h, in.v, dtype(), c, true),
+                                                  .alpha = put_alpha(h, in.alpha, c, true)});
                 return {h.read(y)};
             });
             expect_close(out[0], reference::exclude_own_value_forward(in.o, in.v, in.alpha, c.heads),
@@ -93,16 +92,15 @@ TEST_P(OwnValueTest, Backward) {
                              d_o = accumulate ? dy : h.output(dtype(), {c.rows, in.o.cols}),
                              dv = put(h, dv_before, dtype(), c, false),
                              dalpha = put_alpha(h, dalpha_before, c, false);
-                h.ops().exclude_own_value_backward({.d_o = d_o,
-                                                    .dv = dv,
-                                                    .dalpha = dalpha,
-                                                    .dy = dy,
-                                                    .o = put(h, in.o, dtype(), c, true),
-                                                    .v = put(h, in.v, dtype(), c, true),
-                                                    .alpha = put_alpha(h, in.alpha, c, true),
-                                                    .accumulate_v = accumulate,
-                                                    .accumulate_alpha = accumulate},
-                                                   h.stream());
+                h.call(op::ExcludeOwnValueBackward{.d_o = d_o,
+                                                   .dv = dv,
+                                                   .dalpha = dalpha,
+                                                   .dy = dy,
+                                                   .o = put(h, in.o, dtype(), c, true),
+                                                   .v = put(h, in.v, dtype(), c, true),
+                                                   .alpha = put_alpha(h, in.alpha, c, true),
+                                                   .accumulate_v = accumulate,
+                                                   .accumulate_alpha = accumulate});
                 return {h.read(d_o), h.read(dv), h.read(dalpha)};
             });
             Matrix dv = expected.dv, dalpha = expected.dalpha;
@@ -114,37 +112,6 @@ TEST_P(OwnValueTest, Backward) {
             expect_close(out[2], dalpha, reduction(DType::f32, terms), "dalpha");
         }
     });
-}
-
-TEST_P(OwnValueTest, ShapeErrors) {
-    const auto forward = [&](Dims of_v, Dims of_alpha, std::vector<std::string> parts) {
-        expect_error(
-            [&](Harness& h) {
-                const Tensor o = h.output(dtype(), {3, 32});
-                h.ops().exclude_own_value_forward(
-                    {.y = o, .o = o, .v = h.output(dtype(), of_v), .alpha = h.output(DType::f32, of_alpha)},
-                    h.stream());
-            },
-            std::move(parts));
-    };
-    forward({3, 31}, {2}, {"exclude_own_value v", "[3,32]", "[3,31]"});
-    forward({3, 32}, {5}, {"[3,32]", "5 heads"});
-    forward({3, 32}, {4, 2}, {"exclude_own_value alpha", "[3,2]", "[4,2]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor x = h.output(dtype(), {3, 32});
-            h.ops().exclude_own_value_backward({.d_o = x,
-                                                .dv = x,
-                                                .dalpha = h.output(DType::f32, {3}),
-                                                .dy = x,
-                                                .o = x,
-                                                .v = x,
-                                                .alpha = h.output(DType::f32, {2}),
-                                                .accumulate_v = false,
-                                                .accumulate_alpha = false},
-                                               h.stream());
-        },
-        {"exclude_own_value dalpha", "[2]", "[3]"});
 }
 
 }  // namespace own_value_test

@@ -15,13 +15,11 @@ class RandomTest : public OpTest {
         return run([&](Harness& h) -> Outputs {
             const Tensor x = h.output(DType::f32, {count});
             if (normal)
-                h.ops().random_normal(
-                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .deviation = size},
-                    h.stream());
+                h.call(op::RandomNormal{
+                    .x = x, .seed = seed, .sequence = sequence, .offset = offset, .deviation = size});
             if (!normal)
-                h.ops().random_uniform(
-                    {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .bound = size},
-                    h.stream());
+                h.call(op::RandomUniform{
+                    .x = x, .seed = seed, .sequence = sequence, .offset = offset, .bound = size});
             return {h.read(x)};
         })[0];
     }
@@ -131,23 +129,6 @@ TEST_P(RandomTest, UniformIsPhilox) {
             (static_cast<double>(words[static_cast<size_t>((offset + i) % 4)] >> 8) + 0.5) * 0x1p-24;
         EXPECT_NEAR(x[i], 2.0 * unit - 1.0, 2 * 0x1p-24) << i;
     }
-}
-
-TEST_P(RandomTest, ShapeErrors) {
-    expect_error(
-        [&](Harness& h) {
-            h.ops().random_normal(
-                {.x = h.output(DType::bf16, {7}), .seed = 1, .sequence = 1, .offset = 0, .deviation = 1.0f},
-                h.stream());
-        },
-        {"f32", "bf16[7]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().random_uniform(
-                {.x = h.output(DType::bf16, {7}), .seed = 1, .sequence = 1, .offset = 0, .bound = 1.0f},
-                h.stream());
-        },
-        {"f32", "bf16[7]"});
 }
 
 }  // namespace random_test

@@ -88,14 +88,13 @@ TEST_P(RotaryTest, Forward) {
             const Optional optional = upload(h, tables, position, options, c.positions);
             const Tensor rstd =
                 options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
-            h.ops().qk_norm_rotary_forward({.q = pair.q,
-                                            .k = pair.k,
-                                            .rstd = rstd,
-                                            .cos = optional.cos,
-                                            .sin = optional.sin,
-                                            .position = optional.position,
-                                            .options = options},
-                                           h.stream());
+            h.call(op::QkNormRotaryForward{.q = pair.q,
+                                           .k = pair.k,
+                                           .rstd = rstd,
+                                           .cos = optional.cos,
+                                           .sin = optional.sin,
+                                           .position = optional.position,
+                                           .options = options});
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     c.packed ? h.read(pair.v) : Matrix()};
         });
@@ -136,15 +135,14 @@ TEST_P(RotaryTest, ValueMix) {
                 value.v = pair.v;
                 value.mix = {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})};
             }
-            h.ops().qk_norm_rotary_forward({.q = pair.q,
-                                            .k = pair.k,
-                                            .rstd = rstd,
-                                            .cos = optional.cos,
-                                            .sin = optional.sin,
-                                            .position = optional.position,
-                                            .value = value,
-                                            .options = options},
-                                           h.stream());
+            h.call(op::QkNormRotaryForward{.q = pair.q,
+                                           .k = pair.k,
+                                           .rstd = rstd,
+                                           .cos = optional.cos,
+                                           .sin = optional.sin,
+                                           .position = optional.position,
+                                           .value = value,
+                                           .options = options});
             return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
                     h.read(mixes ? value.mixed : pair.v), h.read(pair.v)};
         };
@@ -189,16 +187,15 @@ TEST_P(RotaryTest, Backward) {
             const Pair gradients = upload(h, upstream, width, dtype(), c.packed, false);
             const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
             const Optional optional = upload(h, tables, position, options, c.positions);
-            h.ops().qk_norm_rotary_backward({.dq = gradients.q,
-                                             .dk = gradients.k,
-                                             .q = values.q,
-                                             .k = values.k,
-                                             .rstd = options.normalize ? h.input(rstd, DType::f32) : Tensor(),
-                                             .cos = optional.cos,
-                                             .sin = optional.sin,
-                                             .position = optional.position,
-                                             .options = options},
-                                            h.stream());
+            h.call(op::QkNormRotaryBackward{.dq = gradients.q,
+                                            .dk = gradients.k,
+                                            .q = values.q,
+                                            .k = values.k,
+                                            .rstd = options.normalize ? h.input(rstd, DType::f32) : Tensor(),
+                                            .cos = optional.cos,
+                                            .sin = optional.sin,
+                                            .position = optional.position,
+                                            .options = options});
             return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
         });
         // bf16: the normed vector is available only as rounded by forward.
@@ -207,56 +204,6 @@ TEST_P(RotaryTest, Backward) {
         expect_close(out[1], reference::column_block(expected, width, width), tolerance, "dk");
         if (c.packed) expect_same_bits(out[2], reference::column_block(upstream, 2 * width, width), "dv");
     });
-}
-
-TEST_P(RotaryTest, ShapeErrors) {
-    const RotaryOptions options{2, 16, true, false};
-    expect_error(
-        [&](Harness& h) {
-            const Tensor q = h.output(dtype(), {3, 32});
-            h.ops().qk_norm_rotary_forward(
-                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 2}), .options = options}, h.stream());
-        },
-        {"rstd", "[3,4]", "[3,2]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor q = h.output(dtype(), {3, 48});
-            h.ops().qk_norm_rotary_forward(
-                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 4}), .options = options}, h.stream());
-        },
-        {"q", "[3,32]", "[3,48]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor q = h.output(dtype(), {3, 30});
-            h.ops().qk_norm_rotary_forward(
-                {.q = q, .k = q, .rstd = h.output(DType::f32, {3, 4}), .options = {2, 15, true, false}},
-                h.stream());
-        },
-        {"head_dim", "15"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor q = h.output(dtype(), {3, 48}), table = h.output(DType::f32, {8, 8});
-            h.ops().qk_norm_rotary_forward({.q = q,
-                                            .k = q,
-                                            .cos = table,
-                                            .sin = table,
-                                            .position = h.input(Indices{0, 1, 2, 3, 4, 5}).reshaped({3, 2}),
-                                            .options = {3, 16, false, true}},
-                                           h.stream());
-        },
-        {"2 positions of a token", "3 heads"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor q = h.output(dtype(), {3, 32});
-            const MixWith mix{h.output(dtype(), {3, 31}), h.output(DType::f32, {2})};
-            h.ops().qk_norm_rotary_forward({.q = q,
-                                            .k = q,
-                                            .rstd = h.output(DType::f32, {3, 4}),
-                                            .value = {q, q, mix},
-                                            .options = options},
-                                           h.stream());
-        },
-        {"value mix z", "[3,32]", "[3,31]"});
 }
 
 }  // namespace rotary_test

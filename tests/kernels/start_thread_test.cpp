@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/team.h"
 #include "kernels/device/error.h"
+#include "tests/errors.h"
 
 namespace {
 
@@ -57,24 +58,23 @@ TEST(StartThreadTest, RunsTheWork) {
 
 TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
     const std::string text = refused_after(0, [] { start_thread("watch", [] {}).join(); });
-    EXPECT_NE(text.find("cannot start a thread (watch): Resource temporarily unavailable"), std::string::npos)
-        << text;
-    EXPECT_NE(text.find("this process has "), std::string::npos) << text;
-    EXPECT_NE(text.find("threads=1"), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr("cannot start a thread (watch): Resource temporarily unavailable"));
+    EXPECT_THAT(text, HasSubstr("this process has "));
+    EXPECT_THAT(text, HasSubstr("threads=1"));
 }
 
 // Threads that started are stopped and joined.
 TEST(StartThreadTest, ATeamOfWhichOneCannotStart) {
     for (const int started : {0, 1, 5}) {
         const std::string text = refused_after(started, [] { cpu::Team team(8); });
-        EXPECT_NE(text.find(fmt::format("worker {} of 8", started + 2)), std::string::npos) << text;
+        EXPECT_THAT(text, HasSubstr(fmt::format("worker {} of 8", started + 2)));
     }
 }
 
 TEST(StartThreadTest, ADeviceWithoutItsTeamOrAStream) {
-    EXPECT_NE(refused_after(2, [] { CpuDevice device(4); }).find("worker 4 of 4"), std::string::npos);
+    EXPECT_THAT(refused_after(2, [] { CpuDevice device(4); }), HasSubstr("worker 4 of 4"));
     CpuDevice device(2);
-    EXPECT_NE(refused_after(0, [&] { device.create_stream("copy"); }).find("stream copy"), std::string::npos);
+    EXPECT_THAT(refused_after(0, [&] { device.create_stream("copy"); }), HasSubstr("stream copy"));
 }
 
 }  // namespace start_thread_test

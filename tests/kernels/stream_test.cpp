@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/errors.h"
 #include "tests/kernels/backends.h"
 
 namespace speedrun::testing {
@@ -218,7 +219,7 @@ TEST_P(StreamTest, BuffersAndTheMemoryTable) {
         EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % 64, 0u);
         EXPECT_EQ(table.total() - before, 100 + (5 << 20));
         EXPECT_EQ(table.total(MemoryCategory::gradients), 100 + (5 << 20));
-        EXPECT_NE(table.print().find("large"), std::string::npos);
+        EXPECT_THAT(table.print(), HasSubstr("large"));
 
         void* const data = small.data();
         Buffer moved = std::move(small);

@@ -116,10 +116,10 @@ TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
                                        .kind = c.kind,
                                        .epsilon = 0.25f};  // as large as the rows
             if (fused) {
-                h.ops().sum_norm_forward(a, h.stream());
+                h.call(a);
             } else {
-                h.ops().weighted_sum_forward(a.first(), h.stream());
-                h.ops().norm_forward(a.second(), h.stream());
+                h.call(a.first());
+                h.call(a.second());
             }
             return {h.read(a.y), h.read(a.sum), h.read(a.rstd), a.mean.present() ? h.read(a.mean) : Matrix()};
         };
@@ -182,11 +182,11 @@ TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
                 if (g.dsource.present()) outputs.push_back(g.dsource);
             }
             if (fused) {
-                h.ops().sum_norm_backward(a, h.stream());
+                h.call(a);
             } else {
                 const Tensor ds = h.output(dtype(), {c.rows, c.cols});
-                h.ops().norm_backward(a.first(ds), h.stream());
-                h.ops().weighted_sum_backward(a.second(ds), h.stream());
+                h.call(a.first(ds));
+                h.call(a.second(ds));
             }
             Outputs read;
             for (const Tensor& tensor : outputs) read.push_back(h.read(tensor));
@@ -198,28 +198,6 @@ TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
         for (size_t i = 0; i < fused.size(); ++i)
             expect_same_bits(fused[i], apart[i], fmt::format("output {}", i));
     });
-}
-
-TEST_P(SumNormTest, WhatOneRowDoesNotGiveIsRefused) {
-    const auto call = [&](bool shifted, int64_t heads) {
-        return [=, this](Harness& h) {
-            const Tensor x = h.output(dtype(), {4, 48}), dx = h.output(dtype(), {4, 48});
-            const WeightedTerms terms = {
-                {{.source = x, .coefficient = h.output(DType::f32, {4, heads}), .shifted = shifted}}};
-            h.ops().sum_norm_backward({.gradients = {{{.dsource = dx,
-                                                       .accumulate_source = false,
-                                                       .accumulate_coefficient = false}}},
-                                       .dy = h.output(dtype(), {4, 48}),
-                                       .s = h.output(dtype(), {4, 48}),
-                                       .terms = terms,
-                                       .rstd = h.output(DType::f32, {4}),
-                                       .accumulate = false,
-                                       .kind = NormKind::rmsnorm},
-                                      h.stream());
-        };
-    };
-    expect_error(call(true, 1), {"sum_norm_backward", "shifted"});
-    expect_error(call(false, 3), {"sum_norm_backward", "3 heads"});
 }
 
 }  // namespace sum_norm_test

@@ -16,8 +16,8 @@ TEST_P(UtilitiesTest, FillAndScale) {
         const Matrix x = random_matrix(1, count, 1, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor filled = h.output(dtype(), {count}), scaled = h.inout(x, dtype(), {count});
-            h.ops().fill({.x = filled, .value = 0.3f}, h.stream());
-            h.ops().scale({.x = scaled, .factor = -0.3f}, h.stream());
+            h.call(op::Fill{.x = filled, .value = 0.3f});
+            h.call(op::Scale{.x = scaled, .factor = -0.3f});
             return {h.read(filled), h.read(scaled)};
         });
         expect_same_bits(out[0], rounded(Matrix(1, count, 0.3f), dtype()), "fill");
@@ -43,8 +43,8 @@ TEST_P(UtilitiesTest, CastRounds) {
         const Matrix in = reference::column_block(x, 0, count);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.output(dtype(), {count}), back = h.output(DType::f32, {count});
-            h.ops().cast({.out = y, .in = h.input(in, DType::f32, {count})}, h.stream());
-            h.ops().cast({.out = back, .in = y}, h.stream());
+            h.call(op::Cast{.out = y, .in = h.input(in, DType::f32, {count})});
+            h.call(op::Cast{.out = back, .in = y});
             return {h.read(y), h.read(back)};
         });
         for (size_t part : {0, 1}) {
@@ -68,10 +68,9 @@ TEST_P(UtilitiesTest, Accumulates) {
                              x = reference::column_block(wide, 0, cols);
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor sum = h.inout(before, DType::f32);
-                    h.ops().accumulate({.sum = sum.column_slice(0, cols),
-                                        .x = h.input(wide, dtype()).column_slice(0, cols),
-                                        .accumulate = accumulate},
-                                       h.stream());
+                    h.call(op::Accumulate{.sum = sum.column_slice(0, cols),
+                                          .x = h.input(wide, dtype()).column_slice(0, cols),
+                                          .accumulate = accumulate});
                     return {h.read(sum)};
                 });
                 Matrix expected = before;
@@ -92,8 +91,7 @@ TEST_P(UtilitiesTest, Sums) {
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor sum =
                     accumulate ? h.inout(Matrix(1, 1, 2.5), DType::f32, {1}) : h.output(DType::f32, {1});
-                h.ops().sum({.out = sum, .x = h.input(f32, DType::f32, {count}), .accumulate = accumulate},
-                            h.stream());
+                h.call(op::Sum{.out = sum, .x = h.input(f32, DType::f32, {count}), .accumulate = accumulate});
                 return {h.read(sum)};
             });
             double expected = accumulate ? 2.5 : 0.0;
@@ -119,9 +117,8 @@ TEST_P(UtilitiesTest, CountNonfinite) {
         if (count > 3) x[3] = static_cast<float>(Bf16(3e38f));  // large but finite
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor result = h.output(DType::f32, {1}), none = h.output(DType::f32, {1});
-            h.ops().count_nonfinite({.out = result, .x = h.input(x, dtype(), {count})}, h.stream());
-            h.ops().count_nonfinite({.out = none, .x = h.input(Matrix(1, count, 1.0), dtype(), {count})},
-                                    h.stream());
+            h.call(op::CountNonfinite{.out = result, .x = h.input(x, dtype(), {count})});
+            h.call(op::CountNonfinite{.out = none, .x = h.input(Matrix(1, count, 1.0), dtype(), {count})});
             return {h.read(result), h.read(none)};
         });
         EXPECT_EQ(out[0][0], expected) << "n=" << count;
@@ -144,8 +141,7 @@ TEST_P(UtilitiesTest, NormTerms) {
                 Outputs results;
                 for (const Matrix& values : {x, bad[0], bad[1], bad[2]}) {
                     const Tensor result = h.output(DType::f32, {1});
-                    h.ops().norm_term({.out = result, .x = h.input(values, dtype(), {count}), .norm = norm},
-                                      h.stream());
+                    h.call(op::NormTerm{.out = result, .x = h.input(values, dtype(), {count}), .norm = norm});
                     results.push_back(h.read(result));
                 }
                 return results;
@@ -178,12 +174,11 @@ TEST_P(UtilitiesTest, ClipCoefficient) {
             terms.values = c.terms;
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor coefficient = h.output(DType::f32, {1}), norm = h.output(DType::f32, {1});
-                h.ops().clip_coefficient({.coefficient = coefficient,
-                                          .norm = norm,
-                                          .terms = h.input(terms, DType::f32, {terms.size()}),
-                                          .max_norm = c.max_norm,
-                                          .kind = kind},
-                                         h.stream());
+                h.call(op::ClipCoefficient{.coefficient = coefficient,
+                                           .norm = norm,
+                                           .terms = h.input(terms, DType::f32, {terms.size()}),
+                                           .max_norm = c.max_norm,
+                                           .kind = kind});
                 return {h.read(coefficient), h.read(norm)};
             });
             const reference::Clip expected = reference::clip_coefficient(terms, c.max_norm, kind);
@@ -198,37 +193,6 @@ TEST_P(UtilitiesTest, ClipCoefficient) {
             }
         }
     }
-}
-
-TEST_P(UtilitiesTest, ShapeErrors) {
-    expect_error(
-        [&](Harness& h) {
-            h.ops().cast({.out = h.output(dtype(), {7}), .in = h.output(DType::f32, {8})}, h.stream());
-        },
-        {"[7]", "[8]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().norm_term(
-                {.out = h.output(DType::f32, {2}), .x = h.output(dtype(), {8}), .norm = VectorNorm::three},
-                h.stream());
-        },
-        {"[1]", "[2]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().count_nonfinite({.out = h.output(DType::bf16, {1}), .x = h.output(dtype(), {8})},
-                                    h.stream());
-        },
-        {"f32", "bf16[1]"});
-    expect_error(
-        [&](Harness& h) {
-            h.ops().clip_coefficient({.coefficient = h.output(DType::f32, {2}),
-                                      .norm = h.output(DType::f32, {1}),
-                                      .terms = h.output(DType::f32, {8}),
-                                      .max_norm = 1.0f,
-                                      .kind = VectorNorm::two},
-                                     h.stream());
-        },
-        {"coefficient", "[1]", "[2]"});
 }
 
 }  // namespace utilities_test

@@ -15,17 +15,15 @@ TEST_P(WeightedSumInPlaceTest, ForwardAndBackward) {
     const Matrix x = random_matrix(33, 48, 1, dtype()), z = random_matrix(33, 48, 2, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.inout(x, dtype()), dy = h.inout(z, dtype());
-        h.ops().weighted_sum_forward(
-            {.y = y,
-             .terms = {{{.source = y, .factor = 0.5f}, {.source = h.input(z, dtype()), .shifted = true}}},
-             .sequence_length = 11},
-            h.stream());
-        h.ops().weighted_sum_backward(
-            {.gradients = {{{.dsource = dy, .accumulate_source = false, .accumulate_coefficient = false}}},
-             .dy = dy,
-             .terms = {{{.source = y, .factor = 0.5f}}},
-             .sequence_length = 11},
-            h.stream());
+        h.call(op::WeightedSumForward{
+            .y = y,
+            .terms = {{{.source = y, .factor = 0.5f}, {.source = h.input(z, dtype()), .shifted = true}}},
+            .sequence_length = 11});
+        h.call(op::WeightedSumBackward{
+            .gradients = {{{.dsource = dy, .accumulate_source = false, .accumulate_coefficient = false}}},
+            .dy = dy,
+            .terms = {{{.source = y, .factor = 0.5f}}},
+            .sequence_length = 11});
         return {h.read(y), h.read(dy)};
     });
     expect_close(out[0], reference::weighted_sum_forward({{x, {}, 0.5}, {z, {}, 1.0, true}}, 11),
@@ -59,9 +57,8 @@ TEST_P(WeightedSumInPlaceTest, EveryTerm) {
                 gradients[j].dcoefficient =
                     is_number ? h.output(DType::f32, {1}) : h.output(DType::f32, {kRows, kHeads});
             }
-            h.ops().weighted_sum_backward(
-                {.gradients = gradients, .dy = upstream, .terms = given, .sequence_length = kLength},
-                h.stream());
+            h.call(op::WeightedSumBackward{
+                .gradients = gradients, .dy = upstream, .terms = given, .sequence_length = kLength});
             Outputs result;
             for (size_t j = 0; j < terms.size(); ++j) {
                 result.push_back(h.read(gradients[j].dsource));

@@ -94,10 +94,9 @@ TEST_P(WeightedSumTest, Forward) {
                 const Outputs out = run([&](Harness& h) -> Outputs {
                     const Tensor y = h.output(dtype(), {shape.rows, shape.cols() + slice.more})
                                          .column_slice(slice.begin, shape.cols());
-                    h.ops().weighted_sum_forward({.y = y,
+                    h.call(op::WeightedSumForward{.y = y,
                                                   .terms = upload(h, terms, kinds, dtype(), slice),
-                                                  .sequence_length = shape.sequence_length},
-                                                 h.stream());
+                                                  .sequence_length = shape.sequence_length});
                     return {h.read(y)};
                 });
                 expect_close(out[0], reference::weighted_sum_forward(terms, shape.sequence_length),
@@ -137,7 +136,7 @@ class Backward {
             g.dcoefficient = kinds_[j].per == Per::all ? h.inout(c, DType::f32, {1})
                                                        : sliced(h, c, DType::f32, slice, true);
         }
-        h.ops().weighted_sum_backward(a, h.stream());
+        h.call(a);
         Outputs out;
         for (const TermGradient& g : a.gradients) {
             for (const Tensor& tensor : {g.dsource, g.dcoefficient})
@@ -216,18 +215,17 @@ TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor s = h.input(source, dtype()), ds = h.inout(before, dtype());
             const Tensor dgate = h.output(DType::f32, {33, 1});
-            h.ops().weighted_sum_backward(
-                {.gradients =
-                     {{{.dsource = ds, .accumulate_source = accumulate, .accumulate_coefficient = false},
-                       {.dsource = ds,
-                        .dcoefficient = dgate,
-                        .accumulate_source = true,
-                        .accumulate_coefficient = false}}},
-                 .dy = h.input(dy, dtype()),
-                 .terms = {{{.source = s},
-                            {.source = s, .coefficient = h.input(gate, DType::f32), .shifted = true}}},
-                 .sequence_length = shape.sequence_length},
-                h.stream());
+            h.call(op::WeightedSumBackward{
+                .gradients =
+                    {{{.dsource = ds, .accumulate_source = accumulate, .accumulate_coefficient = false},
+                      {.dsource = ds,
+                       .dcoefficient = dgate,
+                       .accumulate_source = true,
+                       .accumulate_coefficient = false}}},
+                .dy = h.input(dy, dtype()),
+                .terms = {{{.source = s},
+                           {.source = s, .coefficient = h.input(gate, DType::f32), .shifted = true}}},
+                .sequence_length = shape.sequence_length});
             return {h.read(ds), h.read(dgate)};
         });
         const auto gradients = reference::weighted_sum_backward(dy, {{source}, {source, gate, 1.0, true}},
@@ -259,16 +257,15 @@ TEST_P(WeightedSumTest, NothingCrossesSequences) {
             {{.source = s, .coefficient = h.input(c, DType::f32), .shifted = true},
              {.source = s, .coefficient = h.input(number, DType::f32, {1}), .shifted = true}}};
         const Tensor y = h.output(dtype(), {rows, cols});
-        h.ops().weighted_sum_forward({.y = y, .terms = terms, .sequence_length = length}, h.stream());
+        h.call(op::WeightedSumForward{.y = y, .terms = terms, .sequence_length = length});
         Outputs result = {h.read(y)};
         TermGradients gradients{};
         for (int j = 0; j < 2; ++j) {
             gradients[j].dsource = h.output(dtype(), {rows, cols});
             gradients[j].dcoefficient = j == 0 ? h.output(DType::f32, {rows, 1}) : h.output(DType::f32, {1});
         }
-        h.ops().weighted_sum_backward(
-            {.gradients = gradients, .dy = h.input(dy, dtype()), .terms = terms, .sequence_length = length},
-            h.stream());
+        h.call(op::WeightedSumBackward{
+            .gradients = gradients, .dy = h.input(dy, dtype()), .terms = terms, .sequence_length = length});
         for (int j = 0; j < 2; ++j) {
             result.push_back(h.read(gradients[j].dsource));
             result.push_back(h.read(gradients[j].dcoefficient));
@@ -283,82 +280,6 @@ TEST_P(WeightedSumTest, NothingCrossesSequences) {
         expect_close(out[1 + 2 * j], gradients[j].dsource, few_operations(dtype()), "ds");
         expect_close(out[2 + 2 * j], gradients[j].dcoefficient, of_sum(j == 0 ? cols : rows * cols), "dc");
     }
-}
-
-TEST_P(WeightedSumTest, ForwardErrors) {
-    const auto sum = [this](Harness& h, WeightedTerms terms, int64_t length = 4) {
-        h.ops().weighted_sum_forward(
-            {.y = h.output(dtype(), {8, 48}), .terms = terms, .sequence_length = length}, h.stream());
-    };
-    const auto source = [this](Harness& h, int64_t cols = 48) { return h.output(dtype(), {8, cols}); };
-    const auto c = [](Harness& h, Dims dims) { return h.output(DType::f32, dims); };
-    expect_error([&](Harness& h) { sum(h, {}); }, {"weighted_sum", "0 terms"});
-    expect_error([&](Harness& h) { sum(h, {{{.source = source(h, 40)}}}); }, {"source", "[8,48]", "[8,40]"});
-    expect_error([&](Harness& h) { sum(h, {{{.source = source(h)}}}, 3); }, {"8 rows", "length 3"});
-    expect_error([&](Harness& h) { sum(h, {{{.source = source(h)}}}, 0); }, {"8 rows", "length 0"});
-    expect_error(
-        [&](Harness& h) {
-            sum(h, {{{.source = source(h)}, {}, {.source = source(h)}}});
-        },
-        {"term 2"});
-    expect_error([&](Harness& h) { sum(h, {{{.source = source(h), .coefficient = c(h, {2})}}}); },
-                 {"coefficient", "[1]", "[2]"});
-    expect_error(
-        [&](Harness& h) {
-            sum(h, {{{.source = source(h), .coefficient = c(h, {8, 5})}}});
-        },
-        {"48 columns", "5 coefficients"});
-    expect_error(
-        [&](Harness& h) {
-            sum(h, {{{.source = source(h), .coefficient = c(h, {7, 1})}}});
-        },
-        {"coefficient", "[8,1]", "[7,1]"});
-    expect_error(
-        [&](Harness& h) {
-            sum(h, {{{.source = source(h), .coefficient = c(h, {8, 2})},
-                     {.source = source(h), .coefficient = c(h, {8, 3})}}});
-        },
-        {"coefficient", "[8,3]", "[8,2]"});
-    expect_error(
-        [&](Harness& h) {
-            const Tensor y = source(h);
-            h.ops().weighted_sum_forward(
-                {.y = y, .terms = {{{.source = y, .shifted = true}}}, .sequence_length = 4}, h.stream());
-        },
-        {"y is the source of term 0"});
-}
-
-TEST_P(WeightedSumTest, BackwardErrors) {
-    // One shifted term with a coefficient, and one without.
-    const auto backward = [this](Harness& h, const std::function<void(op::WeightedSumBackward&)>& change) {
-        const auto real = [&] { return h.output(dtype(), {8, 48}); };
-        op::WeightedSumBackward a{
-            .gradients = {},
-            .dy = real(),
-            .terms = {{{.source = real(), .coefficient = h.output(DType::f32, {8, 1}), .shifted = true},
-                       {.source = real()}}},
-            .sequence_length = 4};
-        change(a);
-        h.ops().weighted_sum_backward(a, h.stream());
-    };
-    const auto refused = [&](std::vector<std::string> parts,
-                             const std::function<void(Harness&, op::WeightedSumBackward&)>& change) {
-        expect_error([&](Harness& h) { backward(h, [&](auto& a) { change(h, a); }); }, std::move(parts));
-    };
-    refused({"dsource", "[8,48]", "[8,40]"}, [this](Harness& h, auto& a) {
-        a.gradients[0].dsource = h.output(dtype(), {8, 40});
-    });
-    refused({"dcoefficient", "[8,1]", "[8]"},
-            [](Harness& h, auto& a) { a.gradients[0].dcoefficient = h.output(DType::f32, {8}); });
-    refused({"term 1 has no coefficient"},
-            [](Harness& h, auto& a) { a.gradients[1].dcoefficient = h.output(DType::f32, {1}); });
-    refused({"a gradient", "term 2 of 2"}, [this](Harness& h, auto& a) {
-        a.gradients[2].dsource = h.output(dtype(), {8, 48});
-    });
-    refused({"dsource 1 is dy"}, [](Harness&, auto& a) { a.gradients[1].dsource = a.dy; });
-    refused({"dsource 1", "accumulates"}, [this](Harness& h, auto& a) {
-        a.gradients[0].dsource = a.gradients[1].dsource = h.output(dtype(), {8, 48});
-    });
 }
 
 }  // namespace weighted_sum_test

@@ -5,9 +5,7 @@
 set -u
 speedrun=$1
 command -v python3 >/dev/null 2>&1 || { echo "skipped: python3 is missing"; exit 77; }
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 ablation() { python3 "$here/../../scripts/ablation.py" "$@" --step-seconds 0.1 --speedrun "$speedrun" -- --set schedule.steps=3 --set record.target_loss=50; }
 cell() { awk -F ' *[|] *' -v row="$1" -v column="$2" '$2 == row { print $column }' out; }
 loss_of() { sed -n 's/^ *"val_loss": \([0-9.]*\),*$/\1/p' "$1/summary.json"; }
@@ -18,7 +16,6 @@ cat >items.json <<'J'
   {"name": "width", "what": "half of its width", "set": {"model.model_dim": 16}}
 ]
 J
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 
 expect 2 "no_such.json: no such config" ablation no_such.json items.json
 expect 2 "no_such.json: No such file" ablation tiny.json no_such.json

@@ -4,10 +4,7 @@
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$(realpath "$1")
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
-expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
+. "$(dirname "$0")/prepared_run.sh"
 
 # Extreme values are refused before training.
 group=optimizers.groups.1

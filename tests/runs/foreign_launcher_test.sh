@@ -4,11 +4,7 @@
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1 mpiexec=${2:-}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+. "$(dirname "$0")/prepared_run.sh"
 short="train tiny.json --quiet --set schedule.steps=3 --name"
 
 # Every training command refuses and creates no folder.

@@ -4,11 +4,8 @@
 # ctest: ARGS SPEEDRUN
 set -u
 speedrun=$(realpath "$1")
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
-expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
 expect 2 'SPEEDRUN_ISA=mmx: this processor and build can use avx2' env SPEEDRUN_ISA=mmx "$speedrun" train tiny.json
 isas=""
 for isa in avx2 avx512 avx512_bf16 amx_bf16; do

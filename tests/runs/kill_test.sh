@@ -6,9 +6,7 @@ set -u
 speedrun=$1
 seed=${2:-1}
 seconds=${3:-12}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 steps_of() { cat "logs/$1/metrics.jsonl" 2>/dev/null | grep -c '"event":"step"'; }
 newest_of() { ls "logs/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([1-9][0-9]*\)$/\1/p' | sort -n | tail -1; }
@@ -24,7 +22,6 @@ compare() {
     runs=$((runs + 1))
 }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" "$@" --name whole
 losses whole >whole.loss
 [ "$(grep -c 'on the disk' logs/whole/run.log)" -eq 60 ] || fail "60 steps saved $(grep -c 'on the disk' logs/whole/run.log) times"

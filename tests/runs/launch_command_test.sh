@@ -6,11 +6,7 @@
 # Covers: train/commands/host_list.cpp train/commands/launch_hosts.cpp
 set -u
 speedrun=$1 mpiexec=${2:-}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+. "$(dirname "$0")/prepared_run.sh"
 saves="--set schedule.steps=3000 --set checkpoint.every=100"
 launch() { "$speedrun" launch --backoff 0.1 "$@"; }
 # As speedrun, but killed after some steps, once per line in ./lives.

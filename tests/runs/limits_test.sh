@@ -4,11 +4,8 @@
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120
 set -u
 speedrun=$(realpath "$1")
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 unset OMP_NUM_THREADS
-expect 0 train "$speedrun" prepare --input text.txt --tokenizer bytes --out tiny --val-every 10 --document-marker '%%'
 n=0
 # train CODE TEXT OPTIONS...: a short run in its own folder, started by $before if set.
 before=''

@@ -4,11 +4,7 @@
 # ctest: ARGS SPEEDRUN MPIEXEC PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1 mpiexec=${2:-}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+. "$(dirname "$0")/prepared_run.sh"
 [ ! -e tiny/.lock ] || fail "prepare left its lock"
 saves="--quiet --set schedule.steps=1000000 --set checkpoint.every=50"
 train() { "$speedrun" train tiny.json --name "$@"; }

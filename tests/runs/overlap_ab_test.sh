@@ -4,16 +4,13 @@
 # ctest: ARGS MPIEXEC SPEEDRUN PROPERTIES LABELS mpi PROCESSORS 2 ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 ab=$here/../../scripts/overlap_ab.sh
 
 expect 2 "--ranks 1" "$ab" --speedrun "$speedrun" --ranks 1
 expect 2 "not a number" "$ab" --speedrun "$speedrun" --rounds some
 expect 2 "no/such" "$ab" --speedrun no/such
 expect 2 "exists" "$ab" --speedrun "$speedrun" --out "$work"
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 export MPIEXEC="$mpiexec --oversubscribe --bind-to none"
 expect 0 "losses and gradient norms of all runs are equal" "$ab" --speedrun "$speedrun" --rounds 1 --steps 8 \
     --latency 300 --bandwidth 1 --out "$work/ab" --set parallel.strategy=zero1 --set batch.microbatch_tokens=128 --set data.val_tokens=1024 \

@@ -5,14 +5,11 @@
 # ctest: ARGS SPEEDRUN
 set -u
 speedrun=$(realpath "$1")
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/prepared_run.sh"
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (apt-get install qemu-user)"; exit 77; }
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
 unset SPEEDRUN_ISA # use the level of the emulated processor
 
 haswell() { timeout 200 qemu-x86_64 -cpu Haswell "$speedrun" "$@" 2>err; }
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" haswell train tiny.json --name haswell --set schedule.steps=3 --set schedule.warmup_steps=0 \
     --set data.val_tokens=256 --set checkpoint.last=false --set threads=2
 # qemu warns of Haswell features that it does not emulate; other output is shown if the test fails.

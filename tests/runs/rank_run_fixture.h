@@ -17,12 +17,6 @@ using Settings = std::vector<std::string>;
 // tests of the engine.
 constexpr double kRanksTolerance = 1e-5;
 
-struct MeshCase {
-    int ranks, context, tensor;
-    bool sequence;
-    const char* strategy;
-};
-
 class RankRunFixture : public RunFixture {
   protected:
     // from: a checkpoint to continue; empty: from the first step. stop: a signal is pending from the start, and several ranks

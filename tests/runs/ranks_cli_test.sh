@@ -4,9 +4,7 @@
 # ctest: ARGS MPIEXEC SPEEDRUN engine PROPERTIES LABELS mpi ENVIRONMENT mpi
 set -u
 mpiexec=$1 speedrun=$2 engine=${3:-}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 ranks() { n=$1; shift; timeout 100 "$mpiexec" -np "$n" --oversubscribe --bind-to none "$speedrun" "$@"; }
 # once TEXT: exactly one line of the last command's output begins with TEXT.
@@ -44,7 +42,6 @@ stopped() {
     [ "$(number "$1" steps)" = "$(grep -c '"event":"step"' "logs/$1/metrics.jsonl")" ] || fail "$1: steps and their lines differ"
 }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 
 # Bad usage: every rank refuses, one prints the reason, and no folder is created.
 for n in 2 4; do

@@ -5,9 +5,7 @@
 # ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 command -v python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 within() { timeout 20 "$speedrun" "$@"; }
 train() { within train tiny.json --quiet "$@"; }
@@ -16,7 +14,6 @@ every_line_parses() {
 for line in open(sys.argv[1]): json.loads(line)' "$1" || fail "$1 has a line that is no JSON"
 }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" train --name whole --set checkpoint.every=8
 
 # Configs.

@@ -4,14 +4,11 @@
 # ctest: ARGS SPEEDRUN ROOT PROPERTIES TIMEOUT 120
 set -u
 speedrun=$1 root=$2
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 printed() { grep -q -e "$1" out || fail "no '$1' in the output"; }
 
 mkdir -p records/toy
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
 cat >records/toy/track.json <<J
 {"name": "toy", "target_loss": 50, "hardware_class": "any", "validation": {"tokens": $((tokens - 1))},

@@ -5,14 +5,11 @@
 # Covers: train/commands/attempt_config.cpp train/commands/program_run.cpp train/commands/records_*.cpp
 set -u
 speedrun=$1 mpiexec=${2:-}
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 has() { grep -q -e "$2" "$1" || fail "no '$2' in $1"; }
 printed() { grep -q -e "$1" out || fail "no '$1' in the output"; }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 sed -i 's/"record": {/&"track": "toy", /' tiny.json
 tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
 mkdir -p records/toy

@@ -5,13 +5,10 @@
 # Covers: train/commands/commit_build.cpp train/commands/effect_runs.cpp
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 printed() { grep -q -e "$1" out || fail "no '$1' in the output"; }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 sed -i 's/"record": {/&"track": "toy", /' tiny.json
 tokens=$(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9')
 mkdir -p records/toy

@@ -4,9 +4,7 @@
 # ctest: ARGS SPEEDRUN PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 
 losses() { grep -o '"event":"step","step":[0-9]*,"loss":[0-9.e-]*' "logs/$1/metrics.jsonl"; }
 # same A B: two runs of 20 steps have equal losses and last checkpoints.
@@ -18,7 +16,6 @@ same() {
 }
 train() { "$speedrun" train tiny.json "$@"; }
 
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 expect 0 "^result: done" train --name whole --set checkpoint.every=6
 [ "$(ls logs/whole/checkpoints | tr '\n' ' ')" = "final step-00000018 step-00000020 " ] || fail "whole has $(ls logs/whole/checkpoints)"
 (cd logs/whole/checkpoints/step-00000018 && xxhsum --quiet -c XXH128SUMS) || fail "xxhsum finds differences"

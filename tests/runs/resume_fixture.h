@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/errors.h"
 #include "tests/runs/run_fixture.h"
 #include "tests/sanitized.h"
 #include "train/checkpoint/resume.h"
@@ -143,7 +144,7 @@ class ResumeFixture : public RunFixture {
                 ADD_FAILURE() << "no error; expected " << text;
             } catch (const Error& error) {
                 EXPECT_EQ(error.code(), code) << error.what();
-                EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+                EXPECT_THAT(error.what(), HasSubstr(text));
             }
         });
     }

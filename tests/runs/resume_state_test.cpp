@@ -2,6 +2,7 @@
 // checkpoint with a position that is impossible for its config.
 #include <map>
 
+#include "tests/errors.h"
 #include "tests/runs/resume_fixture.h"
 
 namespace speedrun::testing {
@@ -149,8 +150,7 @@ TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     // A run in another folder has no record of earlier validations.
     train(with({"record.target_loss=40"}), 1, "other", checkpoint("run", 6));
     EXPECT_EQ(summary("other")["time_to_target_ms"], validations("other").at(6)["train_ms"]);
-    EXPECT_NE(bytes_of(path("other") + "/run.log").find("validations before step 6 do not count"),
-              std::string::npos);
+    EXPECT_THAT(bytes_of(path("other") + "/run.log"), HasSubstr("validations before step 6 do not count"));
 }
 
 TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
@@ -165,8 +165,7 @@ TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
         settings.insert(settings.end(), others[i].begin(), others[i].end());
         train(with(settings), 1, name, "auto");
         EXPECT_EQ(summary(name)["time_to_target_ms"], validations(name).at(6)["train_ms"]) << name;
-        EXPECT_NE(bytes_of(path(name) + "/run.log").find("validations before step 6 do not count"),
-                  std::string::npos);
+        EXPECT_THAT(bytes_of(path(name) + "/run.log"), HasSubstr("validations before step 6 do not count"));
         // Repeated with another target.
         forget_after(name, 9);
         settings[0] = "record.target_loss=40";

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "tests/errors.h"
 #include "tests/runs/resume_fixture.h"
 #include "tests/train/small_model.h"
 
@@ -71,8 +72,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
             const Json summary = Json::parse(bytes_of(path(name) + "/summary.json"));
             EXPECT_EQ(summary["epoch_tokens_seen"], 200 * 33);
             EXPECT_EQ(summary["epoch_tokens_dropped"], 800 * 32 - 200 * 33);
-            EXPECT_NE(bytes_of(path(name) + "/run.log").find("rows of documents: 200 an epoch"),
-                      std::string::npos);
+            EXPECT_THAT(bytes_of(path(name) + "/run.log"), HasSubstr("rows of documents: 200 an epoch"));
         }
         if (kSanitized) return;
         // Two ranks read one rank's rows, and sum in another order: f32 rounding, amplified by ten steps.
@@ -171,8 +171,8 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
         EXPECT_EQ(point.reader->info().step, 6);
         EXPECT_TRUE(point.in_place);
         ASSERT_EQ(point.messages.size(), 2u);
-        EXPECT_NE(point.messages[0].find("XXH128"), std::string::npos) << point.messages[0];
-        EXPECT_NE(point.messages[1].find("No such file"), std::string::npos) << point.messages[1];
+        EXPECT_THAT(point.messages[0], HasSubstr("XXH128"));
+        EXPECT_THAT(point.messages[1], HasSubstr("No such file"));
     });
     train(c, 1, "run", "auto");  // replaces the damaged one
     EXPECT_EQ(curve("run"), expected);
@@ -227,10 +227,10 @@ TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
         const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
         LostDisk disk;
         const std::string problem = train(c, ranks, name, "", &disk, ranks - 1);
-        EXPECT_NE(problem.find("step-00000006 could not be saved"), std::string::npos) << problem;
-        EXPECT_NE(problem.find("No space left on device"), std::string::npos) << problem;
+        EXPECT_THAT(problem, HasSubstr("step-00000006 could not be saved"));
+        EXPECT_THAT(problem, HasSubstr("No space left on device"));
         if (ranks > 1) {
-            EXPECT_NE(problem.find("rank 1: "), std::string::npos) << problem;
+            EXPECT_THAT(problem, HasSubstr("rank 1: "));
         }
         EXPECT_EQ(curve(name).size(), 10u * 2 + 2);
         for (const int64_t step : {3, 9, 10}) expect_good(checkpoint(name, step), c);
@@ -245,8 +245,8 @@ TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
     const Config c = config_of({}, {"checkpoint.every=3"});
     LostDisk disk(path("run"));
     const std::string problem = train(c, 1, "run", "", &disk);
-    EXPECT_NE(problem.find("step-00000006 could not be saved"), std::string::npos) << problem;
-    EXPECT_NE(problem.find("No such file"), std::string::npos) << problem;
+    EXPECT_THAT(problem, HasSubstr("step-00000006 could not be saved"));
+    EXPECT_THAT(problem, HasSubstr("No such file"));
     EXPECT_FALSE(fs::exists(path("run"))) << "a removed folder is not created again";
 }
 

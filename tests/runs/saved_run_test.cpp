@@ -3,6 +3,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/errors.h"
 #include "tests/runs/forwarded_state.h"
 #include "tests/runs/resume_fixture.h"
 
@@ -92,7 +93,7 @@ TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
         EXPECT_EQ(log_of(name_of("none")).find("warning"), std::string::npos) << "was not asked for";
         train(configured(1, 2), ranks, name_of("short"));
         EXPECT_EQ(saved(name_of("short")), Steps{});
-        EXPECT_NE(log_of(name_of("short")).find("no checkpoint is saved"), std::string::npos);
+        EXPECT_THAT(log_of(name_of("short")), HasSubstr("no checkpoint is saved"));
     }
 }
 
@@ -215,7 +216,7 @@ TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
                 FailsAtFirst disk(10, failures);
                 const std::string name = fmt::format("{}_{}_{}", ranks, bad, failures);
                 const std::string problem = train(c, ranks, name, "", &disk, bad);
-                EXPECT_NE(problem.find("step-00000010 could not be saved"), std::string::npos) << problem;
+                EXPECT_THAT(problem, HasSubstr("step-00000010 could not be saved"));
                 EXPECT_EQ(saved(name), failures == 1 ? (Steps{5, 10}) : Steps{5});
                 if (failures == 1) expect_good(checkpoint(name, 10), c);
             }

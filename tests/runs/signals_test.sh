@@ -5,10 +5,7 @@
 # Covers: train/comm/standard_streams.cpp train/commands/output_relay.cpp
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
+. "$(dirname "$0")/prepared_run.sh"
 endless="--quiet --set schedule.steps=1000000"
 steps_of() { grep -c '"event":"step"' "logs/$1/metrics.jsonl"; }
 is_saved() { # RUN: true if the checkpoint of its last step exists

@@ -4,11 +4,8 @@
 # ctest: ARGS SPEEDRUN PROPERTIES TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 script=$here/../../scripts/launch_slurm.sbatch
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 
 mkdir bin
 cat >bin/scontrol <<'J'

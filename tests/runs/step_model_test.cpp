@@ -2,6 +2,7 @@
 // build: release
 // Covers: kernels/ops/gpu_models.cpp train/commands/plan_gpu.cpp train/engine/measured_kernels.cpp
 #include "train/engine/step_model.h"
+#include "tests/errors.h"
 
 #include <chrono>
 #include <map>
@@ -230,14 +231,7 @@ TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
         EXPECT_GT(gpu.bf16_flops_per_s, gpu.f32_flops_per_s) << gpu.name;
         EXPECT_LE(gpu.mma_share, 1) << gpu.name;
     }
-    try {
-        find_gpu_model("h1000");
-        FAIL() << "nothing was thrown";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find("h100, h200, a100, 4090"), std::string::npos)
-            << error.what();
-    }
+    expect_error(ExitCode::usage, {"h100, h200, a100, 4090"}, [&] { find_gpu_model("h1000"); });
 }
 
 TEST(GpuModelTest, TimesACall) {

@@ -4,9 +4,7 @@
 # ctest: ARGS SPEEDRUN
 set -u
 speedrun=$1
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../expect.sh"
-. "$here/tiny_run.sh"
+. "$(dirname "$0")/prepared_run.sh"
 script=$here/../../scripts/sweep.sh
 sweep() { sh "$script" --speedrun "$speedrun" "$@"; }
 # Prints the column $2 of a sweep's table, in table order.
@@ -42,7 +40,6 @@ grep -q -e "--set record.track= --seed 2" out || fail "the empty text is not a v
 [ ! -e logs ] || fail "a dry run left files"
 
 # A grid of 2 x 2 with 2 seeds, two parallel runs.
-expect 0 "train" "$speedrun" prepare --input text.txt --out tiny --document-marker %% --val-every 10
 grid() { sweep tiny.json optimizers.groups.0.lr=0.01,0.02 schedule.steps=2,3 seeds=1,2 --name grid "$@"; }
 expect 0 "logs/grid/sweep.tsv: 8 of 8 runs are done" grid --jobs 2 -- --set checkpoint.last=false
 [ "$(grep -c '^\[[1-8]/8\] lr=0.0[12],steps=[23],seed=[12]: done, loss [0-9.]*, [0-9.]* s, target after' out)" -eq 8 ] || fail "not a line for each run"

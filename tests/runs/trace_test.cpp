@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/errors.h"
 #include "tests/runs/run_fixture.h"
 #include "tests/sanitized.h"
 #include "train/comm/clock_offset.h"
@@ -259,7 +260,7 @@ TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
     EXPECT_NEAR(second.total.reduce_ms, 6, 1e-9);
     EXPECT_EQ(second.gather_steps, 0);
     EXPECT_EQ(Json::parse(to_json(both))["buckets"][0]["bucket"], "w");
-    EXPECT_NE(to_text(both, 0).find("hidden 59%"), std::string::npos) << to_text(both, 0);  // 9.5 of 16
+    EXPECT_THAT(to_text(both, 0), HasSubstr("hidden 59%"));  // 9.5 of 16
     EXPECT_THROW(measure_overlap(trace, 3, std::nullopt), Error);
     EXPECT_THROW(measure_overlap(trace, 0, 7), Error);
 }
@@ -273,32 +274,22 @@ TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
     const std::string svg = draw_timeline(read_trace(write_trace(lines)), 0, std::nullopt, "a < b & c");
     EXPECT_LT(svg.size(), 200000u);
     EXPECT_GT(svg.size(), 10000u);
-    EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
+    EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
 }
 
 TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
     const auto refused = [&](const std::string& text) {
         const std::string path = (folder_ / "bad.json").string();
         std::ofstream(path) << text;
-        try {
-            read_trace(path);
-            return std::string("was read");
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::data);
-            EXPECT_NE(std::string(error.what()).find("bad.json"), std::string::npos);
-            return std::string();
-        }
+        expect_error(ExitCode::data, {"bad.json"}, [&] { read_trace(path); });
     };
-    EXPECT_EQ(refused("no JSON"), "");
-    EXPECT_EQ(refused("[1, 2]"), "");
-    EXPECT_EQ(refused(R"({"traceEvents": 7})"), "");
-    EXPECT_EQ(refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": "zero", "ts": 1, "dur": 1}]})"),
-              "");
-    EXPECT_EQ(refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": 0, "ts": 1, "dur": 1}]})"), "");
-    EXPECT_EQ(
-        refused(
-            R"({"traceEvents": [{"ph": "X", "name": "x", "pid": 1e300, "ts": 1, "dur": 1, "args": {"step": 1}}]})"),
-        "");
+    refused("no JSON");
+    refused("[1, 2]");
+    refused(R"({"traceEvents": 7})");
+    refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": "zero", "ts": 1, "dur": 1}]})");
+    refused(R"({"traceEvents": [{"ph": "X", "name": "x", "pid": 0, "ts": 1, "dur": 1}]})");
+    refused(
+        R"({"traceEvents": [{"ph": "X", "name": "x", "pid": 1e300, "ts": 1, "dur": 1, "args": {"step": 1}}]})");
     EXPECT_THROW(read_trace((folder_ / "none.json").string()), Error);
 
     // Parts of ranks: one missing, one truncated; the other files are kept.

@@ -66,14 +66,12 @@ TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
                 const Tensor dtable = accumulate ? h.inout(Matrix(vocab, cols, 0.5), DType::f32)
                                                  : h.output(DType::f32, {vocab, cols});
                 const Tensor order = h.output(DType::i32, {2, rows});
-                h.ops().sort_ids({.order = order, .index = h.input(ids), .limit = vocab, .others = others},
-                                 h.stream());
-                h.ops().embedding_backward({.dtable = dtable,
-                                            .order = order,
-                                            .dout = h.input(dout, dtype()),
-                                            .accumulate = accumulate,
-                                            .others = others},
-                                           h.stream());
+                h.call(op::SortIds{.order = order, .index = h.input(ids), .limit = vocab, .others = others});
+                h.call(op::EmbeddingBackward{.dtable = dtable,
+                                             .order = order,
+                                             .dout = h.input(dout, dtype()),
+                                             .accumulate = accumulate,
+                                             .others = others});
                 return {h.read(dtable)};
             });
             expect_same_bits(out[0], embedding_sums(ids, dout, vocab, accumulate ? 0.5f : 0.0f), "dtable");
@@ -85,9 +83,8 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
     const Matrix table = random_matrix(9, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.output(dtype(), {4, 48});
-        h.ops().embedding_forward(
-            {.out = y, .index = h.input(Indices{-1, 3, 9, 0x7fffffff}), .table = h.input(table, dtype())},
-            h.stream());
+        h.call(op::EmbeddingForward{
+            .out = y, .index = h.input(Indices{-1, 3, 9, 0x7fffffff}), .table = h.input(table, dtype())});
         return {h.read(y)};
     });
     for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");
@@ -103,15 +100,14 @@ TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
         const op::RowSigns signs{.bits = h.input(Indices(2 * 5)).reshaped({5, 2}),
                                  .row = h.input(Indices{-1, 4, 5, 0x7fffffff})};
         const Tensor index = h.input(Indices{0, 3, 5, 3});
-        h.ops().embedding_forward(
-            {.out = y, .index = index, .table = h.input(table, dtype()), .signs = signs}, h.stream());
-        h.ops().sort_ids({.order = order, .index = index, .limit = 9}, h.stream());
-        h.ops().embedding_backward({.dtable = dtable,
-                                    .order = order,
-                                    .dout = h.input(reference::row_block(table, 0, 4), dtype()),
-                                    .signs = signs,
-                                    .accumulate = false},
-                                   h.stream());
+        h.call(
+            op::EmbeddingForward{.out = y, .index = index, .table = h.input(table, dtype()), .signs = signs});
+        h.call(op::SortIds{.order = order, .index = index, .limit = 9});
+        h.call(op::EmbeddingBackward{.dtable = dtable,
+                                     .order = order,
+                                     .dout = h.input(reference::row_block(table, 0, 4), dtype()),
+                                     .signs = signs,
+                                     .accumulate = false});
         return {h.read(y), h.read(dtable)};
     });
     for (int64_t t : {0, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "signs outside");
@@ -125,13 +121,12 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOfOthersIsTheirPosition) {
     for (const bool placed : {false, true}) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.output(dtype(), {5, 48});
-            h.ops().embedding_forward({.out = y,
-                                       .index = h.input(Indices{9, 10, -1, 0x7fffffff, 9}),
-                                       .table = h.input(table, dtype()),
-                                       .position = placed ? h.input(Indices{3, 0, 0, 0, 5}) : Tensor(),
-                                       .position_table = placed ? h.input(positions, dtype()) : Tensor(),
-                                       .others = true},
-                                      h.stream());
+            h.call(op::EmbeddingForward{.out = y,
+                                        .index = h.input(Indices{9, 10, -1, 0x7fffffff, 9}),
+                                        .table = h.input(table, dtype()),
+                                        .position = placed ? h.input(Indices{3, 0, 0, 0, 5}) : Tensor(),
+                                        .position_table = placed ? h.input(positions, dtype()) : Tensor(),
+                                        .others = true});
             return {h.read(y)};
         });
         for (int64_t t : {1, 2, 3}) expect_all_nan(reference::row_block(out[0], t, 1), "row outside");

@@ -24,14 +24,13 @@ TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
             const Indices targets{static_cast<int32_t>(padded) - 4, -1, 0};
             const Outputs out = run([&](Harness& h) -> Outputs {
                 const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, padded});
-                h.ops().cross_entropy({.losses = losses,
-                                       .dlogits = dlogits,
-                                       .logits = h.input(logits, dtype()),
-                                       .targets = h.input(targets),
-                                       .vocab_size = padded - 3,
-                                       .softcap = softcap,
-                                       .gradient_scale = 0.125f},
-                                      h.stream());
+                h.call(op::CrossEntropy{.losses = losses,
+                                        .dlogits = dlogits,
+                                        .logits = h.input(logits, dtype()),
+                                        .targets = h.input(targets),
+                                        .vocab_size = padded - 3,
+                                        .softcap = softcap,
+                                        .gradient_scale = 0.125f});
                 return {h.read(losses), h.read(dlogits)};
             });
             // Tolerance of cross_entropy_test.cpp: its tanh error scales with `softcap`.
@@ -60,15 +59,14 @@ TEST_P(KernelPathsTest, CrossEntropyOfSeveralTargetsInLongRows) {
         const Matrix logits = random_matrix(4, kPadded, 1, dtype(), 4.0);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor losses = h.output(DType::f32, {4}), dlogits = h.inout(logits, dtype());
-            h.ops().cross_entropy({.losses = losses,
-                                   .dlogits = dlogits,
-                                   .logits = dlogits,
-                                   .targets = h.input(flat).reshaped({3, 4}),
-                                   .weights = h.input(weight_row, DType::f32).reshaped({3}),
-                                   .vocab_size = kPadded - 3,
-                                   .softcap = softcap,
-                                   .gradient_scale = 0.125f},
-                                  h.stream());
+            h.call(op::CrossEntropy{.losses = losses,
+                                    .dlogits = dlogits,
+                                    .logits = dlogits,
+                                    .targets = h.input(flat).reshaped({3, 4}),
+                                    .weights = h.input(weight_row, DType::f32).reshaped({3}),
+                                    .vocab_size = kPadded - 3,
+                                    .softcap = softcap,
+                                    .gradient_scale = 0.125f});
             return {h.read(losses), h.read(dlogits)};
         });
         // The tolerances of CrossEntropyOfLongRows, times the sum of the weights.
@@ -109,30 +107,28 @@ TEST_P(KernelPathsTest, CrossEntropyPartsOfLongRows) {
                 Tensor columns[2];
                 for (int64_t p = 0; p < 2; ++p) {
                     columns[p] = h.inout(reference::column_block(logits, p * first, sizes[p]), dtype());
-                    h.ops().cross_entropy_part({.part = parts.row_slice(p * kRows, kRows),
+                    h.call(op::CrossEntropyPart{.part = parts.row_slice(p * kRows, kRows),
                                                 .logits = columns[p],
                                                 .targets = ids,
                                                 .weights = weight,
                                                 .first = p * first,
                                                 .vocab_size = sizes[p],
                                                 .whole_vocab_size = kWhole,
-                                                .softcap = softcap},
-                                               h.stream());
+                                                .softcap = softcap});
                 }
                 for (int64_t p = 0; p < 2; ++p) {
                     const Tensor losses = h.output(DType::f32, {kRows});
-                    h.ops().cross_entropy_of_parts({.losses = losses,
-                                                    .dlogits = columns[p],
-                                                    .logits = columns[p],
-                                                    .parts = parts,
-                                                    .targets = ids,
-                                                    .weights = weight,
-                                                    .first = p * first,
-                                                    .vocab_size = sizes[p],
-                                                    .whole_vocab_size = kWhole,
-                                                    .softcap = softcap,
-                                                    .gradient_scale = 0.125f},
-                                                   h.stream());
+                    h.call(op::CrossEntropyOfParts{.losses = losses,
+                                                   .dlogits = columns[p],
+                                                   .logits = columns[p],
+                                                   .parts = parts,
+                                                   .targets = ids,
+                                                   .weights = weight,
+                                                   .first = p * first,
+                                                   .vocab_size = sizes[p],
+                                                   .whole_vocab_size = kWhole,
+                                                   .softcap = softcap,
+                                                   .gradient_scale = 0.125f});
                     results.push_back(h.read(losses));
                     results.push_back(h.read(columns[p]));
                 }
@@ -165,26 +161,24 @@ TEST_P(KernelPathsTest, CrossEntropyOfPartsTargetOutsideIsNan) {
                      ids = h.input(targets);
         Outputs results;
         for (int64_t p = 0; p < 2; ++p)
-            h.ops().cross_entropy_part({.part = parts.row_slice(p * 4, 4),
+            h.call(op::CrossEntropyPart{.part = parts.row_slice(p * 4, 4),
                                         .logits = in,
                                         .targets = ids,
                                         .first = 24 * p,
                                         .vocab_size = 24 - 3 * p,
                                         .whole_vocab_size = 45,
-                                        .softcap = {15.0f}},
-                                       h.stream());
+                                        .softcap = {15.0f}});
         for (int64_t p = 0; p < 2; ++p) {
             const Tensor losses = h.output(DType::f32, {4}), dlogits = h.output(dtype(), {4, 24});
-            h.ops().cross_entropy_of_parts({.losses = losses,
-                                            .dlogits = dlogits,
-                                            .logits = in,
-                                            .parts = parts,
-                                            .targets = ids,
-                                            .first = 24 * p,
-                                            .vocab_size = 24 - 3 * p,
-                                            .whole_vocab_size = 45,
-                                            .softcap = {15.0f}},
-                                           h.stream());
+            h.call(op::CrossEntropyOfParts{.losses = losses,
+                                           .dlogits = dlogits,
+                                           .logits = in,
+                                           .parts = parts,
+                                           .targets = ids,
+                                           .first = 24 * p,
+                                           .vocab_size = 24 - 3 * p,
+                                           .whole_vocab_size = 45,
+                                           .softcap = {15.0f}});
             results.push_back(h.read(losses));
             results.push_back(h.read(dlogits));
         }
@@ -202,13 +196,12 @@ TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
     const Matrix logits = random_matrix(3, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor losses = h.output(DType::f32, {3}), dlogits = h.output(dtype(), {3, 48});
-        h.ops().cross_entropy({.losses = losses,
-                               .dlogits = dlogits,
-                               .logits = h.input(logits, dtype()),
-                               .targets = h.input(Indices{-2, 45, 3}),
-                               .vocab_size = 45,
-                               .softcap = {15.0f}},
-                              h.stream());
+        h.call(op::CrossEntropy{.losses = losses,
+                                .dlogits = dlogits,
+                                .logits = h.input(logits, dtype()),
+                                .targets = h.input(Indices{-2, 45, 3}),
+                                .vocab_size = 45,
+                                .softcap = {15.0f}});
         return {h.read(losses), h.read(dlogits)};
     });
     EXPECT_TRUE(std::isnan(out[0][0]));
@@ -233,18 +226,16 @@ TEST_P(KernelPathsTest, NormOfLongRows) {
                 const Tensor rstd = h.output(DType::f32, {rows}), dgain = h.output(DType::f32, {cols});
                 const Tensor mean = centered ? h.output(DType::f32, {rows}) : Tensor();
                 const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
-                h.ops().norm_forward({.y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = kind},
-                                     h.stream());
-                h.ops().norm_backward({.ds = ds,
-                                       .dgain = dgain,
-                                       .dy = h.input(dy, dtype()),
-                                       .s = in,
-                                       .mean = mean,
-                                       .rstd = rstd,
-                                       .gain = g,
-                                       .accumulate = false,
-                                       .kind = kind},
-                                      h.stream());
+                h.call(op::NormForward{.y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = kind});
+                h.call(op::NormBackward{.ds = ds,
+                                        .dgain = dgain,
+                                        .dy = h.input(dy, dtype()),
+                                        .s = in,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .gain = g,
+                                        .accumulate = false,
+                                        .kind = kind});
                 return {h.read(y), h.read(ds), h.read(dgain)};
             });
             expect_close(out[0], expected.y, reduction(dtype(), cols), "y");
@@ -266,28 +257,25 @@ TEST_P(KernelPathsTest, NormParametersOfManyRows) {
         const Tensor dgain = h.output(DType::f32, {cols}), dbias = h.inout(before, DType::f32, {cols});
         const Tensor in = h.input(x, dtype()), g = h.input(gain, DType::f32, {cols});
         const Tensor upstream = h.input(dy, dtype());
-        h.ops().norm_forward(
-            {.y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = NormKind::layernorm},
-            h.stream());
-        h.ops().norm_backward({.ds = ds,
-                               .dgain = dgain,
-                               .dy = upstream,
-                               .s = in,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .gain = g,
-                               .accumulate = false,
-                               .kind = NormKind::layernorm},
-                              h.stream());
-        h.ops().norm_backward({.ds = ds,
-                               .dbias = dbias,
-                               .dy = upstream,
-                               .s = in,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .accumulate = true,
-                               .kind = NormKind::layernorm},
-                              h.stream());
+        h.call(op::NormForward{
+            .y = y, .mean = mean, .rstd = rstd, .x = in, .gain = g, .kind = NormKind::layernorm});
+        h.call(op::NormBackward{.ds = ds,
+                                .dgain = dgain,
+                                .dy = upstream,
+                                .s = in,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .gain = g,
+                                .accumulate = false,
+                                .kind = NormKind::layernorm});
+        h.call(op::NormBackward{.ds = ds,
+                                .dbias = dbias,
+                                .dy = upstream,
+                                .s = in,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .accumulate = true,
+                                .kind = NormKind::layernorm});
         return {h.read(dgain), h.read(dbias)};
     });
     expect_close(out[0], expected.dgain, reduction(DType::f32, rows), "dgain");
@@ -310,16 +298,15 @@ TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
             const Tensor rstd = h.output(DType::f32, {T}), dc = h.output(DType::f32, {2});
             const Tensor in = h.input(x, dtype()), upstream = h.input(dy, dtype());
             const MixWith mix{h.input(z, dtype()), h.input(c, DType::f32, {2})};
-            h.ops().mix_norm_forward(
-                {.y = y, .sum = s, .rstd = rstd, .x = in, .mix = mix, .kind = NormKind::rmsnorm}, h.stream());
-            h.ops().norm_backward({.ds = ds,
-                                   .dy = upstream,
-                                   .s = s,
-                                   .rstd = rstd,
-                                   .accumulate = false,
-                                   .kind = NormKind::rmsnorm},
-                                  h.stream());
-            h.ops().mix_norm_backward({.dx = dx,
+            h.call(op::MixNormForward{
+                .y = y, .sum = s, .rstd = rstd, .x = in, .mix = mix, .kind = NormKind::rmsnorm});
+            h.call(op::NormBackward{.ds = ds,
+                                    .dy = upstream,
+                                    .s = s,
+                                    .rstd = rstd,
+                                    .accumulate = false,
+                                    .kind = NormKind::rmsnorm});
+            h.call(op::MixNormBackward{.dx = dx,
                                        .dz = dz,
                                        .dcoefficients = dc,
                                        .dy = upstream,
@@ -329,8 +316,7 @@ TEST_P(KernelPathsTest, MixNormOfLongAndManyRows) {
                                        .rstd = rstd,
                                        .accumulate = false,
                                        .accumulate_z = false,
-                                       .kind = NormKind::rmsnorm},
-                                      h.stream());
+                                       .kind = NormKind::rmsnorm});
             return {h.read(y), h.read(s), h.read(ds), h.read(dx), h.read(dz), h.read(dc)};
         });
         expect_close(out[1], reference::mix_forward(x, z, c), few_operations(dtype()), "s");
@@ -357,15 +343,14 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor tq = h.inout(q, dtype()), tk = h.inout(k, dtype()), mixed = h.output(dtype(), {3, 2400});
         const ValueMix value{mixed, h.input(v, dtype()), {h.input(z, dtype()), h.input(c, DType::f32, {2})}};
-        h.ops().qk_norm_rotary_forward({.q = tq,
-                                        .k = tk,
-                                        .rstd = h.output(DType::f32, {3, 4}),
-                                        .cos = h.input(cos, DType::f32),
-                                        .sin = h.input(sin, DType::f32),
-                                        .position = h.input(position),
-                                        .value = value,
-                                        .options = options},
-                                       h.stream());
+        h.call(op::QkNormRotaryForward{.q = tq,
+                                       .k = tk,
+                                       .rstd = h.output(DType::f32, {3, 4}),
+                                       .cos = h.input(cos, DType::f32),
+                                       .sin = h.input(sin, DType::f32),
+                                       .position = h.input(position),
+                                       .value = value,
+                                       .options = options});
         return {h.read(tq), h.read(tk), h.read(mixed)};
     });
     const Indices inside{3, 0, 0};

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/blocks/tile.cuh"
 #include "kernels/cuda/blocks/wgmma.h"
+#include "tests/errors.h"
 #include "tests/simt/fragments.h"
 
 namespace speedrun::testing {
@@ -166,12 +167,8 @@ TEST(Wgmma, FaultsAreFound) {
         {Fault::never_waited, "has not waited for its products"},
         {Fault::one_warp_left_out, "started 0 products, others of its warpgroup 4"}};
     for (const auto& [fault, message] : messages) {
-        try {
-            rows_product<64, 8>(simt::Order::forward, a, b, fault);
-            ADD_FAILURE() << "not found: " << message;
-        } catch (const Error& error) {
-            EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
-        }
+        expect_error(ExitCode::failure, {message},
+                     [&] { rows_product<64, 8>(simt::Order::forward, a, b, fault); });
     }
     for (const float x : rows_product<64, 8>(simt::Order::random, a, b, Fault::no_wait))
         ASSERT_TRUE(std::isnan(x));

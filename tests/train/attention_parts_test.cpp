@@ -7,6 +7,7 @@
 #include <ostream>
 #include <random>
 
+#include "tests/errors.h"
 #include "tests/train/plain_attention.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
@@ -138,12 +139,11 @@ TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
     const std::vector<std::string> nodes = nodes_of(written);
     const char* const values[] = {"v", "mixed v", "scaled v"};
     for (size_t layer = 0; layer < 3; ++layer)
-        EXPECT_NE(
-            nodes[layer + 1].find(fmt::format(
+        EXPECT_THAT(
+            nodes[layer + 1],
+            HasSubstr(fmt::format(
                 "attn_out without its share of {}; sum of attn.gate x attn_out without own value; linear",
-                values[layer])),
-            std::string::npos)
-            << nodes[layer + 1];
+                values[layer])));
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.own_value"));
 }
 
@@ -158,24 +158,16 @@ TEST(AttentionGraph, HeadsAreComposedFirst) {
     }
     const std::vector<std::string> nodes = nodes_of(written);
     for (size_t layer = 1; layer < 4; ++layer) {
-        EXPECT_NE(nodes[layer].find("composed heads 6 x 8, 7 keys; attention"), std::string::npos)
-            << nodes[layer];
-        EXPECT_NE(
-            nodes[layer].find("attn_out + composed heads; attn_out with composed heads without its share"),
-            std::string::npos)
-            << nodes[layer];
+        EXPECT_THAT(nodes[layer], HasSubstr("composed heads 6 x 8, 7 keys; attention"));
+        EXPECT_THAT(nodes[layer],
+                    HasSubstr("attn_out + composed heads; attn_out with composed heads without its share"));
     }
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.composed_maps"));
 }
 
 TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
     const auto refusal = [](const std::string& parts) -> std::string {
-        try {
-            model_with(parts);
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "none";
+        return error_of(ExitCode::usage, [&] { model_with(parts); });
     };
     EXPECT_THAT(refusal(R"(, "paired": true, "compose_heads": {})"),
                 HasSubstr("attention.compose_heads: not with paired"));
@@ -189,8 +181,7 @@ TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
 TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
     const std::vector<std::string> nodes = nodes_of(graph_of(R"(, "key_offset": true)"));
     for (const size_t layer : {1U, 2U, 3U})
-        EXPECT_NE(nodes[layer].find("2 of 4 pairs of k of the token before; attention"), std::string::npos)
-            << nodes[layer];
+        EXPECT_THAT(nodes[layer], HasSubstr("2 of 4 pairs of k of the token before; attention"));
     EXPECT_EQ(nodes_of(graph_of("")).at(1).find("token before"), std::string::npos);
 }
 
@@ -214,8 +205,7 @@ TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
                                   "copy of q; copy of k; attention 3 pairs x 8, within",
                                   "copy of q; copy of k; attention 3 pairs x 8, window 5"};
     const std::vector<std::string> nodes = nodes_of(written);
-    for (size_t layer = 0; layer < 3; ++layer)
-        EXPECT_NE(nodes[layer + 1].find(copies[layer]), std::string::npos) << nodes[layer + 1];
+    for (size_t layer = 0; layer < 3; ++layer) EXPECT_THAT(nodes[layer + 1], HasSubstr(copies[layer]));
 }
 
 }  // namespace attention_parts_test

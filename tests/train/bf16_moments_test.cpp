@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "data/xxh128.h"
+#include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
 #include "tests/train/small_model.h"
@@ -106,15 +107,6 @@ class Bf16CheckpointTest : public ::testing::Test {
         }
         commit_checkpoint(real_file_system(), run_, info, 2);
     }
-    std::string error_of(const std::function<void()>& act) {
-        try {
-            act();
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::data);
-            return error.what();
-        }
-        return "no error";
-    }
 
     const TempDir dir_;
     const std::string run_ = dir_.path(), folder_ = run_ + "/checkpoints/step-00000001";
@@ -148,18 +140,17 @@ TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
     reader.index();
     std::vector<CheckpointTensor> expected = tensors();
     expected[1].dtype = DType::f32;
-    EXPECT_NE(error_of([&] { reader.expect_tensors(expected); }).find("adamw_m/a is bf16, expected f32"),
-              std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::data, [&] { reader.expect_tensors(expected); }),
+                HasSubstr("adamw_m/a is bf16, expected f32"));
 
     CheckpointInfo info = read_checkpoint_info(folder_);
     info.tensors[2].dtype = DType::f32;
     write_checkpoint_info(real_file_system(), folder_, info);
     CheckpointReader other(folder_);
-    const std::string error = error_of([&] { other.index(); });
-    EXPECT_NE(
-        error.find("adamw_v/a[0:9] has 18 bytes of bf16; expected 9 numbers (f32) of tensor adamw_v/a [3,7]"),
-        std::string::npos)
-        << error;
+    const std::string error = error_of(ExitCode::data, [&] { other.index(); });
+    EXPECT_THAT(
+        error,
+        HasSubstr("adamw_v/a[0:9] has 18 bytes of bf16; expected 9 numbers (f32) of tensor adamw_v/a [3,7]"));
 }
 
 TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
@@ -177,8 +168,8 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
     hash.update(json.data(), json.size());
     all.replace(all.find("checkpoint.json") - 34, 32, hash.hex());
     std::ofstream(sums_path) << all;
-    const std::string error = error_of([&] { CheckpointReader reader(folder_); });
-    EXPECT_NE(error.find("expected a dtype f32 or bf16, got \"f16\""), std::string::npos) << error;
+    const std::string error = error_of(ExitCode::data, [&] { CheckpointReader reader(folder_); });
+    EXPECT_THAT(error, HasSubstr("expected a dtype f32 or bf16, got \"f16\""));
 }
 
 // Tensors saved by a run with such a group, from its parameter table.

@@ -12,6 +12,7 @@
 
 #include "data/dataset.h"
 #include "kernels/device/error.h"
+#include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
@@ -122,13 +123,7 @@ class CheckpointTest : public ::testing::Test {
 
     // Message of the data error, or "nothing".
     static std::string damage(const std::string& folder) {
-        try {
-            expect_good(folder);
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::data) << error.what();
-            return error.what();
-        }
-        return "nothing";
+        return error_of(ExitCode::data, [&] { expect_good(folder); });
     }
 
     std::string folder(int64_t step) const { return run_ + "/checkpoints/" + checkpoint_name(step); }
@@ -202,13 +197,13 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
             bad[at] = static_cast<char>(bad[at] ^ 0x10);
             put(entry.path(), bad);
             const std::string text = damage(folder(5));
-            EXPECT_NE(text, "nothing") << name << " byte " << at;
+            EXPECT_NE(text, "accepted") << name << " byte " << at;
             const bool names_it = text.find(name) != std::string::npos;
             EXPECT_TRUE(names_it || name == "XXH128SUMS") << text;
         }
         put(entry.path(), good);
     }
-    EXPECT_EQ(damage(folder(5)), "nothing");
+    EXPECT_EQ(damage(folder(5)), "accepted");
 }
 
 // XXH128SUMS has two hashes per rank, independent of the number of tensors. A file next to each rank file has the
@@ -242,7 +237,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     const std::string good = content(second);
     const auto expect_text = [&](const std::vector<std::string>& texts) {
         const std::string actual = damage(folder(5));
-        for (const std::string& text : texts) EXPECT_NE(actual.find(text), std::string::npos) << actual;
+        for (const std::string& text : texts) EXPECT_THAT(actual, HasSubstr(text));
     };
     std::string bad = good;
     bad[bad.size() - 1] ^= 1;
@@ -289,20 +284,19 @@ TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
             Json json = Json::parse(good);
             json[Json::json_pointer(key)] = value;
             const std::string text = damage_of(json.dump());
-            EXPECT_NE(text.find(path + ": expected a whole number, got "), std::string::npos) << key << text;
+            EXPECT_THAT(text, HasSubstr(path + ": expected a whole number, got ")) << key << text;
         }
     }
     Json json = Json::parse(good);
     json["step"] = -5;
-    EXPECT_NE(damage_of(json.dump()).find("not below 0, got -5"), std::string::npos);
+    EXPECT_THAT(damage_of(json.dump()), HasSubstr("not below 0, got -5"));
     json = Json::parse(good);
     json["tensors"][0]["shape"] = {1LL << 40, 1LL << 40};
-    EXPECT_NE(damage_of(json.dump()).find("no tensor has the shape [1099511627776,1099511627776]"),
-              std::string::npos);
-    EXPECT_NE(damage_of(std::string(1'000'000, '[')).find("nested deeper than 64"), std::string::npos);
+    EXPECT_THAT(damage_of(json.dump()), HasSubstr("no tensor has the shape [1099511627776,1099511627776]"));
+    EXPECT_THAT(damage_of(std::string(1'000'000, '[')), HasSubstr("nested deeper than 64"));
     json = Json::parse(good);
     json["step"] = 5.0;  // other JSON writers may store 5 as 5.0
-    EXPECT_EQ(damage_of(json.dump()), "nothing");
+    EXPECT_EQ(damage_of(json.dump()), "accepted");
 }
 
 // Files with correct hashes, but of another model.
@@ -311,13 +305,7 @@ TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
     CheckpointReader reader(folder(5));
     reader.index();
     const auto problem = [](const std::function<void()>& check) -> std::string {
-        try {
-            check();
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::data);
-            return error.what();
-        }
-        return "nothing";
+        return error_of(ExitCode::data, [&] { check(); });
     };
     auto expected = tensors();
     expected[0].shape = {6, 4};
@@ -325,22 +313,20 @@ TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
     const std::string text = problem([&] { reader.expect_tensors(expected); });
     for (const char* part :
          {"master/a is [4,6], expected [6,4]", "missing tensor master/c", "unknown tensor master/b"})
-        EXPECT_NE(text.find(part), std::string::npos) << text;
+        EXPECT_THAT(text, HasSubstr(part));
 
     // The second rank's file with a tensor missing, then with a truncated tensor.
     const std::string path = folder(5) + "/rank-00001.safetensors";
     const std::vector<NamedTensor> all = read_safetensors(path);
     write_safetensors(path, {all[0]});
-    EXPECT_NE(problem([&] {
-                  reader.index();
-              }).find("missing tensor adamw_m/a [4,6]: the files hold 14 of 24 numbers in a row"),
-              std::string::npos);
+    EXPECT_THAT(problem([&] { reader.index(); }),
+                HasSubstr("missing tensor adamw_m/a [4,6]: the files hold 14 of 24 numbers in a row"));
     NamedTensor shorter = all[1];
     shorter.shape = {9};
     shorter.bytes.resize(9 * sizeof(float));
     write_safetensors(path, {all[0], shorter});
-    EXPECT_NE(problem([&] { reader.index(); }).find("expected 10 numbers (f32) of tensor adamw_m/a [4,6]"),
-              std::string::npos);
+    EXPECT_THAT(problem([&] { reader.index(); }),
+                HasSubstr("expected 10 numbers (f32) of tensor adamw_m/a [4,6]"));
 }
 
 // The process is killed, or the disk is full, at any call. Each remaining checkpoint is good and the newest complete
@@ -359,8 +345,8 @@ TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
             } catch (const Crash&) {
             } catch (const Error& error) {
                 EXPECT_EQ(error.code(), ExitCode::failure);
-                EXPECT_NE(std::string(error.what()).find(run_), std::string::npos) << error.what();
-                EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
+                EXPECT_THAT(error.what(), HasSubstr(run_));
+                EXPECT_THAT(error.what(), HasSubstr("No space left"));
             }
             stopped = bad.met();
             int64_t newest = -1;

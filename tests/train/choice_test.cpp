@@ -1,5 +1,6 @@
 // Options with a fixed list of words.
 #include "train/fields/choice.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -32,13 +33,8 @@ TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {
 
 TEST(ChoiceTest, OtherWordsAreRefusedWithTheList) {
     EXPECT_EQ(find_word<Strategy>("fsdp"), nullptr);
-    try {
-        const Strategy strategy = choice_of<Strategy>("fsdp");
-        FAIL() << word_of(strategy);
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_STREQ(error.what(), "'fsdp' is none of ddp, zero1, zero2, zero3");
-    }
+    EXPECT_EQ(error_of(ExitCode::usage, [] { choice_of<Strategy>("fsdp"); }),
+              "'fsdp' is none of ddp, zero1, zero2, zero3");
 }
 
 // An enum value without a word in the list.

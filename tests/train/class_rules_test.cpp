@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
@@ -96,10 +97,8 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
     };
     end_on("2999-12-31");
     EXPECT_EQ(problems(name), "");
-    EXPECT_NE(boards().find("**old** (at most 10000 parameters), 2 cores\n\n"
-                            "History: the class ended on 2999-12-31. Tables led it.\n\n| record |"),
-              std::string::npos)
-        << boards();
+    EXPECT_THAT(boards(), HasSubstr("**old** (at most 10000 parameters), 2 cores\n\n"
+                                    "History: the class ended on 2999-12-31. Tables led it.\n\n| record |"));
     expect_error(ExitCode::usage,
                  {"class old of track toy ended on 2999-12-31: Tables led it.", "Open classes: open"},
                  [&] { track().class_named("old"); });
@@ -107,8 +106,8 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
     // The record was made after the class ended.
     end_on("2020-01-01");
     EXPECT_EQ(read(name).classes, std::vector<std::string>{"open"});
-    EXPECT_NE(problems(name).find("verdict.rules.5.met: record.json says true, computed again false"),
-              std::string::npos);
+    EXPECT_THAT(problems(name),
+                HasSubstr("verdict.rules.5.met: record.json says true, computed again false"));
 }
 
 TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
@@ -133,13 +132,12 @@ TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
                      "History: this target ended on 2999-12-31. Counts reach it.\n\n| record |");
     EXPECT_LT(today, past) << text;
     EXPECT_NE(past, std::string::npos) << text;
-    EXPECT_NE(text.find("**other** (any model, any hardware), 2 cores"), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr("**other** (any model, any hardware), 2 cores"));
     // Without its history entry, or after its last day, the old target is not accepted.
     move_target("2020-01-01");
     EXPECT_EQ(read(name).classes, std::vector<std::string>{"other"});
-    EXPECT_NE(problems(name).find("verdict.rules.0.met: record.json says true, computed again false"),
-              std::string::npos)
-        << problems(name);
+    EXPECT_THAT(problems(name),
+                HasSubstr("verdict.rules.0.met: record.json says true, computed again false"));
     EXPECT_EQ(rule(read(name), "data").why, "target 1.15, the track's is 1");
 }
 
@@ -169,7 +167,7 @@ TEST_F(ClassRecordTest, RecordsWithoutAClassAreOfTheOneThatTheTrackNames) {
     const std::string fast = record_of(result);
     EXPECT_EQ(problems(slow) + problems(fast), "");
     set_classes(R"([{"name": "new", "max_parameters": 9000}, {"name": "open"}])", {{"unclassed", "new"}});
-    EXPECT_NE(problems(fast).find("is not on the board of class new"), std::string::npos) << problems(fast);
+    EXPECT_THAT(problems(fast), HasSubstr("is not on the board of class new"));
     set_classes(R"([{"name": "open"}])", {{"unclassed", "nothing"}});
     expect_error(ExitCode::data, {"unclassed: no class nothing: the track has open"}, [&] { track(); });
 }
@@ -204,17 +202,15 @@ TEST_F(BudgetTest, TheLowerLossIsTheRecord) {
     EXPECT_EQ(record.classes, std::vector<std::string>{"budget"});
     EXPECT_EQ(rule(record, "loss").why.substr(0, 75),
               "1.1420, alternating with slow of 1.1520; Welch's t-test that it is lower: p");
-    EXPECT_NE(record_readme(record).find("Mean loss of slow - this: 0.0100"), std::string::npos);
+    EXPECT_THAT(record_readme(record), HasSubstr("Mean loss of slow - this: 0.0100"));
     EXPECT_EQ(record_readme(record).find("t-test that the mean loss is below 0"), std::string::npos);
     EXPECT_EQ(leader("budget", record), fast);
     const std::string text = boards();
-    EXPECT_NE(text.find("| record | loss | training s | tokens | p | against its predecessor |"),
-              std::string::npos)
-        << text;
+    EXPECT_THAT(text, HasSubstr("| record | loss | training s | tokens | p | against its predecessor |"));
     EXPECT_LT(text.find("| 1.1420 ± 0.0010 | 0.12 ± 0.00 | 768 |"),
               text.find("| 1.1520 ± 0.0010 | 0.18 ± 0.00 | 768 | - | - |"))
         << text;
-    EXPECT_NE(text.find("| 0.0100 below slow |"), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr("| 0.0100 below slow |"));
 }
 
 TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
@@ -275,8 +271,8 @@ TEST_F(RecordTest, WallTimesStandBesideTrainingTimesWhereThereAreAny) {
     const auto board = [&] { return board_text(boards_of({record}, track()).front(), TableStyle::markdown); };
     EXPECT_EQ(board().find("wall s"), std::string::npos);
     for (RecordRun& run : record.runs) run.wall_s = run.side == kCandidate ? 2.5 : 100;
-    EXPECT_NE(board().find("| record | training s | wall s | loss |"), std::string::npos) << board();
-    EXPECT_NE(board().find("| 0.12 ± 0.00 | 2.50 ± 0.00 | 1.1420 ± 0.0010 |"), std::string::npos) << board();
+    EXPECT_THAT(board(), HasSubstr("| record | training s | wall s | loss |"));
+    EXPECT_THAT(board(), HasSubstr("| 0.12 ± 0.00 | 2.50 ± 0.00 | 1.1420 ± 0.0010 |"));
     const Record again = record_from_json(record_to_json(record), "again");
     EXPECT_EQ(again.runs.front().wall_s, 2.5);
 }

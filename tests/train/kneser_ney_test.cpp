@@ -1,6 +1,7 @@
 // Kneser-Ney counts against a direct implementation of the formula in kneser_ney.h: maps of n-grams, sums over the
 // vocabulary.
 #include "train/records/kneser_ney.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -215,17 +216,6 @@ TEST(KneserNeyTest, TakesLargeVocabulariesAndGivesTheSameBits) {
     for (uint32_t token = 0; token < 65536; ++token)
         sum += a.probability(Tokens{text[10], text[11]}, static_cast<uint16_t>(token));
     EXPECT_NEAR(sum, 1, 1e-10);
-}
-
-template <class Make>
-std::string error_of(ExitCode code, const Make& make) {
-    try {
-        make();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        return error.what();
-    }
-    return "no error";
 }
 
 TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {

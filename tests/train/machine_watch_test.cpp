@@ -1,6 +1,7 @@
 // GPU clock throttling during a run of an attempt, with a fake NVML. Other machine state: machine_state_test.
 // Covers: kernels/cuda/device/gpu_clocks.cpp
 #include "train/commands/machine_watch.h"
+#include "tests/errors.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -73,9 +74,7 @@ TEST_P(MachineWatchTest, ThermalReasonInTheMiddleMarksTheRun) {
     EXPECT_EQ(state.gpu_throttle, (Names{"hw_thermal", "sw_power_cap"}));
     EXPECT_EQ(mark_of(state), "a GPU reduced its clocks: hw_thermal");
     const std::string text = machine_state_to_json(state);
-    EXPECT_NE(text.find("\"gpu_throttle\": [\n    \"hw_thermal\",\n    \"sw_power_cap\"\n  ]"),
-              std::string::npos)
-        << text;
+    EXPECT_THAT(text, HasSubstr("\"gpu_throttle\": [\n    \"hw_thermal\",\n    \"sw_power_cap\"\n  ]"));
     EXPECT_EQ(machine_state_to_json(machine_state_from_json(text, "here")), text);
     // Reasons are recorded per run, and NVML is not opened again.
     EXPECT_EQ(run(watch, kIdle).gpu_throttle, Names{});
@@ -95,7 +94,7 @@ TEST_P(MachineWatchTest, IdleAndSetClocksAreNoThrottling) {
     const MachineState state = run(watch, kIdle | kApplicationClocks | kSyncBoost | kDisplay);
     EXPECT_EQ(state.gpu_throttle, Names{});
     EXPECT_EQ(mark_of(state), "");
-    EXPECT_NE(machine_state_to_json(state).find("\"gpu_throttle\": []"), std::string::npos);
+    EXPECT_THAT(machine_state_to_json(state), HasSubstr("\"gpu_throttle\": []"));
 }
 
 TEST_P(MachineWatchTest, PowerCapIsKeptAndMarksNothing) {
@@ -137,7 +136,7 @@ void expect_one_warning(MachineWatch& watch, const std::string& gpu, const std::
     }
     const std::string text = ::testing::internal::GetCapturedStderr();
     EXPECT_TRUE(text.starts_with("warning: no reasons for reduced clocks of a GPU: ")) << text;
-    EXPECT_NE(text.find(reason), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr(reason));
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 

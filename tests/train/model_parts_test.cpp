@@ -2,6 +2,7 @@
 // Covers: train/config/model_parts_check.cpp
 // Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
+#include "tests/errors.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -53,13 +54,7 @@ Json changed(const std::string& pointer, const Json& value) {
 }
 
 std::string error_of(const Json& model) {
-    try {
-        config_of(model);
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage) << error.what();
-        return error.what();
-    }
-    return "accepted";
+    return error_of(ExitCode::usage, [&] { config_of(model); });
 }
 
 ModelGraph graph_of(const ModelConfig& model) {
@@ -160,10 +155,10 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
     EXPECT_EQ(of(0),
               "embedding 128 x 16; sigmoid gate 5 -> 1 of embedding; sum of smear.gate x embedding of the "
               "token before; sum of embedding + c0 x gated row before; rmsnorm");
-    EXPECT_NE(of(1).find("sigmoid gate 6 -> 2 of attn_norm"), std::string::npos) << of(1);
-    EXPECT_NE(of(1).find("sum of attn.gate x attn_out; linear"), std::string::npos) << of(1);
-    EXPECT_NE(of(3).find("sum of output of block 2 + gate x output of block 1"), std::string::npos) << of(3);
-    EXPECT_NE(of(4).find("sum of last + -1 x c0 x output of block 2"), std::string::npos) << of(4);
+    EXPECT_THAT(of(1), HasSubstr("sigmoid gate 6 -> 2 of attn_norm"));
+    EXPECT_THAT(of(1), HasSubstr("sum of attn.gate x attn_out; linear"));
+    EXPECT_THAT(of(3), HasSubstr("sum of output of block 2 + gate x output of block 1"));
+    EXPECT_THAT(of(4), HasSubstr("sum of last + -1 x c0 x output of block 2"));
 }
 
 // All norms share one epsilon, including QK-norm. The default is not printed.
@@ -210,9 +205,8 @@ TEST(ModelParts, SomePairsMayStayAsTheyAre) {
         EXPECT_EQ(some[3], 1);
     }
     const std::vector<Layer> layers = layer_table(written.graph);
-    EXPECT_NE(
-        fmt::format("{}", fmt::join(layers[2].nodes, "; ")).find("rotary 2 x 8, 2 of 4 pairs, to 1/64;"),
-        std::string::npos)
+    EXPECT_THAT(fmt::format("{}", fmt::join(layers[2].nodes, "; ")),
+                HasSubstr("rotary 2 x 8, 2 of 4 pairs, to 1/64;"))
         << fmt::format("{}", fmt::join(layers[2].nodes, "; "));
 }
 
@@ -229,8 +223,7 @@ TEST(ModelParts, ValuesMayHaveAFactor) {
     EXPECT_EQ(written.table.find("blocks.2.attn.value_mix").init.value, 0.75F);
     EXPECT_FALSE(written.table.contains("blocks.3.attn.value_scale"));  // no attention
     const std::vector<Layer> layers = layer_table(written.graph);
-    EXPECT_NE(fmt::format("{}", fmt::join(layers[1].nodes, "; ")).find("sum of c0 x v; attention"),
-              std::string::npos);
+    EXPECT_THAT(fmt::format("{}", fmt::join(layers[1].nodes, "; ")), HasSubstr("sum of c0 x v; attention"));
 }
 
 // 30·σ(z/7.5) is 15 + 15·tanh(z/15), and 23·σ((z + 5)/7.5) is 11.5 + 11.5·tanh((z + 5)/15).
@@ -346,11 +339,11 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
     };
     for (const Refusal& refusal : refusals) {
         const std::string error = error_of(changed(refusal.pointer, refusal.value));
-        EXPECT_NE(error.find(refusal.message), std::string::npos) << refusal.pointer << ": " << error;
+        EXPECT_THAT(error, HasSubstr(refusal.message)) << refusal.pointer << ": " << error;
     }
     Json two = changed("/tables/more", {{"rows", "ngrams"}});
     two["tables"]["again"] = {{"rows", "ngrams"}};
-    EXPECT_NE(error_of(two).find("model.tables: 2 tables of ngrams, at most one is read"), std::string::npos);
+    EXPECT_THAT(error_of(two), HasSubstr("model.tables: 2 tables of ngrams, at most one is read"));
 }
 
 }  // namespace model_parts_test

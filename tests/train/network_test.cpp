@@ -1,6 +1,7 @@
 // Collective times compared with hand-computed ones, and network files.
 // Covers: train/timeline/network_json.cpp
 #include "train/timeline/network.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -117,13 +118,7 @@ TEST(NetworkTest, ReadsAFile) {
 
 TEST(NetworkTest, RefusesWhatIsNoNetwork) {
     const auto refuses = [](const char* text, const char* what) {
-        try {
-            parse_network(text, "file");
-            ADD_FAILURE() << text;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::data) << text;
-            EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
-        }
+        expect_error(ExitCode::data, {what}, [&] { parse_network(text, "file"); });
     };
     refuses("", "file: ");
     refuses("[]", "expected an object");

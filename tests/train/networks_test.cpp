@@ -1,6 +1,7 @@
 // Networks that compute factors per token: losses and all gradients against float64 formulas; errors of bad configs.
 // Covers: train/config/network_numbers.cpp
 #include "train/model/networks.h"
+#include "tests/errors.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -338,13 +339,7 @@ TEST(NetworksTest, GivesNumbersInOrder) {
 }
 
 void expect_refused(const Settings& settings, const std::string& text) {
-    try {
-        config_of(settings);
-        ADD_FAILURE() << text;
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {text}, [&] { config_of(settings); });
 }
 
 TEST(NetworksTest, WhatCannotBeIsRefused) {

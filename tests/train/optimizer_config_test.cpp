@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device/error.h"
+#include "tests/errors.h"
 #include "train/config/config_json.h"
 
 namespace speedrun {
@@ -23,13 +24,7 @@ OptimizerGroupConfig group_of(const Settings& keys) {
 }
 
 void expect_refused(const Settings& keys, const std::string& text, const Settings& more = {}) {
-    try {
-        config_of(keys, more);
-        FAIL() << "accepted; expected: " << text;
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {text}, [&] { config_of(keys, more); });
 }
 
 TEST(OptimizerConfigTest, WeightDecayIsByTheLearningRateUnlessSaid) {

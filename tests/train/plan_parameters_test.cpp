@@ -1,5 +1,6 @@
 // Parameter list of `plan`: each with its meaning, optimizer group and compute dtype.
 #include "train/commands/plan_parameters.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -52,8 +53,7 @@ TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
         kept_in_bf16 += row["kept_in"] == "bf16" ? 1 : 0;
     }
     EXPECT_GT(kept_in_bf16, 0);
-    EXPECT_NE(parameters_text(config).find("bf16  bf16  uniform"), std::string::npos)
-        << parameters_text(config);
+    EXPECT_THAT(parameters_text(config), HasSubstr("bf16  bf16  uniform"));
     config.precision = DType::f32;
     EXPECT_THROW(parameters_text(config), Error);
 }
@@ -61,11 +61,11 @@ TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
 TEST(PlanParameters, TextHasALineForEach) {
     const std::string text = parameters_text(parts("f32"));
     EXPECT_EQ(text.find("parameter "), 0u) << text;
-    EXPECT_NE(text.find("blocks.0.mix "), std::string::npos) << text;
-    EXPECT_NE(text.find("[2]"), std::string::npos);
-    EXPECT_NE(text.find("1, 0 "), std::string::npos) << text;
-    EXPECT_NE(text.find("2 muon   rows of q, then k, then v"), std::string::npos) << text;
-    EXPECT_NE(text.find("a: v becomes a v\n"), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr("blocks.0.mix "));
+    EXPECT_THAT(text, HasSubstr("[2]"));
+    EXPECT_THAT(text, HasSubstr("1, 0 "));
+    EXPECT_THAT(text, HasSubstr("2 muon   rows of q, then k, then v"));
+    EXPECT_THAT(text, HasSubstr("a: v becomes a v\n"));
 }
 
 }  // namespace plan_parameters_test

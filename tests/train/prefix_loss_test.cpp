@@ -9,6 +9,7 @@
 
 #include "data/dataset.h"
 #include "data/shard.h"
+#include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
@@ -105,9 +106,8 @@ TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
     }
     const ModelGraph written =
         build_model(model, {.tokens = 30, .sequence_length = kSequence}, {.logit_rows = 30});
-    EXPECT_NE(
-        layer_table(written.graph).back().nodes.back().find("cross entropy of the next 2 and the prefix"),
-        std::string::npos);
+    EXPECT_THAT(layer_table(written.graph).back().nodes.back(),
+                HasSubstr("cross entropy of the next 2 and the prefix"));
 }
 
 TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
@@ -125,12 +125,7 @@ TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
     EXPECT_FALSE(config_of({"model.loss.prefix_weight=0"}).model.parts.loss.counts_prefixes());
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
     const auto refused = [](const std::vector<std::string>& settings, const std::string& text) {
-        try {
-            config_of(settings);
-            ADD_FAILURE() << text;
-        } catch (const Error& error) {
-            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-        }
+        expect_error(ExitCode::usage, {text}, [&] { config_of(settings); });
     };
     refused({"model.loss.weights=[1,1,1,1,1,1,1,1]"},
             "8 weights and prefix_weight, which are 9 targets in all");
@@ -169,13 +164,7 @@ class PrefixesOfDataTest : public ::testing::Test {
         return text + "YWI= 256\nYWJj 257\nYmM= 258\n";
     }
     void refused(const Config& c, ExitCode code, const std::string& text) const {
-        try {
-            loader_options(c);
-            ADD_FAILURE() << text;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), code) << error.what();
-            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-        }
+        expect_error(code, {text}, [&] { loader_options(c); });
     }
 
     const TempDir dir_;

@@ -82,8 +82,13 @@ Values sketch_of(const Values& x, const std::vector<int64_t>& shape) {
     return sketch;
 }
 
-RecipeTest::RecipeTest(const std::string& name, const RecipeTolerances& tolerances)
-    : name_(name), fixture_(load_recipe(name)), tolerances_(tolerances) {}
+RecipeTest::RecipeTest(const std::string& name, const RecipeTolerances& tolerances, const std::string& config,
+                       Settings settings)
+    : name_(name),
+      fixture_(load_recipe(name)),
+      tolerances_(tolerances),
+      config_(config),
+      settings_(std::move(settings)) {}
 
 void RecipeTest::SetUp() {
     DatasetInfo info{.name = name_, .tokenizer = "bytes", .vocab_size = 61, .separator = 60, .shards = {}};
@@ -98,9 +103,11 @@ void RecipeTest::SetUp() {
 }
 
 Config RecipeTest::config(const Settings& more) const {
-    Settings all = {"data.train=" + dir_.file("train.bin"), "data.val=" + dir_.file("val.bin")};
+    Settings all = settings_;
+    for (const char* split : {"train", "val"})
+        all.push_back(fmt::format("data.{}={}", split, dir_.file(fmt::format("{}.bin", split))));
     all.insert(all.end(), more.begin(), more.end());
-    return read_config(fixture_path(name_ + "_config.json"), all);
+    return read_config(config_, all);
 }
 
 // Uses the fixture's prefixes: its tokens have no tokenizer.

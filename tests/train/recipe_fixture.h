@@ -57,7 +57,9 @@ struct RecipeTolerances {
 
 class RecipeTest : public ::testing::Test {
   protected:
-    RecipeTest(const std::string& name, const RecipeTolerances& tolerances);
+    // config: a file; settings: its changes.
+    RecipeTest(const std::string& name, const RecipeTolerances& tolerances, const std::string& config,
+               Settings settings = {});
     void SetUp() override;
 
     Config config(const Settings& more = {}) const;
@@ -83,6 +85,8 @@ class RecipeTest : public ::testing::Test {
     BatchLoaderOptions loader(const Config& c, const Ranks& ranks = Ranks()) const;
     Run run_rank(const Config& c, World* world) const;  // null: single rank
 
+    const std::string config_;
+    const Settings settings_;
     const TempDir dir_;
 };
 

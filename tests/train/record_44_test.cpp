@@ -8,7 +8,7 @@ namespace record_44_test {
 
 class Record44ModelFixtureTest : public RecipeTest {
   protected:
-    Record44ModelFixtureTest() : RecipeTest("record_44", {}) {}
+    Record44ModelFixtureTest() : RecipeTest("record_44", {}, fixture_path("record_44_config.json")) {}
     bool is_of_stream(const std::string& name) const override {
         return name.ends_with(".mix") || name.ends_with(".skip") || name.ends_with("value_scale") ||
                name == "smear.scale";

@@ -1,4 +1,4 @@
-// modded-nanogpt's 89th record at small width, as a whole recipe, against an independent float64 twin
+// modded-nanogpt's 89th record (configs/fineweb_newest_8xh100.json) at small width, as a whole recipe, against an independent float64 twin
 // (fixtures/record_89_twin.py). Each of its ideas is also tested alone in a plain model.
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -21,9 +21,52 @@ constexpr RecipeTolerances kWhole{.token_loss = 5e-6,
                                   .polar = 1.6e-4};
 constexpr RecipeTolerances kAlone{};
 
+// Sizes of the twin for the shipped config, f32 without FP8, and schedules of ten steps. The fixture assigns initial weights.
+Settings small_sizes() {
+    Settings settings = {
+        "model.model_dim=48",
+        "model.vocab_size=61",
+        "model.tables.bigram.num_rows=40",
+        "model.tables.bigram.sign_rows=8",
+        "model.windows={\"short\": [5, 9, 9, 13, 17], \"long\": [9, 17, 17, 25, 33]}",
+        "model.layers.each.mlp.ratio=2",
+        "model.layers.each.mlp.up_fp8=null",
+        "model.layers.each.mlp.down_fp8=null",
+        "model.layers.at.10.attention.compose_heads.keys=5",
+        "model.head.fp8=null",
+        R"(model.loss.weights=[1, [0.5, [0.5, 0.33333333333333337], [0.33333333333333337, 0], 0, 0], [[0.25, 0], 0, 0, 0, 0]])",
+        "model.loss.prefix_weight=[0.25, [0.25, 0.16666666666666669], [0.16666666666666669, 0], 0, 0]",
+        "data.vocabulary=",
+        "data.val_tokens=0",
+        "data.max_document_tokens=[20, 40, 40, 40, 40]",
+        "batch.sequence_length=[32, 48, 48, 64, 64]",
+        "batch.microbatch_tokens=[256, 384, 384, 512, 512]",
+        "batch.tokens_per_step=[256, 384, 384, 512, 512]",
+        "optimizers.groups.2.lr=0.06505382386916238",
+        "optimizers.groups.2.weight_decay=0.42426406871192845",
+        "schedule.steps=10",
+        "schedule.stages=[3, 4, 6, 8, 10]",
+        "schedule.lr_factor=[1, 1.52, [1.52, 0.835], [0.94, 0.15], 0.15]",
+        "eval.sequence_length=96",
+        "eval.windows={\"long\": 41}",
+        "parallel={}",
+        "record={}",
+        "precision=f32"};
+    for (const char* network : {"early", "late", "mudd", "mudd_output"})
+        settings.push_back(fmt::format("model.networks.{}.hidden=5", network));
+    for (const int matrices : {0, 1, 2})
+        for (const char* steps : {"warmup", "cooldown"})
+            settings.push_back(fmt::format("optimizers.groups.{}.momentum_{}_steps=3", matrices, steps));
+    for (const int group : {3, 4, 8, 9, 10, 12})
+        settings.push_back(fmt::format("optimizers.groups.{}.weights_dtype=f32", group));
+    return settings;
+}
+
 class Record89ModelFixtureTest : public RecipeTest {
   protected:
-    Record89ModelFixtureTest() : RecipeTest("record_89", kWhole) {}
+    Record89ModelFixtureTest()
+        : RecipeTest("record_89", kWhole, SPEEDRUN_SOURCE_ROOT "/configs/fineweb_newest_8xh100.json",
+                     small_sizes()) {}
     bool is_of_stream(const std::string& name) const override { return name.ends_with("_scale"); }
     bool is_orthogonalised(const std::string& name) const override {
         return name.starts_with("blocks.") && name.ends_with(".weight") && !name.ends_with("gate.weight");

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "data/text_file.h"
+#include "tests/errors.h"
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 
@@ -138,8 +139,7 @@ TEST(RecordCheatsTest, StrictRefusesEach) {
         EXPECT_TRUE(has_message(problems, cheat.message)) << cheat.row << "\n" << problems;
         const size_t row = docs.find("| " + std::string(cheat.row) + " |");
         ASSERT_NE(row, std::string::npos) << "no row '" << cheat.row << "' in docs/verify.md";
-        EXPECT_NE(docs.substr(row, docs.find('\n', row) - row).find(cheat.message), std::string::npos)
-            << cheat.row;
+        EXPECT_THAT(docs.substr(row, docs.find('\n', row) - row), HasSubstr(cheat.message)) << cheat.row;
     }
 }
 
@@ -183,8 +183,8 @@ TEST(RecordCheatsTest, RerunRefusesWhatNoFileShows) {
         }
         judge(r, claimed, track);
         EXPECT_EQ(r.verdict, kNotReplicated) << cheat.row;
-        EXPECT_NE(r.reasons.back().find(cheat.reason), std::string::npos) << r.reasons.back();
-        EXPECT_NE(docs.find("| " + std::string(cheat.row) + " |"), std::string::npos) << cheat.row;
+        EXPECT_THAT(r.reasons.back(), HasSubstr(cheat.reason));
+        EXPECT_THAT(docs, HasSubstr("| " + std::string(cheat.row) + " |")) << cheat.row;
     }
 }
 

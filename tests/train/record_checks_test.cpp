@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "tests/errors.h"
 #include "tests/train/forged_record.h"
 #include "train/records/commit_times.h"
 
@@ -317,7 +318,7 @@ class ForgedRecordTest : public ::testing::TestWithParam<Case> {};
 TEST_P(ForgedRecordTest, IsFound) {
     static const ForgedRecord narrow("2026-11-26_narrow");
     const std::string problems = narrow.problems_after(GetParam().forge);
-    EXPECT_NE(problems.find(GetParam().problem), std::string::npos) << problems;
+    EXPECT_THAT(problems, HasSubstr(GetParam().problem));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forgeries, ForgedRecordTest, ::testing::ValuesIn(cases),
@@ -348,8 +349,8 @@ TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
             }
         });
     };
-    EXPECT_NE(problems(0.3).find("by train_ms, "), std::string::npos) << problems(0.3);
-    EXPECT_NE(problems(0.001).find("train_ms grows by"), std::string::npos);
+    EXPECT_THAT(problems(0.3), HasSubstr("by train_ms, "));
+    EXPECT_THAT(problems(0.001), HasSubstr("train_ms grows by"));
 }
 
 TEST(RecordChecksTest, ACommitIsOneOfTheRepository) {
@@ -364,12 +365,10 @@ TEST(RecordChecksTest, ACommitIsOneOfTheRepository) {
         for (RecordRun& run : f.record.runs) run.began_utc.replace(11, 2, "16");
     });
     std::filesystem::current_path(before);
-    EXPECT_NE(
-        unknown.find("git_sha: 0123456789abcdef0123456789abcdef01234567 is no commit of this repository"),
-        std::string::npos)
-        << unknown;
-    EXPECT_NE(earlier.find("s after the first run began, 2026-11-26T16:31:53Z"), std::string::npos)
-        << earlier;
+    EXPECT_THAT(
+        unknown,
+        HasSubstr("git_sha: 0123456789abcdef0123456789abcdef01234567 is no commit of this repository"));
+    EXPECT_THAT(earlier, HasSubstr("s after the first run began, 2026-11-26T16:31:53Z"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "data/sha256.h"
 #include "data/text_file.h"
+#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"
@@ -43,7 +44,7 @@ TEST_F(RecordTest, WhatIsWrittenIsReadAgainAndVerified) {
     ASSERT_EQ(boards.size(), 1u);
     const std::string board = board_text(boards[0], TableStyle::text);
     for (const char* part : {"fast", "0.12 ± 0.00", "1.1420 ± 0.0010", "1.500x slow", "2 cores of C", "yes"})
-        EXPECT_NE(board.find(part), std::string::npos) << part << "\n" << board;
+        EXPECT_THAT(board, HasSubstr(part)) << part << "\n" << board;
 }
 
 TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
@@ -66,15 +67,14 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     const Comparison apart = compare_run_sets(base, write(result));
     EXPECT_FALSE(apart.in_turns);
     ASSERT_EQ(apart.warnings.size(), 1u);
-    EXPECT_NE(apart.warnings[0].find("not made in turns"), std::string::npos);
+    EXPECT_THAT(apart.warnings[0], HasSubstr("not made in turns"));
     // The baseline's config differs from the record that it names.
     result.record.name = "another";
     result.record.baseline->record = first.record.folder_name();
     result.record.baseline->config = config(16, 2);
     const RecordCheck check = verify_record(write(result));
     ASSERT_FALSE(check.problems.empty());
-    EXPECT_NE(check.problems[0].find("baseline.config.optimizers.groups.0.lr: 2.0, in"), std::string::npos)
-        << check.problems[0];
+    EXPECT_THAT(check.problems[0], HasSubstr("baseline.config.optimizers.groups.0.lr: 2.0, in"));
 }
 
 TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {

@@ -9,6 +9,7 @@
 #include "data/durable_file.h"
 #include "data/sha256.h"
 #include "data/text_file.h"
+#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/gzip.h"
 #include "train/records/record_verify.h"
@@ -106,11 +107,10 @@ TEST_F(RecordVerifyTest, NamesBothValues) {
               "runs.0.train_ms: record.json says 119.0, computed again 120.012");
     EXPECT_EQ(problem("/verdict/is_record", false),
               "verdict.is_record: record.json says false, computed again true");
-    EXPECT_NE(problem("/statistics/speedup", 1.6).find("record.json says 1.6, computed again 1.49"),
-              std::string::npos);
-    EXPECT_NE(problem("/runs/1/seed", 2).find("two runs of the baseline with seed 2"), std::string::npos);
-    EXPECT_NE(problem("/runs", 3).find("record.json: "), std::string::npos);
-    EXPECT_NE(problem("/config", 3).find("config: expected an object, found 3"), std::string::npos);
+    EXPECT_THAT(problem("/statistics/speedup", 1.6), HasSubstr("record.json says 1.6, computed again 1.49"));
+    EXPECT_THAT(problem("/runs/1/seed", 2), HasSubstr("two runs of the baseline with seed 2"));
+    EXPECT_THAT(problem("/runs", 3), HasSubstr("record.json: "));
+    EXPECT_THAT(problem("/config", 3), HasSubstr("config: expected an object, found 3"));
 }
 
 TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
@@ -125,33 +125,31 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
         std::string damaged = whole;
         damaged[at] = static_cast<char>(damaged[at] ^ 1);
         write_file(file, damaged);
-        EXPECT_NE(problems().find("runs.3.metrics.sha256"), std::string::npos) << at;
+        EXPECT_THAT(problems(), HasSubstr("runs.3.metrics.sha256")) << at;
     }
     std::string text = gunzip(whole, "z");
     text[text.rfind("1.142") + 4] = '3';
     write_file(file, gzip(text));
-    EXPECT_NE(problems().find("runs.3.loss: record.json says 1.142, computed again 1.143"), std::string::npos)
-        << problems();
-    EXPECT_NE(problems().find("statistics.candidate.loss.mean"), std::string::npos);
+    EXPECT_THAT(problems(), HasSubstr("runs.3.loss: record.json says 1.142, computed again 1.143"));
+    EXPECT_THAT(problems(), HasSubstr("statistics.candidate.loss.mean"));
     fs::remove(file);
     EXPECT_EQ(problems(),
               "candidate-seed2.jsonl.gz: missing; it holds the metrics of the candidate, seed 2\n");
     write_file(file, whole);
     EXPECT_EQ(problems(), "");
     write_file(folder + "/more.jsonl.gz", whole);
-    EXPECT_NE(problems().find("more.jsonl.gz: metrics of no run"), std::string::npos);
+    EXPECT_THAT(problems(), HasSubstr("more.jsonl.gz: metrics of no run"));
     fs::remove(folder + "/more.jsonl.gz");
     const std::string readme = read_text_file(folder + "/README.md");
     std::string other = readme;
     other[other.find("1.1420") + 3] = '3';
     write_file(folder + "/README.md", other);
-    EXPECT_NE(problems().find("says 1.1320, computed again 1.1420"), std::string::npos) << problems();
+    EXPECT_THAT(problems(), HasSubstr("says 1.1320, computed again 1.1420"));
     write_file(folder + "/README.md", "A word before.\n" + readme);
     EXPECT_EQ(problems(), "");
     fs::rename(folder, dir_.file("records/toy/2026-01-01_fast"));
-    EXPECT_NE(
-        verify_record(dir_.file("records/toy/2026-01-01_fast")).problems.front().find("the folder should be"),
-        std::string::npos);
+    EXPECT_THAT(verify_record(dir_.file("records/toy/2026-01-01_fast")).problems.front(),
+                HasSubstr("the folder should be"));
 }
 
 // One fault gives one line, without errors in figures derived from it.

@@ -3,6 +3,7 @@
 #include "train/records/replication.h"
 #include "data/durable_file.h"
 #include "data/text_file.h"
+#include "tests/errors.h"
 
 #include "tests/train/record_fixture.h"
 #include "train/records/record_folder.h"
@@ -45,7 +46,7 @@ TEST_F(ReplicationTest, JudgesLossesHardwareMachineAndFactor) {
         return r.verdict + ": " + r.reasons.back();
     };
     const auto has = [&](const std::string& text, const std::string& part) {
-        EXPECT_NE(text.find(part), std::string::npos) << text;
+        EXPECT_THAT(text, HasSubstr(part));
     };
     has(verdict({}), "replicated: time: 1.500 times as fast here");
     has(verdict([](Record& r) {
@@ -82,19 +83,16 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
         write_file(file, text);
         return problems();
     };
-    EXPECT_NE(
-        after("\"replicated\"", "\"not replicated\"").find("verdict: \"not replicated\", computed again"),
-        std::string::npos)
+    EXPECT_THAT(after("\"replicated\"", "\"not replicated\""),
+                HasSubstr("verdict: \"not replicated\", computed again"))
         << problems();
-    EXPECT_NE(problems().find("sha256: changed since it was written"), std::string::npos);
-    EXPECT_NE(after("\"seed\": 4", "\"seed\": 1").find("seed 1 is one of the record's"), std::string::npos);
-    EXPECT_NE(after("\"model_dim\": 16", "\"model_dim\": 8")
-                  .find("attempt.baseline.config.model.model_dim: 8, the record's is 16"),
-              std::string::npos);
-    EXPECT_NE(after("\"schema\": 1", "\"schema\": 7").find("schema 7, this build knows 1"),
-              std::string::npos);
+    EXPECT_THAT(problems(), HasSubstr("sha256: changed since it was written"));
+    EXPECT_THAT(after("\"seed\": 4", "\"seed\": 1"), HasSubstr("seed 1 is one of the record's"));
+    EXPECT_THAT(after("\"model_dim\": 16", "\"model_dim\": 8"),
+                HasSubstr("attempt.baseline.config.model.model_dim: 8, the record's is 16"));
+    EXPECT_THAT(after("\"schema\": 1", "\"schema\": 7"), HasSubstr("schema 7, this build knows 1"));
     write_file(file, "{");
-    EXPECT_NE(problems().find("replications/"), std::string::npos);
+    EXPECT_THAT(problems(), HasSubstr("replications/"));
 }
 
 // R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The

@@ -1,6 +1,7 @@
 // Loss and raw gradients of one row equal training's. Weights and rows that do not fit give clear errors.
 // build: release
 #include "train/engine/row_gradients.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -90,16 +91,6 @@ class RowGradientsTest : public ::testing::Test {
             .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
         return path;
     }
-    template <class F>
-    static std::string error_of(ExitCode code, F&& body) {
-        try {
-            body();
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), code) << error.what();
-            return error.what();
-        }
-        return "accepted";
-    }
 
     const TempDir dir_;
 };
@@ -148,35 +139,32 @@ TEST_F(RowGradientsTest, WeightsThatDoNotFitAreNamedTogether) {
     });
     for (const char* text : {"unknown tensor embedding.weight", "missing tensor embed.weight",
                              "grams.weight is f32 [16,37], expected f32 [37,16]"})
-        EXPECT_NE(error.find(text), std::string::npos) << error;
+        EXPECT_THAT(error, HasSubstr(text));
 }
 
 TEST_F(RowGradientsTest, RowsThatDoNotFitAreRefused) {
     const Config c = config();
     const std::string weights = weights_file(expected(c.in_stage(1), 1).weights);
-    EXPECT_NE(error_of(ExitCode::usage,
-                       [&] {
-                           row_gradients(c, 1, weights, {{1}, 31});
-                       })
-                  .find("2 are the least"),
-              std::string::npos);
-    EXPECT_NE(error_of(ExitCode::data,
-                       [&] {
-                           row_gradients(c, 1, weights, {{1, 32}, 31});
-                       })
-                  .find("token 1 of the row is 32, but model.vocab_size is 32"),
-              std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::usage,
+                         [&] {
+                             row_gradients(c, 1, weights, {{1}, 31});
+                         }),
+                HasSubstr("2 are the least"));
+    EXPECT_THAT(error_of(ExitCode::data,
+                         [&] {
+                             row_gradients(c, 1, weights, {{1, 32}, 31});
+                         }),
+                HasSubstr("token 1 of the row is 32, but model.vocab_size is 32"));
     Config gpt2 = parse_config(
         R"({"model": {"preset": "gpt2", "layers": {"count": 1}, "model_dim": 16, "vocab_size": 32},
                                    "batch": {"sequence_length": 8, "microbatch_tokens": 8, "tokens_per_step": 8},
                                    "optimizers": {"groups": [{"params": ["*"]}]}})",
         "test", {"device=cpu"});
-    EXPECT_NE(error_of(ExitCode::usage,
-                       [&] {
-                           row_gradients(gpt2, 0, weights, {kRow, 31});
-                       })
-                  .find("a row of 11 tokens and their targets, but the model has positions for 8"),
-              std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::usage,
+                         [&] {
+                             row_gradients(gpt2, 0, weights, {kRow, 31});
+                         }),
+                HasSubstr("a row of 11 tokens and their targets, but the model has positions for 8"));
 }
 
 TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
@@ -186,17 +174,15 @@ TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
     const std::vector<uint16_t> tokens{3, 65535, 5};
     write_shard(dir_.path() + "/shard.bin", tokens);
     EXPECT_EQ(read_token_row(dir_.path() + "/shard.bin", 0), (std::vector<int32_t>{3, 65535, 5}));
-    EXPECT_NE(error_of(ExitCode::data, [&] { read_token_row(bare, 3); }).find("3 tokens, but a row of 3"),
-              std::string::npos);
-    EXPECT_NE(error_of(ExitCode::data,
-                       [&] {
-                           read_token_row(file("odd.bin", {1, 0, 2}), 0);
-                       })
-                  .find("3 bytes"),
-              std::string::npos);
-    EXPECT_NE(error_of(ExitCode::data, [&] { read_token_row(dir_.path() + "/none.bin", 0); })
-                  .find("cannot be read"),
-              std::string::npos);
+    EXPECT_THAT(error_of(ExitCode::data, [&] { read_token_row(bare, 3); }),
+                HasSubstr("3 tokens, but a row of 3"));
+    EXPECT_THAT(error_of(ExitCode::data,
+                         [&] {
+                             read_token_row(file("odd.bin", {1, 0, 2}), 0);
+                         }),
+                HasSubstr("3 bytes"));
+    EXPECT_THAT(error_of(ExitCode::data, [&] { read_token_row(dir_.path() + "/none.bin", 0); }),
+                HasSubstr("cannot be read"));
 }
 
 }  // namespace row_gradients_test

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "tests/errors.h"
 #include "train/config/config_json.h"
 #include "train/config/lr_schedule.h"
 
@@ -31,18 +32,12 @@ int64_t window_in(const Config& stage) {
 }
 
 std::string refusal_of(const Settings& settings) {
-    try {
-        config_of(settings);
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        return error.what();
-    }
-    return "accepted";
+    return error_of(ExitCode::usage, [&] { config_of(settings); });
 }
 
 void expect_refused(const Settings& settings, const std::string& text) {
     const std::string refusal = refusal_of(settings);
-    EXPECT_NE(refusal.find(text), std::string::npos) << settings.front() << ": " << refusal;
+    EXPECT_THAT(refusal, HasSubstr(text)) << settings.front() << ": " << refusal;
 }
 
 TEST(ScheduledTest, IsANumberOrOneEntryForEachStage) {
@@ -212,37 +207,27 @@ TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
 
 TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
     const auto refusal = [](const std::string& windows, const std::string& yarn) -> std::string {
-        try {
-            with_yarn(windows, yarn);
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            return error.what();
-        }
-        return "accepted";
+        return error_of(ExitCode::usage, [&] { with_yarn(windows, yarn); });
     };
     const std::string windows = R"({"short": 4, "long": [4, 4, 8, 13]})";
     const std::string key = "model.layers, layer 0: attention.rotary.yarn";
     EXPECT_EQ(refusal(windows, R"({"window": "long"})"), "accepted");
     EXPECT_EQ(refusal(R"({"short": 4, "long": 0})", R"({"window": "long"})"), "accepted")
         << "it never changes";
-    EXPECT_NE(
-        refusal(windows, R"({"window": "lang"})").find(key + ".window: no window \"lang\" in model.windows"),
-        std::string::npos);
-    EXPECT_NE(
-        refusal(windows, R"({"window": "long", "alpha": 32})").find(key + ": alpha 32 is not below beta 32"),
-        std::string::npos);
-    EXPECT_NE(refusal(R"({"short": 4, "long": [4, 4, 8, 0]})", R"({"window": "long"})")
-                  .find("stage 3 of schedule.stages: " + key + ": model.windows.long goes from 8 to 0 keys"),
-              std::string::npos);
-    EXPECT_NE(refusal(R"({"short": 4, "long": [1, 4, 8, 8]})", R"({"window": "long"})")
-                  .find("model.windows.long goes from 1 to 4 keys"),
-              std::string::npos);
-    EXPECT_NE(
-        refusal(R"({"short": 4, "long": [4, 1001, 2, 2]})", R"({"window": "long"})")
-            .find(
-                "model.windows.long shrinks from 1001 to 2 keys, where log_scale 0.2 would multiply attention's "
-                "scale by -0.382"),
-        std::string::npos);
+    EXPECT_THAT(refusal(windows, R"({"window": "lang"})"),
+                HasSubstr(key + ".window: no window \"lang\" in model.windows"));
+    EXPECT_THAT(refusal(windows, R"({"window": "long", "alpha": 32})"),
+                HasSubstr(key + ": alpha 32 is not below beta 32"));
+    EXPECT_THAT(
+        refusal(R"({"short": 4, "long": [4, 4, 8, 0]})", R"({"window": "long"})"),
+        HasSubstr("stage 3 of schedule.stages: " + key + ": model.windows.long goes from 8 to 0 keys"));
+    EXPECT_THAT(refusal(R"({"short": 4, "long": [1, 4, 8, 8]})", R"({"window": "long"})"),
+                HasSubstr("model.windows.long goes from 1 to 4 keys"));
+    EXPECT_THAT(
+        refusal(R"({"short": 4, "long": [4, 1001, 2, 2]})", R"({"window": "long"})"),
+        HasSubstr(
+            "model.windows.long shrinks from 1001 to 2 keys, where log_scale 0.2 would multiply attention's "
+            "scale by -0.382"));
 }
 
 TEST(StagesTest, WeightsOfTheLossByStage) {
@@ -265,12 +250,7 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
     EXPECT_EQ(config_to_json(parse_config(json.dump(), "again", {})), config_to_json(config));
 
     const auto refused = [&](const std::string& weights, const std::string& text) {
-        try {
-            parts(weights);
-            ADD_FAILURE() << weights << " was accepted";
-        } catch (const Error& error) {
-            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-        }
+        expect_error(ExitCode::usage, {text}, [&] { parts(weights); });
     };
     refused("[]", "model.loss.weights: 0 weights, expected 1 to 8");
     refused("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 weights, expected 1 to 8");

@@ -2,6 +2,7 @@
 // build: apart
 #include "train/records/track_class.h"
 #include "data/text_file.h"
+#include "tests/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -176,9 +177,8 @@ TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
     const Record record = read_record(dir_.file("records/toy/" + folder));
     EXPECT_FALSE(record.is_record);
     EXPECT_EQ(rule(record, "class").why, "small: 9456 parameters, at most 9455");
-    EXPECT_NE(problems(folder).find("verdict.rules.5.met: record.json says true, computed again false"),
-              std::string::npos)
-        << problems(folder);
+    EXPECT_THAT(problems(folder),
+                HasSubstr("verdict.rules.5.met: record.json says true, computed again false"));
     // Beaten by a record outside its class: it still leads the class.
     limit(10000);
     std::swap(terms_.config, terms_.baseline->config);
@@ -217,9 +217,8 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     // The baseline must be on the same board.
     elsewhere.record.name = "wrong";
     elsewhere.record.record_before = first;
-    EXPECT_NE(problems(record_of(elsewhere, 4))
-                  .find("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"),
-              std::string::npos);
+    EXPECT_THAT(problems(record_of(elsewhere, 4)),
+                HasSubstr("made on 2 cores, avx2, is not on the board of class open on 4 cores, avx2"));
 }
 
 // The config file named next to a record in README.md equals the record's config, except for the seed.

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/errors.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
@@ -239,15 +240,11 @@ TEST(UntiedHeadTest, RanksTrainAsOneDoes) {
 // ---- refused configs
 
 void expect_refused(const Settings& settings, const std::string& text) {
-    try {
+    expect_error(ExitCode::usage, {text}, [&] {
         const Config config = config_of(settings);
         Runtime runtime(runtime_options(config, {}));
         const StepRunner runner(config, runtime, {});
-        ADD_FAILURE() << text;
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    });
 }
 
 TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
