@@ -44,6 +44,13 @@ TEST(GroupExtensionTest, FollowsEachUpdateOnce) {
             EXPECT_EQ(extended.value(name), Values(sum.begin(), sum.end())) << optimizer << ", " << name;
             EXPECT_EQ(state_tensors(fixture.group, extended.parameter(name)).back().kind.name,
                       std::string("sum_of_weights"));
+            for (OptimizerHarness* h : {&plain, &extended}) {
+                h->reset();
+                h->set(name, entry.start);
+            }
+            plain.step(name, entry.gradients[0], 0, 1);
+            extended.step(name, entry.gradients[0], 0, 1, 1, true);
+            EXPECT_EQ(extended.value(name), plain.value(name)) << optimizer << ": a reset clears the sum";
         }
         EXPECT_EQ(extended.optimizer_bytes() - plain.optimizer_bytes(), elements * size_of(DType::f32));
     }
