@@ -9,7 +9,6 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine_models.h"
 #include "tests/distributed/rank_threads.h"
-#include "tests/train/small_model.h"
 #include "train/comm/simulated_world.h"
 #include "train/config/choices.h"
 #include "train/config/config_json.h"
@@ -104,20 +103,6 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
-// Of the models that are a preset.
-static ModelSettings settings_of(const Mode& mode) {
-    const std::string family = mode.family;
-    if (family == "gpt2")
-        return {"model.preset=gpt2", fmt::format("model.layers.each.attention.heads={}", mode.heads)};
-    ModelSettings settings = nonzero_outputs();
-    if (family == "recipe")
-        settings = together(
-            {settings, {kMix}, with_tables({.layers = 3, .values = 1, .max_ngram = 3, .ngram_rows = 101})});
-    if (family == "recipe" || family == "modern")
-        settings.push_back(fmt::format("model.layers.each.attention.heads={}", mode.heads));
-    return settings;
-}
-
 Config config_of(const Mode& mode) {
     Config config = parse_config(R"({
         "model": {"model_dim": 48, "vocab_size": 257, "windows": {"window": 0},
@@ -127,7 +112,7 @@ Config config_of(const Mode& mode) {
         "schedule": {"cooldown_fraction": 0.5},
         "threads": 1
     })",
-                                 "test", settings_of(mode));
+                                 "test", settings_of_preset(mode.family, mode.heads));
     if (mode.rows % (mode.data_ranks() * mode.accumulation) != 0)
         throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.data_ranks(),
                        mode.accumulation);

@@ -180,6 +180,17 @@ const std::map<std::string, ModelText>& models() {
 
 }  // namespace
 
+ModelSettings settings_of_preset(const std::string& name, int64_t heads) {
+    const std::string of_heads = fmt::format("model.layers.each.attention.heads={}", heads);
+    if (name == "gpt2") return {"model.preset=gpt2", of_heads};
+    ModelSettings settings = nonzero_outputs();
+    if (name == "recipe")
+        settings = together(
+            {settings, {kMix}, with_tables({.layers = 3, .values = 1, .max_ngram = 3, .ngram_rows = 101})});
+    if (name == "recipe" || name == "modern") settings.push_back(of_heads);
+    return settings;
+}
+
 bool is_model_text(const std::string& name) {
     return models().count(name) > 0;
 }

@@ -3,9 +3,13 @@
 
 #include <string>
 
+#include "tests/train/small_model.h"
 #include "train/config/config.h"
 
 namespace speedrun::testing {
+
+// Returns the settings of "gpt2", "modern" and "recipe" over the base config of a mode, and of nonzero outputs for other models.
+ModelSettings settings_of_preset(const std::string& name, int64_t heads);
 
 bool is_model_text(const std::string& name);
 // untied: the head of "newest" and "offset" is untied after the first stage.
