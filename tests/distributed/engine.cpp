@@ -48,7 +48,7 @@ std::string name_of(const Mode& mode) {
     return name.str();
 }
 
-// Of the models that are a preset.
+// Returns the settings of a family that starts from a preset.
 static ModelSettings settings_of(const Mode& mode) {
     const std::string family = mode.family;
     if (family == "gpt2")
