@@ -87,7 +87,7 @@ avx512) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI ;;
 avx512_bf16) export ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 ;;
 esac
 
-# Matrices that start at zero would hide the gradients behind them.
+# Matrices of zeros would make other gradients zero.
 random='{"type": "uniform", "value": 0.5, "by_fan_in": true}'
 # train NAME STEPS PRECISION [SETTING]...: a run folder in $work.
 train() {

@@ -83,8 +83,8 @@ TEST(ConfigValuesTest, WrongTypes) {
          {"memory.activation_checkpointing: expected none | selective | full, got true"}},
         {R"("memory": {"checkpointed_blocks": 2})",
          {"memory.checkpointed_blocks: 2, but there is no such option any more: all blocks"}},
-        {R"("model": {"preset": "gpt3"})", {"model.preset: expected gpt2 | modern | none, got \"gpt3\""}},
-        {R"("model": {"preset": 2})", {"model.preset: expected gpt2 | modern | none, got 2"}},
+        {R"("model": {"preset": "gpt3"})", {"model.preset: expected none | gpt2 | modern, got \"gpt3\""}},
+        {R"("model": {"preset": 2})", {"model.preset: expected none | gpt2 | modern, got 2"}},
         {R"("model": [])", {"model: an object {…} is expected, not []"}},
         {R"("model": 3)", {"model: an object {…} is expected, not 3"}},
         {R"("data": {"train": 7})", {"data.train: expected a list of strings, got 7"}},
@@ -115,7 +115,7 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of("", {"optimizers.clip_norm=4"}),
                  {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
     expect_parts(error_of(R"("model": {"preset": "llama"})"),
-                 {"model.preset: expected gpt2 | modern | none, got \"llama\""});
+                 {"model.preset: expected none | gpt2 | modern, got \"llama\""});
 }
 
 TEST(ConfigValuesTest, AcceptedForms) {

@@ -90,7 +90,7 @@ TEST(DotTextTest, MostTellingUnit) {
                 .model.graph);
     };
     EXPECT_EQ(unit(0), 4);  // blocks 1 to 5 are units 2 to 6; block 0 lacks the sum
-    EXPECT_EQ(unit(2), 5);  // of 5 and 6
+    EXPECT_EQ(unit(2), 5);  // units 5 and 6 have the most nodes
 }
 
 }  // namespace dot_text_test

@@ -52,6 +52,9 @@ TEST(RecordedConfigTest, OtherSwitchesAreRefused) {
     EXPECT_EQ(error_of("biases", true).substr(0, 42), "model.biases: there is no such key any mor");
     EXPECT_EQ(error_of("num_layers", "x"), "model.num_layers: expected a whole number up to 1000, got \"x\"");
     EXPECT_EQ(error_of("num_heads", 8), "no error");
+    Json gpt2 = Json::parse(read_record((root / "records/kjv/2026-11-21_muon").string()).config);
+    gpt2["model"]["max_ngram"] = 3;
+    EXPECT_THROW(recorded_config(gpt2.dump(), "test"), Error);
 }
 
 }  // namespace recorded_config_test

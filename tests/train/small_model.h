@@ -38,9 +38,9 @@ inline ModelConfig tiny_model(const std::string& preset = "modern", const ModelS
     return model_of(preset, {}, more);
 }
 
-// Tables beside the preset's: a table of values for each of the last layers, and n-grams.
+// Tables added to a preset: one of values for each of the last layers, and n-grams.
 struct MoreTables {
-    int64_t layers = 2;  // of the model
+    int64_t layers = 2;  // layers of the model
     int64_t values = 0;
     int64_t max_ngram = 0, ngram_rows = 8192;  // 0: no n-grams
 };

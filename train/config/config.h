@@ -16,6 +16,7 @@
 namespace speedrun {
 
 struct ModelConfig {
+    std::string preset = "modern";  // "none" in a config that was read (merge_over_preset)
     int64_t model_dim = 256;
     int64_t vocab_size = 257;
     double init_scale = 1;

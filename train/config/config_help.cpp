@@ -62,7 +62,6 @@ class OptionLister final : public FieldVisitor {
         add_section(name, doc, present ? "{...}" : "null", fields);
     }
     std::vector<std::string> own_keys(const std::vector<std::string>&) override { return {"NAME"}; }
-    bool wants_all() const override { return true; }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         options.push_back({prefix_ + name, "[]", doc});

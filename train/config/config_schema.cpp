@@ -87,7 +87,6 @@ class SchemaWriter final : public FieldVisitor {
         any_key_ = true;
         return {kAnyKey};
     }
-    bool wants_all() const override { return true; }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         resize(1);

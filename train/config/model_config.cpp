@@ -51,11 +51,11 @@ void check_divisor(const char* key, double value) {
 }  // namespace
 
 void ModelConfig::fields(FieldVisitor& v) {
-    // A reader visits the section after merge_over_preset().
-    std::string preset = v.wants_all() ? kDefaultPreset : kNoPreset;
+    std::vector<std::string> words = {kNoPreset};
+    for (const auto& [name, text] : presets()) words.push_back(name);
     v.one_of(
-        "preset", preset, preset_words(),
-        "parts that the keys beside it change: objects merge by key, lists and other values replace; none: no parts");
+        "preset", preset, words,
+        "parts that the other keys of the section change: objects merge by key, lists and other values replace; none: no parts");
     for (const Replacement& r : kReplacements) v.refused(r.key, r.instead);
     v.field("model_dim", model_dim, "width of the residual stream, a multiple of the number of heads",
             {8, 65536});

@@ -14,7 +14,7 @@ void InitConfig::fields(FieldVisitor& v) {
     v.field("by_fan_in", by_fan_in, "that deviation is divided by the root of the number of inputs");
     v.field(
         "by_depth", by_depth,
-        "that deviation is divided by the root of twice the number of layers, as GPT-2's matrices into the stream");
+        "divides the deviation by the root of twice the number of layers, as for GPT-2's matrices into the stream");
 }
 
 void TableConfig::fields(FieldVisitor& v) {

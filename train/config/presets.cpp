@@ -1,8 +1,7 @@
 #include "train/config/presets.h"
 
-#include <algorithm>
-
 #include "data/json_text.h"
+#include "train/config/config.h"
 
 namespace speedrun {
 
@@ -32,20 +31,12 @@ void drop_absent_tables(Json& model) {
 
 }  // namespace
 
-std::vector<std::string> preset_words() {
-    std::vector<std::string> words;
-    for (const Preset& preset : presets()) words.emplace_back(preset.name);
-    words.emplace_back(kNoPreset);
-    return words;
-}
-
 void merge_over_preset(Json& model) {
     if (!model.is_object()) return;
-    const Json chosen = model.value("preset", Json(kDefaultPreset));
-    const auto preset = std::find_if(presets().begin(), presets().end(),
-                                     [&](const Preset& known) { return chosen == known.name; });
+    const Json name = model.value("preset", Json(ModelConfig().preset));
+    const auto preset = presets().find(name.is_string() ? name.get<std::string>() : "");
     if (preset == presets().end()) return;
-    Json merged = parse_json<Json>(preset->text);
+    Json merged = parse_json<Json>(preset->second);
     merge(merged, model);
     drop_absent_tables(merged);
     merged["preset"] = kNoPreset;

@@ -67,8 +67,6 @@ class FieldVisitor {
     }
     // The keys of the current object, chosen by the user. known: the present keys, which a reader replaces.
     virtual std::vector<std::string> own_keys(const std::vector<std::string>& known) = 0;
-    // True if the visitor needs every field, including fields that the values of others make meaningless.
-    virtual bool wants_all() const { return false; }
     // A list of objects; resize(n) makes the list n long, element(i) visits its fields.
     virtual void list(const char* name, const char* doc, size_t size,
                       const std::function<void(size_t)>& resize,

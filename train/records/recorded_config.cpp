@@ -10,25 +10,15 @@ namespace {
 
 using ConfigJson = nlohmann::ordered_json;
 
-// A removed switch, with the JSON texts of its values in the presets.
-struct RemovedSwitch {
-    const char *key, *modern, *gpt2;
-};
-constexpr RemovedSwitch kRemovedSwitches[] = {
-    {"norm", "\"rmsnorm\"", "\"layernorm\""},
-    {"norm_parameters", "false", "true"},
-    {"activation", "\"relu_squared\"", "\"gelu_tanh\""},
-    {"position", "\"rotary\"", "\"learned\""},
-    {"rotary_base", "10000.0", "10000.0"},
-    {"qk_norm", "true", "false"},
-    {"tied_head", "false", "true"},
-    {"biases", "false", "true"},
-    {"logit_softcap", "15.0", "0.0"},
-    {"attention_scale", "0.0", "0.0"},
-    {"zero_init_projections", "true", "false"},
-    {"norm_embedding", "true", "false"},
-    {"ngram_tables", "0", "0"},
-};
+// Removed switches of a preset, with their values there.
+constexpr const char* kModernSwitches =
+    R"({"norm": "rmsnorm", "norm_parameters": false, "activation": "relu_squared", "position": "rotary", "rotary_base": 10000,
+        "qk_norm": true, "tied_head": false, "biases": false, "logit_softcap": 15, "attention_scale": 0,
+        "zero_init_projections": true, "norm_embedding": true, "ngram_tables": 0})";
+constexpr const char* kGpt2Switches =
+    R"({"norm": "layernorm", "norm_parameters": true, "activation": "gelu_tanh", "position": "learned", "rotary_base": 10000,
+        "qk_norm": false, "tied_head": true, "biases": true, "logit_softcap": 0, "attention_scale": 0,
+        "zero_init_projections": false, "norm_embedding": false, "max_ngram": 0, "ngram_rows": 8192, "ngram_tables": 0})";
 
 constexpr const char* kMix =
     R"([{"terms": [{"of": "stream", "scale": 1, "name": "mix"}, {"of": "first", "scale": 0, "name": "mix"}]}])";
@@ -49,17 +39,18 @@ int64_t count_taken(ConfigJson& model, const char* key) {
 
 void replace_switches(ConfigJson& model) {
     const bool modern = model.value("preset", ConfigJson()) == "modern";
-    for (const RemovedSwitch& removed : kRemovedSwitches)
-        if (model.value(removed.key, ConfigJson()).dump() == (modern ? removed.modern : removed.gpt2))
-            model.erase(removed.key);
+    const auto switches = parse_json<ConfigJson>(modern ? kModernSwitches : kGpt2Switches);
+    for (const auto& [key, value] : switches.items())
+        if (model.value(key, ConfigJson()) == value) model.erase(key);
     const int64_t layers = count_taken(model, "num_layers"), values = count_taken(model, "value_embeddings");
     ConfigJson each = {
         {"attention", {{"heads", taken(model, "num_heads")}, {"window", taken(model, "window")}}},
         {"mlp", {{"ratio", taken(model, "mlp_ratio")}}}};
     if (taken(model, "mix_first_embedding") == true) each["enter"] = parse_json<ConfigJson>(kMix);
     ConfigJson tables = ConfigJson::object(), at = ConfigJson::object();
-    const ConfigJson max_ngram = taken(model, "max_ngram"), ngram_rows = taken(model, "ngram_rows");
-    if (modern && max_ngram != 0) {
+    const ConfigJson max_ngram = modern ? taken(model, "max_ngram") : ConfigJson(0);
+    const ConfigJson ngram_rows = modern ? taken(model, "ngram_rows") : ConfigJson(0);
+    if (max_ngram != 0) {
         tables["ngram_embed"] = {{"rows", "ngrams"}, {"max_ngram", max_ngram}, {"num_rows", ngram_rows}};
         model["input"] = {{{"type", "table"}, {"table", "embed"}},
                           {{"type", "table"}, {"table", "ngram_embed"}},

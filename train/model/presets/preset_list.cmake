@@ -13,8 +13,8 @@ file(CONFIGURE OUTPUT ${preset_list} @ONLY CONTENT "// Made by train/model/prese
 
 namespace speedrun {
 
-const std::vector<Preset>& presets() {
-    static const std::vector<Preset> kPresets = {
+const std::map<std::string, std::string>& presets() {
+    static const std::map<std::string, std::string> kPresets = {
 @texts@};
     return kPresets;
 }
