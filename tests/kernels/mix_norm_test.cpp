@@ -18,7 +18,7 @@ struct Case {
 constexpr NormKind kKinds[] = {NormKind::rmsnorm, NormKind::layernorm};
 
 // The sizes end chunks, rows, blocks and vectors of every backend at awkward places; 33 is aligned to
-// nothing.
+// nothing. Rows that fit a block's registers and longer ones, and more rows than one round of blocks.
 template <class Body>
 void for_cases(Body&& body) {
     for (NormKind kind : kKinds) {
@@ -29,6 +29,10 @@ void for_cases(Body&& body) {
                                      rows, cols, strided));
             body(Case{kind, affine, rows, cols, strided});
         }
+    }
+    for (const auto& [rows, cols] : {std::pair{5, 768}, {5, 1028}, {5, 2056}, {5, 1029}, {8203, 8}}) {
+        SCOPED_TRACE(fmt::format("T={} C={}", rows, cols));
+        body(Case{NormKind::rmsnorm, false, rows, cols, false});
     }
     for (int odd = 0; odd < 8; ++odd) {
         SCOPED_TRACE(fmt::format("odd={}", odd));
