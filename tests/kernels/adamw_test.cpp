@@ -20,6 +20,23 @@ struct State {
     }
 };
 
+// The step on this state, with moments of this type; the caller may replace the parameter.
+op::AdamwStep place(Harness& h, op::AdamwStep a, const State& state, const Matrix& grad, double scale,
+                    DType parameter, DType moments = DType::f32) {
+    const int64_t count = grad.cols;
+    a.master = h.inout(state.master, DType::f32, {count});
+    a.first_moment = h.inout(state.first_moment, moments, {count});
+    a.second_moment = h.inout(state.second_moment, moments, {count});
+    a.parameter = h.output(parameter, {count});
+    a.grad = h.input(grad, DType::f32, {count});
+    a.grad_scale = h.input(Matrix(1, 1, scale), DType::f32, {1});
+    return a;
+}
+
+Outputs read(Harness& h, const op::AdamwStep& a) {
+    return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
+}
+
 TEST_P(AdamwTest, ThreeSteps) {
     for (int64_t count : {1, 7, 33, 130, 20011}) {
         SCOPED_TRACE(fmt::format("n={}", count));
@@ -27,18 +44,15 @@ TEST_P(AdamwTest, ThreeSteps) {
         const bool shared = dtype() == DType::f32 && count % 2 == 1;  // parameter is the master
         const float scales[] = {1.0f, 0.125f, 3.0f};
         const Outputs out = run([&](Harness& h) -> Outputs {
-            op::AdamwStep a = adamw_numbers();
-            a.master = h.inout(start.master, DType::f32, {count});
-            a.first_moment = h.inout(start.first_moment, DType::f32, {count});
-            a.second_moment = h.inout(start.second_moment, DType::f32, {count});
-            a.parameter = shared ? a.master : h.output(dtype(), {count});
+            op::AdamwStep a = place(h, adamw_numbers(), start, Matrix(1, count), 0, dtype());
+            if (shared) a.parameter = a.master;
             for (int step = 1; step <= 3; ++step) {
                 a.grad = h.input(random_matrix(1, count, 10 + step, DType::f32), DType::f32, {count});
                 a.grad_scale = h.input(Matrix(1, 1, scales[step - 1]), DType::f32, {1});
                 a.step = step;
                 h.call(a);
             }
-            return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
+            return read(h, a);
         });
         State expected = start;
         for (int step = 1; step <= 3; ++step) {
@@ -66,15 +80,9 @@ TEST_P(AdamwTest, CautiousDecay) {
         cautious.cautious = true;
         cautious.weight_decay = 30.0f;  // so large that one wrong decay exceeds rounding errors
         const Outputs out = run([&](Harness& h) -> Outputs {
-            op::AdamwStep a = cautious;
-            a.master = h.inout(start.master, DType::f32, {count});
-            a.first_moment = h.inout(start.first_moment, DType::f32, {count});
-            a.second_moment = h.inout(start.second_moment, DType::f32, {count});
-            a.parameter = h.output(dtype(), {count});
-            a.grad = h.input(grad, DType::f32, {count});
-            a.grad_scale = h.input(Matrix(1, 1, 1.0), DType::f32, {1});
+            const op::AdamwStep a = place(h, cautious, start, grad, 1.0, dtype());
             h.call(a);
-            return {h.read(a.parameter), h.read(a.master)};
+            return read(h, a);
         });
         State expected = start;
         reference::adamw_step(expected.master, expected.first_moment, expected.second_moment, grad, 1.0,
@@ -122,16 +130,9 @@ TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
         for (int step = 1; step <= 3; ++step) {
             const Matrix grad = random_matrix(1, count, 10 + step, DType::f32);
             const Outputs out = run([&](Harness& h) -> Outputs {
-                op::AdamwStep a = adamw_numbers(step);
-                a.master = h.inout(state.master, DType::f32, {count});
-                a.first_moment = h.inout(state.first_moment, DType::bf16, {count});
-                a.second_moment = h.inout(state.second_moment, DType::bf16, {count});
-                a.parameter = h.output(dtype(), {count});
-                a.grad = h.input(grad, DType::f32, {count});
-                a.grad_scale = h.input(Matrix(1, 1, 0.5), DType::f32, {1});
+                const op::AdamwStep a = place(h, adamw_numbers(step), state, grad, 0.5, dtype(), DType::bf16);
                 h.call(a);
-                return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment),
-                        h.read(a.second_moment)};
+                return read(h, a);
             });
             State expected = state;
             reference::adamw_step(expected.master, expected.first_moment, expected.second_moment, grad, 0.5,
@@ -184,15 +185,10 @@ TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
         const State start(33);
         const Matrix parameter = rounded(start.master, dtype());
         const Outputs out = run([&](Harness& h) -> Outputs {
-            op::AdamwStep a = adamw_numbers();
+            op::AdamwStep a = place(h, adamw_numbers(), start, Matrix(1, 33, std::nan("")), bad, dtype());
             a.parameter = h.inout(parameter, dtype(), {33});
-            a.master = h.inout(start.master, DType::f32, {33});
-            a.first_moment = h.inout(start.first_moment, DType::f32, {33});
-            a.second_moment = h.inout(start.second_moment, DType::f32, {33});
-            a.grad = h.input(Matrix(1, 33, std::nan("")), DType::f32, {33});
-            a.grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1});
             h.call(a);
-            return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
+            return read(h, a);
         });
         expect_same_bits(out[0], parameter, "parameter");
         expect_same_bits(out[1], start.master, "master");

@@ -40,6 +40,18 @@ TEST_P(EmbeddingTest, Forward) {
     }
 }
 
+// Gradient of a table that holds `before`, or nothing.
+Matrix gradient(Harness& h, const Indices& ids, const Tensor& dout, const Matrix& before, bool accumulate,
+                bool others = false) {
+    const Tensor dtable = accumulate ? h.inout(before, DType::f32)
+                                     : h.output(DType::f32, {before.rows, before.cols}),
+                 order = h.output(DType::i32, {2, dout.rows()});
+    h.call(op::SortIds{.order = order, .index = h.input(ids), .limit = before.rows, .others = others});
+    h.call(op::EmbeddingBackward{
+        .dtable = dtable, .order = order, .dout = dout, .accumulate = accumulate, .others = others});
+    return h.read(dtable);
+}
+
 TEST_P(EmbeddingTest, Backward) {
     for (int64_t rows : {1, 7, 33, 130}) {
         for (int64_t cols : {48, 96, 33}) {
@@ -49,15 +61,7 @@ TEST_P(EmbeddingTest, Backward) {
                 const Matrix dout = random_matrix(rows, cols, 2, dtype());
                 const Matrix before = random_matrix(kVocab, cols, 3, DType::f32);
                 const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor dtable =
-                        accumulate ? h.inout(before, DType::f32) : h.output(DType::f32, {kVocab, cols});
-                    const Tensor order = h.output(DType::i32, {2, rows});
-                    h.call(op::SortIds{.order = order, .index = h.input(index), .limit = kVocab});
-                    h.call(op::EmbeddingBackward{.dtable = dtable,
-                                                 .order = order,
-                                                 .dout = h.input(dout, dtype()),
-                                                 .accumulate = accumulate});
-                    return {h.read(dtable)};
+                    return {gradient(h, index, h.input(dout, dtype()), before, accumulate)};
                 });
                 Matrix expected = reference::embedding_backward(kVocab, index, dout);
                 if (accumulate) expected = reference::plus(expected, before);
@@ -146,12 +150,7 @@ TEST_P(EmbeddingTest, BackwardOfFrequentTokens) {
             for (size_t t = 0; t < index.size(); t += static_cast<size_t>(share)) index[t] = 13;
             const Matrix dout = random_matrix(rows, cols, 2, dtype());
             const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor dtable = h.output(DType::f32, {kVocab, cols});
-                const Tensor order = h.output(DType::i32, {2, rows});
-                h.call(op::SortIds{.order = order, .index = h.input(index), .limit = kVocab});
-                h.call(op::EmbeddingBackward{
-                    .dtable = dtable, .order = order, .dout = h.input(dout, dtype()), .accumulate = false});
-                return {h.read(dtable)};
+                return {gradient(h, index, h.input(dout, dtype()), Matrix(kVocab, cols), false)};
             });
             expect_close(out[0], reference::embedding_backward(kVocab, index, dout),
                          reduction(DType::f32, rows), "dtable");
@@ -270,17 +269,7 @@ TEST_P(EmbeddingTest, BackwardInParts) {
                     const Matrix dout = random_matrix(rows, cols, 2, dtype()),
                                  before = random_matrix(kVocab, cols, 3, DType::f32);
                     const auto add = [&](Harness& h, const Matrix& to, const Indices& ids, bool whole) {
-                        const Tensor dtable =
-                            accumulate ? h.inout(to, DType::f32) : h.output(DType::f32, {to.rows, cols});
-                        const Tensor order = h.output(DType::i32, {2, rows});
-                        h.call(op::SortIds{
-                            .order = order, .index = h.input(ids), .limit = to.rows, .others = !whole});
-                        h.call(op::EmbeddingBackward{.dtable = dtable,
-                                                     .order = order,
-                                                     .dout = h.input(dout, dtype()),
-                                                     .accumulate = accumulate,
-                                                     .others = !whole});
-                        return h.read(dtable);
+                        return gradient(h, ids, h.input(dout, dtype()), to, accumulate, !whole);
                     };
                     const Outputs out = run([&](Harness& h) -> Outputs {
                         Outputs results{add(h, before, index, true)};

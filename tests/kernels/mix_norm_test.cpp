@@ -11,13 +11,14 @@ struct Case {
     NormKind kind;
     bool affine;
     int64_t rows, cols;
-    bool strided;  // every matrix is a slice of a wider one
-    int odd = -1;  // index of an unaligned matrix; -1: none
+    bool strided;  // every matrix is part of a wider one
+    int odd = -1;  // the matrix, by its turn, that begins where nothing is aligned
 };
 
 constexpr NormKind kKinds[] = {NormKind::rmsnorm, NormKind::layernorm};
 
-// Sizes with partial chunks, rows, blocks and vectors on every backend. Rows of 33 are not aligned.
+// The sizes end chunks, rows, blocks and vectors of every backend at awkward places; 33 is aligned to
+// nothing. Rows that fit a block's registers and longer ones, and more rows than one round of blocks.
 template <class Body>
 void for_cases(Body&& body) {
     for (NormKind kind : kKinds) {
@@ -28,6 +29,10 @@ void for_cases(Body&& body) {
                                      rows, cols, strided));
             body(Case{kind, affine, rows, cols, strided});
         }
+    }
+    for (const auto& [rows, cols] : {std::pair{5, 768}, {5, 1028}, {5, 2056}, {5, 1029}, {8203, 8}}) {
+        SCOPED_TRACE(fmt::format("T={} C={}", rows, cols));
+        body(Case{NormKind::rmsnorm, false, rows, cols, false});
     }
     for (int odd = 0; odd < 8; ++odd) {
         SCOPED_TRACE(fmt::format("odd={}", odd));
@@ -41,7 +46,8 @@ Matrix coefficients() {
     return c;
 }
 
-// Matrices of a call. If strided, they are the right halves of wider tensors; the odd one starts a column earlier.
+// The matrices of a call: the right halves of wider tensors if they are strided, the odd one a column further
+// to the left.
 struct Operands {
     const Case& c;
     DType dtype;
@@ -80,7 +86,7 @@ TEST_P(MixNormTest, Forward) {
             const Matrix gain = c.affine ? random_matrix(1, c.cols, 4, DType::f32) : Matrix();
             const Matrix bias = c.affine ? random_matrix(1, c.cols, 5, DType::f32) : Matrix();
             const bool with_mean = c.kind == NormKind::layernorm, added = mode != Entered::absent;
-            const float epsilon = c.affine ? 0.25f : kNormEpsilon;  // 0.25: as large as the rows
+            const float epsilon = c.affine ? 0.25f : kNormEpsilon;  // seen where it is as large as the rows
             const Outputs out = run([&](Harness& h) -> Outputs {
                 Operands o{c, dtype(), h};
                 const Tensor y = o.output(), sum = o.output(), rstd = h.output(DType::f32, {c.rows});
@@ -110,7 +116,7 @@ TEST_P(MixNormTest, Forward) {
             expect_close(out[0], expected.y, reduction(dtype(), c.cols), "y");
             expect_close(out[2], expected.rstd, reduction(DType::f32, c.cols), "rstd");
             if (with_mean) expect_close(out[3], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
-            if (dtype() == DType::bf16) continue;  // in bf16, roundings between the steps add up
+            if (dtype() == DType::bf16) continue;  // there the roundings between the steps add up
             const auto whole = reference::mix_norm_forward(x, added ? delta : Matrix(), z, coefficients(),
                                                            gain, bias, c.kind, epsilon);
             expect_close(out[0], whole.norm.y, reduction(dtype(), c.cols), "y of all steps");
@@ -199,7 +205,7 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
     }
     expect_close(out[0], mix.dx, few_operations(dtype), "dx");
     expect_close(out[1], mix.dz, few_operations(dtype), "dz");
-    // Sums of T·C products of size about 1 cancel to about √(T·C), so the tolerance is relative to that.
+    // Sums of T·C products of size 1 or so, which cancel to some √(T·C): judged against that.
     const double terms = static_cast<double>(c.rows * c.cols);
     expect_close(out[2], mix.dcoefficients, {16 * kF32Roundoff, 0, 32 * std::sqrt(terms) * kF32Roundoff},
                  "dc");
@@ -207,7 +213,7 @@ void check_backward(const Runner& run, const Case& c, const BackwardCase& b, DTy
         expect_close(out[4], norm.dgain, reduction(DType::f32, c.rows), "dgain");
         expect_close(out[5], norm.dbias, reduction(DType::f32, c.rows), "dbias");
     }
-    if (dtype == DType::bf16) return;  // in bf16, roundings between the steps add up
+    if (dtype == DType::bf16) return;  // there the roundings between the steps add up
     expect_close(out[0], whole.dx, reduction(dtype, c.cols), "dx of all steps");
     expect_close(out[1], whole.dz, reduction(dtype, c.cols), "dz of all steps");
 }

@@ -1,3 +1,4 @@
+#include "kernels/cuda/blocks/kernel_sizes.h"
 #include "tests/kernels/op_test_support.h"
 
 namespace speedrun::testing {
@@ -6,73 +7,85 @@ namespace norm_test {
 SPEEDRUN_OP_TEST(NormTest);
 
 constexpr NormKind kKinds[] = {NormKind::rmsnorm, NormKind::layernorm};
-constexpr int64_t kRows[] = {1, 7, 33, 130};
-constexpr int64_t kCols[] = {48, 96, 33};
 
-struct Affine {
-    bool gain, bias;
+struct Case {
+    NormKind kind;
+    bool has_gain, has_bias;
+    int64_t rows, cols;
+
+    Matrix gain() const { return has_gain ? random_matrix(1, cols, 3, DType::f32) : Matrix(); }
+    Matrix bias() const { return has_bias ? random_matrix(1, cols, 4, DType::f32) : Matrix(); }
+    bool has_mean() const { return kind == NormKind::layernorm; }
 };
-constexpr Affine kAffine[] = {{false, false}, {true, false}, {true, true}};
+
+// Short rows; rows that fit a block's registers, longer ones and unaligned ones; sums of gains and biases over more chunks than a
+// block has groups.
+std::vector<Case> cases() {
+    std::vector<Case> all;
+    for (const NormKind kind : kKinds) {
+        for (const auto& [gain, bias] : {std::pair{false, false}, {true, false}, {true, true}})
+            for (const int64_t rows : {1, 7, 33, 130})
+                for (const int64_t cols : {48, 96, 33}) all.push_back({kind, gain, bias, rows, cols});
+        for (const int64_t cols : {768, 1028, 1536, 2056, 2500, 1029})
+            all.push_back({kind, true, false, 5, cols});
+    }
+    all.push_back({NormKind::layernorm, true, true, sizes::kColumnRows * (sizes::kChunkGroups + 5) + 3, 40});
+    return all;
+}
+
+template <class Body>
+void for_cases(const Body& body) {
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(fmt::format("{} gain={} bias={} T={} C={}", static_cast<int>(c.kind), c.has_gain,
+                                 c.has_bias, c.rows, c.cols));
+        body(c);
+    }
+}
+
+Tensor vector_of(Harness& h, const Matrix& x) {
+    return x.empty() ? Tensor() : h.input(x, DType::f32, {x.cols});
+}
 
 enum class Sum { absent, separate, in_place };
 
 TEST_P(NormTest, Forward) {
-    for (NormKind kind : kKinds) {
-        for (Affine affine : kAffine) {
-            for (Sum mode : {Sum::absent, Sum::separate, Sum::in_place}) {
-                for (int64_t rows : kRows) {
-                    for (int64_t cols : kCols) {
-                        SCOPED_TRACE(fmt::format("{} gain={} bias={} sum={} T={} C={}",
-                                                 static_cast<int>(kind), affine.gain, affine.bias,
-                                                 static_cast<int>(mode), rows, cols));
-                        const Matrix x = random_matrix(rows, cols, 1, dtype()),
-                                     delta = random_matrix(rows, cols, 2, dtype());
-                        const Matrix gain = affine.gain ? random_matrix(1, cols, 3, DType::f32) : Matrix();
-                        const Matrix bias = affine.bias ? random_matrix(1, cols, 4, DType::f32) : Matrix();
-                        const bool with_mean = kind == NormKind::layernorm;
-                        const Outputs out = run([&](Harness& h) -> Outputs {
-                            const Tensor y = h.output(dtype(), {rows, cols}),
-                                         rstd = h.output(DType::f32, {rows});
-                            const Tensor mean = with_mean ? h.output(DType::f32, {rows}) : Tensor();
-                            const Tensor in =
-                                mode == Sum::in_place ? h.inout(x, dtype()) : h.input(x, dtype());
-                            Tensor sum;
-                            if (mode == Sum::in_place) sum = in;
-                            if (mode == Sum::separate) sum = h.output(dtype(), {rows, cols});
-                            h.call(op::NormForward{
-                                .y = y,
-                                .sum = sum,
-                                .mean = mean,
-                                .rstd = rstd,
-                                .x = in,
-                                .delta = mode == Sum::absent ? Tensor() : h.input(delta, dtype()),
-                                .gain = affine.gain ? h.input(gain, DType::f32, {cols}) : Tensor(),
-                                .bias = affine.bias ? h.input(bias, DType::f32, {cols}) : Tensor(),
-                                .kind = kind});
-                            return {h.read(y), h.read(rstd), with_mean ? h.read(mean) : Matrix(),
-                                    mode == Sum::absent ? Matrix() : h.read(sum)};
-                        });
-                        Matrix s = x;
-                        if (mode != Sum::absent) {
-                            expect_close(out[3], reference::plus(x, delta), few_operations(dtype()), "sum");
-                            // Backward reads the stored sum, so the norm must be that of the stored sum.
-                            s = out[3];
-                        }
-                        const reference::NormForward expected = reference::norm_forward(s, gain, bias, kind);
-                        expect_close(out[0], expected.y, reduction(dtype(), cols), "y");
-                        // A sum of squares does not cancel. The mean does, so its tolerance is relative to values of
-                        // size 1.
-                        expect_close(out[1], expected.rstd, reduction(DType::f32, cols), "rstd");
-                        if (with_mean) expect_close(out[2], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
-                    }
-                }
+    for_cases([&](const Case& c) {
+        for (const Sum mode : {Sum::absent, Sum::separate, Sum::in_place}) {
+            SCOPED_TRACE(static_cast<int>(mode));
+            const Matrix x = random_matrix(c.rows, c.cols, 1, dtype()),
+                         delta = random_matrix(c.rows, c.cols, 2, dtype());
+            const Outputs out = run([&](Harness& h) -> Outputs {
+                const Tensor in = mode == Sum::in_place ? h.inout(x, dtype()) : h.input(x, dtype());
+                op::NormForward a{.y = h.output(dtype(), {c.rows, c.cols}),
+                                  .rstd = h.output(DType::f32, {c.rows}),
+                                  .x = in,
+                                  .gain = vector_of(h, c.gain()),
+                                  .bias = vector_of(h, c.bias()),
+                                  .kind = c.kind};
+                if (c.has_mean()) a.mean = h.output(DType::f32, {c.rows});
+                if (mode != Sum::absent) a.delta = h.input(delta, dtype());
+                if (mode == Sum::in_place) a.sum = in;
+                if (mode == Sum::separate) a.sum = h.output(dtype(), {c.rows, c.cols});
+                h.call(a);
+                return {h.read(a.y), h.read(a.rstd), c.has_mean() ? h.read(a.mean) : Matrix(),
+                        mode == Sum::absent ? Matrix() : h.read(a.sum)};
+            });
+            Matrix s = x;
+            if (mode != Sum::absent) {
+                expect_close(out[3], reference::plus(x, delta), few_operations(dtype()), "sum");
+                s = out[3];  // backward reads the sum as it was stored, so that is normed
             }
+            const reference::NormForward expected = reference::norm_forward(s, c.gain(), c.bias(), c.kind);
+            expect_close(out[0], expected.y, reduction(dtype(), c.cols), "y");
+            // A sum of squares has no cancellation; the mean has, and is judged against values of size 1.
+            expect_close(out[1], expected.rstd, reduction(DType::f32, c.cols), "rstd");
+            if (c.has_mean()) expect_close(out[2], expected.mean, {0, 0, 16 * kF32Roundoff}, "mean");
         }
-    }
+    });
 }
 
-// A mean far from 0 must not cost accuracy: the variance sums squared differences from the mean. Tolerance: a few
-// times the error of a rounded mean, 2⁻²⁴ · 64, relative to a deviation of 1.
+// A mean far from 0 must not cost accuracy: the variance is of the differences from it. The error allowed is
+// that of a mean which is itself rounded: 2⁻²⁴ · 64, relative to a deviation of 1, and few times that.
 TEST_P(NormTest, LayernormWithLargeMean) {
     if (dtype() != DType::f32) GTEST_SKIP() << "bf16 inputs are too coarse to show it";
     for (int64_t cols : {48, 33, 17}) {
@@ -93,7 +106,7 @@ TEST_P(NormTest, LayernormWithLargeMean) {
     }
 }
 
-// Rows with a mean square below, near and above epsilon.
+// Rows whose mean square is below, at and above the epsilon that is added to it.
 TEST_P(NormTest, EpsilonIsTheCalls) {
     for (const NormKind kind : kKinds) {
         for (const float epsilon : {1.1920929e-7f, 1e-2f}) {
@@ -125,72 +138,56 @@ TEST_P(NormTest, EpsilonIsTheCalls) {
 enum class Alias { none, dy, dresidual };
 
 TEST_P(NormTest, Backward) {
-    for (NormKind kind : kKinds) {
-        for (Affine affine : kAffine) {
-            for (Alias alias : {Alias::none, Alias::dy, Alias::dresidual}) {
-                for (bool residual : {false, true}) {
-                    for (int64_t rows : kRows) {
-                        if (alias == Alias::dresidual && !residual) continue;
-                        const int64_t cols = kCols[static_cast<size_t>(rows + residual) % std::size(kCols)];
-                        const bool accumulate = residual;
-                        SCOPED_TRACE(fmt::format("{} gain={} bias={} alias={} residual={} T={} C={}",
-                                                 static_cast<int>(kind), affine.gain, affine.bias,
-                                                 static_cast<int>(alias), residual, rows, cols));
-                        const Matrix s = random_matrix(rows, cols, 1, dtype()),
-                                     dy = random_matrix(rows, cols, 2, dtype());
-                        const Matrix dresidual = random_matrix(rows, cols, 3, dtype());
-                        const Matrix gain = affine.gain ? random_matrix(1, cols, 4, DType::f32) : Matrix();
-                        const Matrix before = random_matrix(1, cols, 5, DType::f32);
-                        const reference::NormForward forward = reference::norm_forward(s, gain, {}, kind);
-                        const Outputs out = run([&](Harness& h) -> Outputs {
-                            const Tensor upstream =
-                                alias == Alias::dy ? h.inout(dy, dtype()) : h.input(dy, dtype());
-                            Tensor above, ds = upstream;
-                            if (residual) {
-                                above = alias == Alias::dresidual ? h.inout(dresidual, dtype())
-                                                                  : h.input(dresidual, dtype());
-                            }
-                            if (alias == Alias::dresidual) ds = above;
-                            if (alias == Alias::none) ds = h.output(dtype(), {rows, cols});
-                            const auto sums = [&](bool given) {
-                                if (!given) return Tensor();
-                                return accumulate ? h.inout(before, DType::f32, {cols})
-                                                  : h.output(DType::f32, {cols});
-                            };
-                            const Tensor dgain = sums(affine.gain), dbias = sums(affine.bias);
-                            h.call(op::NormBackward{
-                                .ds = ds,
-                                .dgain = dgain,
-                                .dbias = dbias,
-                                .dy = upstream,
-                                .s = h.input(s, dtype()),
-                                .mean = kind == NormKind::layernorm
-                                            ? h.input(forward.mean, DType::f32, {rows})
-                                            : Tensor(),
-                                .rstd = h.input(forward.rstd, DType::f32, {rows}),
-                                .gain = affine.gain ? h.input(gain, DType::f32, {cols}) : Tensor(),
-                                .dresidual = above,
-                                .accumulate = accumulate,
-                                .kind = kind});
-                            return {h.read(ds), affine.gain ? h.read(dgain) : Matrix(),
-                                    affine.bias ? h.read(dbias) : Matrix()};
-                        });
-                        reference::NormBackward expected = reference::norm_backward(dy, s, gain, kind);
-                        if (residual) expected.ds = reference::plus(expected.ds, dresidual);
-                        if (accumulate) {
-                            expected.dgain = reference::plus(expected.dgain, before);
-                            expected.dbias = reference::plus(expected.dbias, before);
-                        }
-                        expect_close(out[0], expected.ds, reduction(dtype(), cols), "ds");
-                        if (affine.gain)
-                            expect_close(out[1], expected.dgain, reduction(DType::f32, rows), "dgain");
-                        if (affine.bias)
-                            expect_close(out[2], expected.dbias, reduction(DType::f32, rows), "dbias");
-                    }
-                }
+    for_cases([&](const Case& c) {
+        for (const auto& [alias, residual] : {std::pair{Alias::none, false},
+                                              {Alias::none, true},
+                                              {Alias::dy, false},
+                                              {Alias::dy, true},
+                                              {Alias::dresidual, true}}) {
+            SCOPED_TRACE(fmt::format("alias={} residual={}", static_cast<int>(alias), residual));
+            const Matrix s = random_matrix(c.rows, c.cols, 1, dtype()),
+                         dy = random_matrix(c.rows, c.cols, 2, dtype()),
+                         dresidual = random_matrix(c.rows, c.cols, 5, dtype()),
+                         before = random_matrix(1, c.cols, 6, DType::f32);
+            const reference::NormForward forward = reference::norm_forward(s, c.gain(), {}, c.kind);
+            const bool accumulate = residual;
+            const Outputs out = run([&, alias = alias, residual = residual](Harness& h) -> Outputs {
+                const auto sums = [&](bool given) {
+                    if (!given) return Tensor();
+                    return accumulate ? h.inout(before, DType::f32, {c.cols})
+                                      : h.output(DType::f32, {c.cols});
+                };
+                op::NormBackward a{.ds = {},
+                                   .dgain = sums(c.has_gain),
+                                   .dbias = sums(c.has_bias),
+                                   .dy = alias == Alias::dy ? h.inout(dy, dtype()) : h.input(dy, dtype()),
+                                   .s = h.input(s, dtype()),
+                                   .mean = c.has_mean() ? vector_of(h, forward.mean) : Tensor(),
+                                   .rstd = vector_of(h, forward.rstd),
+                                   .gain = vector_of(h, c.gain()),
+                                   .accumulate = accumulate,
+                                   .kind = c.kind};
+                if (residual)
+                    a.dresidual =
+                        alias == Alias::dresidual ? h.inout(dresidual, dtype()) : h.input(dresidual, dtype());
+                a.ds = alias == Alias::dy          ? a.dy
+                       : alias == Alias::dresidual ? a.dresidual
+                                                   : h.output(dtype(), {c.rows, c.cols});
+                h.call(a);
+                return {h.read(a.ds), c.has_gain ? h.read(a.dgain) : Matrix(),
+                        c.has_bias ? h.read(a.dbias) : Matrix()};
+            });
+            reference::NormBackward expected = reference::norm_backward(dy, s, c.gain(), c.kind);
+            if (residual) expected.ds = reference::plus(expected.ds, dresidual);
+            if (accumulate) {
+                expected.dgain = reference::plus(expected.dgain, before);
+                expected.dbias = reference::plus(expected.dbias, before);
             }
+            expect_close(out[0], expected.ds, reduction(dtype(), c.cols), "ds");
+            if (c.has_gain) expect_close(out[1], expected.dgain, reduction(DType::f32, c.rows), "dgain");
+            if (c.has_bias) expect_close(out[2], expected.dbias, reduction(DType::f32, c.rows), "dbias");
         }
-    }
+    });
 }
 
 }  // namespace norm_test

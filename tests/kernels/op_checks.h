@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "kernels/ops/ops.h"
+#include "tests/errors.h"
 
 namespace speedrun::testing {
 
@@ -30,11 +31,11 @@ class OpChecks : public ::testing::TestWithParam<DType> {
             ADD_FAILURE() << "accepted, without " << parts.front();
         } catch (const Error& error) {
             for (const std::string& part : parts)
-                EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+                EXPECT_THAT(error.what(), HasSubstr(part))
                     << "'" << error.what() << "' does not mention '" << part << "'";
         }
     }
-    // … of arguments that fit, each time with one change.
+    // Arguments that fit; each call changes them and expects an error.
     template <class Arguments>
     struct Changed {
         Arguments fitting;

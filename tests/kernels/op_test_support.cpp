@@ -1,4 +1,5 @@
 #include "tests/kernels/op_test_support.h"
+#include "tests/errors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -163,7 +164,7 @@ void OpTest::expect_error(const std::function<void(Harness&)>& body, std::vector
         ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
         for (const std::string& part : parts) {
-            EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+            EXPECT_THAT(error.what(), HasSubstr(part))
                 << "'" << error.what() << "' does not mention '" << part << "'";
         }
     }

@@ -79,12 +79,14 @@ class OpTest : public ::testing::TestWithParam<std::tuple<const BackendFactory*,
 
 std::string param_name(const ::testing::TestParamInfo<OpTest::ParamType>& info);
 
-#define SPEEDRUN_OP_TEST_ON(Suite, all_backends)                                                           \
-    class Suite : public ::speedrun::testing::OpTest {};                                                   \
+#define SPEEDRUN_ON_BACKENDS(Suite, all_backends)                                                          \
     INSTANTIATE_TEST_SUITE_P(                                                                              \
         Backends, Suite,                                                                                   \
         ::testing::Combine(::testing::ValuesIn(all_backends), ::testing::Values(DType::f32, DType::bf16)), \
         ::speedrun::testing::param_name)
+#define SPEEDRUN_OP_TEST_ON(Suite, all_backends)         \
+    class Suite : public ::speedrun::testing::OpTest {}; \
+    SPEEDRUN_ON_BACKENDS(Suite, all_backends)
 #define SPEEDRUN_OP_TEST(Suite) SPEEDRUN_OP_TEST_ON(Suite, ::speedrun::testing::backends())
 
 // ---- inputs: deterministic, and exact in dtype, so that kernel and reference have the same inputs
