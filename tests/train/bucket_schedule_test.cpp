@@ -176,7 +176,7 @@ TEST_F(BucketScheduleTest, StepWithMicrobatchesToComeIsAnError) {
     expect_error(ExitCode::failure, {"step 3"}, [&] { made->schedule.step(*backward_done_, *reduce_done_); });
 }
 
-// A group with `every: 2` steps on the summed gradients of two steps. The first step's gradients are not in the norm.
+// A group with `every: 2` steps on the summed gradients of two steps. The norm of a step excludes gradients that wait.
 TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
     config_.groups.back().every = 2;
     const auto made = make();
@@ -204,6 +204,9 @@ TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
                             static_cast<float>((groups[p.id] == slow ? 2 : 1) * first[p.id][i]))
                 << p.name;
     }
+    step(run, 2);
+    for (const Parameter& p : harness_.table().all())
+        EXPECT_EQ(norm_term(run, p) == 0, groups[p.id] == slow) << p.name << ": the norm of step 1";
 }
 
 // reset() clears moments and momentum: the step equals one from a fresh optimizer.
