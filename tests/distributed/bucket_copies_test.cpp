@@ -1,4 +1,4 @@
-// Which ranks hold the state of a bucket alike, on every mesh of few ranks: what one of them writes or counts, no other does.
+// Ranks with equal state of a bucket, on every mesh of few ranks: exactly one of them writes and counts it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -36,7 +36,7 @@ OptimizersConfig optimizers(bool muon) {
     return config;
 }
 
-// One rank's view.
+// One rank's buckets.
 struct View {
     Ranks ranks;
     ParameterTable table;
@@ -56,14 +56,14 @@ struct View {
     int coordinate(Axis axis) const {
         return ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(axis)];
     }
-    // What it holds of a bucket: of which cut parameters' part, and which shard.
+    // Key of the state that this rank holds of a bucket: (tensor part, shard).
     std::pair<int, int> held(const Bucket& bucket) const {
         const bool cut = !bucket.pieces.front().parameter->cut.all();
         return {cut ? coordinate(Axis::tensor) : 0, bucket.index};
     }
 };
 
-// Calls with the views of all ranks of each mesh, strategy and kind of optimizer.
+// Calls check with the views of all ranks, for each mesh, strategy and kind of optimizer.
 template <class Check>
 void for_each_mesh(Check&& check) {
     std::map<int, std::vector<std::unique_ptr<World>>> worlds;
@@ -108,7 +108,8 @@ TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameWrites) {
     });
 }
 
-// Copies are numbered as ranks are, shard by shard: files of a run without a tensor axis stay what they were.
+// Copies are numbered in rank order, shard by shard. Checkpoint files of a run without a tensor axis keep their
+// layout.
 TEST(BucketCopiesTest, WithoutATensorAxisRanksOfOneShardAreCountedInOrder) {
     for_each_mesh([](const Views& views, const std::string& what) {
         if (views.front()->ranks.mesh().size(Axis::tensor) > 1) return;
@@ -122,7 +123,7 @@ TEST(BucketCopiesTest, WithoutATensorAxisRanksOfOneShardAreCountedInOrder) {
     });
 }
 
-// Along the axes of the norm, the terms of what ranks hold alike are added once, and no other is missing.
+// Along the axes of the norm, each distinct term is added exactly once.
 TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameAddsItsTerm) {
     for_each_mesh([](const Views& views, const std::string& what) {
         const Mesh& mesh = views.front()->ranks.mesh();

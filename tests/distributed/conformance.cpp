@@ -13,7 +13,7 @@ namespace speedrun::testing {
 
 namespace {
 
-// Nothing, less than a rank each, odd, and more than one slice of the message world's pipeline (256 KiB) per
+// Empty, less than one element per rank, odd, and more than one slice of the message world's pipeline (256 KiB) per
 // rank.
 const std::vector<int64_t> kSizes{0, 1, 3, 97, 4096, 131075};
 
@@ -53,7 +53,7 @@ void sums_of(World& world) {
     }
 }
 
-// Largest of values that are not negative, and a NaN or infinity wherever it is.
+// Maximum of nonnegative values. A NaN or infinity on any rank is the result.
 void maxima(World& world) {
     const auto device = conformance_device()();
     const auto stream = device->create_stream("reduce");
@@ -68,7 +68,7 @@ void maxima(World& world) {
             expected.push_back(0);
             for (int rank = 0; rank < n; ++rank) expected.back() = std::max(expected.back(), value(rank, e));
         }
-        for (int rank = 0; rank < n && 2 * rank + 1 < count; ++rank) {  // each rank brings one of each
+        for (int rank = 0; rank < n && 2 * rank + 1 < count; ++rank) {  // each rank has one of each
             if (rank == world.rank()) {
                 values[static_cast<size_t>(2 * rank)] = kNan;
                 values[static_cast<size_t>(2 * rank + 1)] = HUGE_VALF;
@@ -104,8 +104,8 @@ Exchange even_exchange(int members, int64_t count) {
     return exchange;
 }
 
-// Member a sends b (a + 1) slices to member b, none to some: the k-th with a + b + k elements, which come in
-// another order than they lie, and leave what lies between them alone.
+// Member a sends b (a + 1) slices to member b, possibly none. Slice k has a + b + k elements. Slices are received out
+// of memory order, and gaps between them stay unchanged.
 void uneven_slices(World& world) {
     const auto device = conformance_device()();
     const auto stream = device->create_stream("exchange");
@@ -125,7 +125,7 @@ void uneven_slices(World& world) {
             sent += peer == rank ? 0 : count * 4;
         }
         for (int64_t k = 0; k < rank * (peer + 1); ++k) {
-            expected.push_back(-1);  // between the slices
+            expected.push_back(-1);  // gap between slices
             const int64_t count = rank + peer + k;
             exchange.receives.push_back({peer, static_cast<int64_t>(expected.size()), count});
             for (int64_t e = 0; e < count; ++e) expected.push_back(value(peer, rank, k, e));
@@ -208,7 +208,7 @@ void counts_are_the_formulas(World& world) {
         EXPECT_EQ(static_cast<double>(counted.bytes_sent), wire_bytes(kind, n, count * n * 4))
             << name_of(kind);
     }
-    // Uneven: some send more, the sum over the ranks is the formula all the same.
+    // Uneven counts: ranks send different amounts, and the sum over ranks equals the formula.
     std::vector<Bf16> odd(101, Bf16(1.0f));
     communicator->all_reduce(view(odd), *stream);
     std::vector<float> some(33);

@@ -1,4 +1,4 @@
-// What every World and Communicator must do, as cases that run on any world, once per rank at the same time.
+// Contract of World and Communicator: cases that run on any world, once per rank concurrently.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@ struct ConformanceCase {
 };
 const std::vector<ConformanceCase>& conformance_cases();
 
-// Makes the device of each rank, whose streams run the collectives: one of the CPU, unless a test says
-// otherwise. The host must be able to read its memory.
+// Makes the device of each rank; its streams run the collectives. Default: a CPU device. The host must be able to
+// read its memory.
 std::function<std::unique_ptr<Device>()>& conformance_device();
-// Runs a case of a program of MPI on its world, or on one that a test puts around it.
+// Runs a case of an MPI program on its world, or on a wrapper that a test puts around that world.
 std::function<void(const ConformanceCase&, World&)>& run_conformance();
 
 }  // namespace speedrun::testing

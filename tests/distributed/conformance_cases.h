@@ -1,4 +1,4 @@
-// What the files of the conformance cases share, and the cases that are not in conformance.cpp.
+// Helpers of the conformance cases, and declarations of the cases outside conformance.cpp.
 #pragma once
 
 #include "train/comm/communicator.h"
@@ -12,7 +12,7 @@ inline Mesh flat_mesh(const World& world) {
     return Mesh({1, world.size(), 1, 1});
 }
 
-// Two replicas where that is possible.
+// Two replicas if the number of ranks permits.
 inline Mesh square_mesh(const World& world) {
     const int replicas = world.size() % 2 == 0 ? 2 : 1;
     return Mesh({replicas, world.size() / replicas, 1, 1});

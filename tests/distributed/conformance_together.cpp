@@ -1,5 +1,5 @@
-// Conformance beyond a single collective: several groups and streams at once, sharding with replicas, and
-// what the host exchanges.
+// Conformance beyond a single collective: concurrent groups and streams, sharding with replicas, and exchanges of the
+// host.
 // build: in distributed_conformance
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 
 namespace speedrun::testing {
 
-// Two groups of a mesh and the whole world at once, each on a stream of its own, launched in another order on
-// every rank and finishing in another order than launched.
+// Two groups of a mesh and the whole world run concurrently, each on its own stream. Launch order differs by rank,
+// and completion order differs from launch order.
 void groups_and_streams_at_once(World& world) {
     const Mesh mesh = square_mesh(world);
     const int rank = world.rank();
@@ -67,7 +67,7 @@ void groups_and_streams_at_once(World& world) {
     }
 }
 
-// A collective that cannot begin on one stream does not hold up one that was launched after it on another.
+// A blocked collective on one stream does not delay a later launch on another stream.
 void later_launch_completes_first(World& world) {
     const std::unique_ptr<Device> own_device = conformance_device()();
     Device& device = *own_device;
@@ -92,7 +92,7 @@ void later_launch_completes_first(World& world) {
     fast_stream->record(*fast_done);
     fast_done->synchronize();
     EXPECT_EQ(b[999], 2.0f * static_cast<float>(world.size()));
-    world.barrier();  // nobody opens the gate before all have seen this
+    world.barrier();  // the gate opens after all ranks have reached this line
     EXPECT_FALSE(slow_done->complete());
     world.barrier();
     open = true;
@@ -100,7 +100,8 @@ void later_launch_completes_first(World& world) {
     EXPECT_EQ(a[999], static_cast<float>(world.size()));
 }
 
-// No member passes a barrier before the last has come: a counter that all raise before it is full after it.
+// No member leaves a barrier before the last has entered: a counter that all increment before it is complete after
+// it.
 void barrier_waits_for_all(World& world) {
     const std::unique_ptr<Device> own_device = conformance_device()();
     Device& device = *own_device;

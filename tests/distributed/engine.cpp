@@ -319,12 +319,12 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     }
     collect();
     curve.bytes_sent = runner.state().bytes_sent() - sent_before;
-    EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
+    EXPECT_EQ(runtime.device().memory().total(), held) << "a step allocated memory";
     read_masters(curve.masters);
     const ScaleStore& scales = runner.state().schedule.state().scales();
     for (size_t i = 0; i < scales.all().size(); ++i)
         curve.scales.push_back(*scales.scale(static_cast<int>(i)).as<float>());
-    EXPECT_EQ(runtime.device().memory().total(), held) << "steps allocate nothing";
+    EXPECT_EQ(runtime.device().memory().total(), held) << "a step allocated memory";
     for (int i = 0; i < kNumMemoryCategories; ++i) {
         const auto category = static_cast<MemoryCategory>(i);
         curve.memory[std::string(name_of(category))] = runtime.device().memory().total(category);
@@ -380,7 +380,7 @@ std::vector<double> master_deviations(const Curve& actual, const Curve& expected
             distance += std::pow(double{actual.masters[p][i]} - expected.masters[p][i], 2);
             movement += std::pow(double{expected.masters[p][i]} - expected.start[p][i], 2);
         }
-        EXPECT_GT(movement, 0) << expected.names[p] << " has learned nothing";
+        EXPECT_GT(movement, 0) << expected.names[p] << " has not changed";
         deviations.push_back(std::sqrt(distance / movement));
     }
     return deviations;

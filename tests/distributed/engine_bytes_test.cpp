@@ -1,4 +1,4 @@
-// What the engine sends, against formulas; and that delays change nothing.
+// Bytes that the engine sends, against formulas; results with random network delays.
 // Covers: train/model/graph/value_collectives.cpp
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 namespace speedrun::testing {
 namespace engine_bytes_test {
 
-// What a rank sends on average to bring matrices to their owners and their updates back: all but what an
-// owner stores of its own.
+// Mean bytes that a rank sends to gather matrices on their owners and to return the updates: all elements but the
+// ones that the owner stores itself.
 double exchanged_per_step(const Mode& mode, const Layout& layout) {
     const int64_t size = mode.precision == DType::f32 ? 4 : 2;
     double bytes = 0;
@@ -24,7 +24,7 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
     for (const OwnedMatrix& owned : owners.all()) {
         const Bucket& bucket = layout.buckets[owned.bucket];
         const int parts = owned.matrix.parameter->cut.parts;
-        int64_t foreign = 0;  // elements of all parts
+        int64_t foreign = 0;  // elements that the owner does not store, summed over parts
         for (int64_t i = owned.matrix.first; i < owned.matrix.first + owned.matrix.numel(); ++i)
             for (int part = 0; part < parts; ++part)
                 foreign += i / bucket.shard_size * parts + part != owned.owner;
@@ -33,8 +33,8 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
     return bytes;
 }
 
-// What a rank sends per step on average: (n-1)/n of the whole for each reduce_scatter, all_gather and
-// all_to_all, twice that for an all_reduce.
+// Mean bytes that a rank sends per step: (n-1)/n of the buffer for each reduce_scatter, all_gather and all_to_all,
+// twice that for an all_reduce.
 double bytes_per_step(const Mode& mode, const Layout& layout) {
     const int all = mode.ranks() / mode.tensor, shards = mode.shard * mode.context, copies = mode.replicate,
               tensor = mode.tensor;
@@ -52,7 +52,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     const int squares = (!cut ? 1 : ddp ? all : shards) * tensor;
     if (squares > 1) bytes += 2 * share(squares, layout.buckets.size() * 4);
     for (const Bucket& bucket : layout.buckets.all()) {
-        // What the tensor axis leaves in terms, whole or in the shards that microbatches are added to.
+        // Partial terms of the tensor axis: the whole bucket, or the shard in which microbatches are accumulated.
         const Parameter& any = *bucket.pieces.front().parameter;
         if (any.cut.all() && any.summed.meets({Dimension::own_tokens, Dimension::head_width}))
             bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(mode.reduce_dtype) /
@@ -61,7 +61,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
         const bool f32 = bucket.full_precision || mode.precision == DType::f32;
         const int64_t values = layout.buckets.padded(bucket) * (f32 ? 4 : 2);
         if (ddp && bucket.num_shards > 1) {
-            bytes += share(all, gradient) + share(all, values);  // muon's state is cut all the same
+            bytes += share(all, gradient) + share(all, values);  // Muon's state is sharded under ddp too
         } else if (ddp) {
             bytes += 2 * share(all, gradient);
         } else {
@@ -83,15 +83,16 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     return bytes;
 }
 
-// What a rank sends of keys and values per step on average, in a stage with this window: each key that it has, to every
-// other rank of whose queries one sees it; and back the gradient. Once more where forward runs again. first_keys: of all rows of the step; empty: as if each row were a document.
+// Mean bytes of keys and values that a rank sends per step, in a stage with this window. Each key is sent once to
+// every other rank with a query that sees it, and its gradient is returned. A recomputed forward sends the key again.
+// first_keys: of all rows of the step; empty: each row is one document.
 double exchanged_values(const Mode& mode, int64_t window, const std::vector<int32_t>& first_keys = {}) {
     const int C = mode.context;
     const int64_t K = (kSequence + 2 * C - 1) / (2 * C);
     const auto has = [&](int rank, int64_t place) {
         return place / K == rank || place / K == 2 * C - 1 - rank;
     };
-    int64_t sent = 0;  // keys of all rows
+    int64_t sent = 0;  // keys in all rows
     for (int64_t row = 0; row < mode.rows; ++row) {
         for (int rank = 0; rank < C; ++rank) {
             for (int64_t key = 0; key < kSequence; ++key) {
@@ -108,20 +109,20 @@ double exchanged_values(const Mode& mode, int64_t window, const std::vector<int3
         }
     }
     const ModelConfig model = config_of(mode).model;
-    // One of the four layers in parts has no attention; they begin with a smear, which reads the row before each chunk:
-    // another rank's, but for that between the two chunks in the middle.
+    // Family parts: one of its four layers has no attention. The smears before attention read the row before each
+    // chunk, which is on another rank except at the border of the two middle chunks.
     const bool parts = std::string(mode.family) == "parts";
     const int64_t attentions = parts ? 3 : model.parts.layers.count, before = parts ? 2 * C - 2 : 0;
-    // The last of the checkpointed blocks keeps all.
+    // The last checkpointed block keeps its activations.
     const int64_t again = mode.checkpointing == Checkpointing::full ? attentions - 1 : 0;
     const int64_t numbers =
         (2 * attentions + again) * sent * 2 * model.model_dim + 2 * mode.rows * before * model.model_dim;
     return static_cast<double>(numbers * (mode.precision == DType::f32 ? 4 : 2)) / (mode.data_ranks() * C);
 }
 
-// What a rank sends between parts of matrices per step: (T-1)/T of the stream's rows eight times a block, forward and
-// backward, whether they are summed for all or to shares (which a sum for all does in two halves), and four times for
-// embeddings and head; and of each row two numbers of the loss to everybody, in f32.
+// Bytes that a rank sends between parts of matrices per step: (T-1)/T of the stream's rows, eight times per block and
+// four times for embeddings and head. An all_reduce counts as a reduce_scatter and an all_gather. The loss adds two
+// f32 numbers per token for every other rank.
 double exchanged_between_matrices(const Mode& mode) {
     if (mode.tensor == 1) return 0;
     const ModelConfig model = config_of(mode).model;
@@ -133,7 +134,8 @@ double exchanged_between_matrices(const Mode& mode) {
     return static_cast<double>(8 * model.parts.layers.count + 4) * once + losses;
 }
 
-// Counted where they are sent; what sharing prints, at most, since it does not know the documents; the formula.
+// Compares bytes counted at the send, the planned bytes of step_collectives, and the formula. The plan is an upper
+// bound: it does not know the documents.
 TEST(EngineBytesTest, EqualTheFormula) {
     const auto scatter = Accumulate::reduce_scatter;
     std::vector<Mode> modes{
@@ -155,7 +157,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
     context.context = 2;
     modes.push_back(context);
     context = {Strategy::zero3, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-    context.context = 3;  // of whose chunks the last is shorter
+    context.context = 3;  // the last chunk is shorter
     context.checkpointing = Checkpointing::full;
     modes.push_back(context);
     context.strategy = Strategy::ddp;
@@ -195,7 +197,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
         const Layout layout(mode);
         const Config config = config_of(mode);
         const std::vector<CollectiveRow> values = plan_memory(config, layout.ranks).values;
-        double sent = 0;  // by a rank
+        double sent = 0;  // bytes per rank
         for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
             auto rows = step_collectives(layout.buckets, layout.ranks, mode.precision);
             rows.push_back(values[static_cast<size_t>(stage)]);
@@ -216,10 +218,10 @@ TEST(EngineBytesTest, EqualTheFormula) {
     }
 }
 
-// Attention that every tensor rank computes whole needs no exchange where each rank has all tokens. Under
-// parallel.sequence its tokens are gathered before it in forward, and their gradients scattered in backward: half of what
-// dividing heads costs. The model has composed heads in two of three layers, and the third is whole because it reads the same
-// table of values.
+// Attention that every tensor rank computes whole needs no exchange if each rank has all tokens. Under
+// parallel.sequence, tokens are gathered before it in forward and their gradients scattered in backward: half the
+// bytes of dividing heads. The model composes heads in two of three layers. The third layer is whole too, because it
+// reads the same table of values.
 TEST(EngineBytesTest, WholeAttentionSendsLess) {
     for (const bool sequence : {false, true}) {
         constexpr int kMicrobatches = 3;
@@ -250,8 +252,7 @@ TEST(EngineBytesTest, WholeAttentionSendsLess) {
     }
 }
 
-// Whatever the network does to the order of events, the numbers stay: nothing is read before it is there, or
-// written before it is read.
+// Random network delays change no bit: every buffer is written before it is read, and read before it is overwritten.
 TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
@@ -270,7 +271,7 @@ TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
     }
 }
 
-// A rank that would send something else is an error on all of them before anything is sent.
+// Ranks with different plans throw on every rank before anything is sent.
 TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
     std::vector<std::string> messages(2);
     run_ranks(2, [&](World& world) {

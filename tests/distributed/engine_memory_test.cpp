@@ -1,4 +1,4 @@
-// What the engine holds, against formulas and its plan.
+// Memory that the engine holds, against formulas and its plan.
 // Covers: train/engine/memory_plan.cpp train/sharding/gradient_store.cpp
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::map<std::string, int64_t> memory_of(Strategy strategy, int shard, Optimizer
     return train_ranks(mode).memory;
 }
 
-// What backward has to hold of gradients at once if each stays for the stage behind its last contribution.
+// Bytes of gradients in backward if each gradient is freed one stage after its last contribution.
 int64_t ring_bytes(Strategy strategy, OptimizerKind optimizer) {
     const Mode mode{strategy, 1, 4, 1, optimizer, Launch::ready};
     const Layout layout(mode);
@@ -40,7 +40,7 @@ int64_t ring_bytes(Strategy strategy, OptimizerKind optimizer) {
     return most;
 }
 
-// What the strategies are for: what ranks share falls with their number.
+// Memory that a strategy shards falls with the number of ranks.
 TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
     for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
         auto alone = memory_of(Strategy::ddp, 1, optimizer), ddp = memory_of(Strategy::ddp, 4, optimizer),
@@ -53,7 +53,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
         for (auto* sharded : {&zero1, &zero2, &zero3}) {
             for (const char* category : {"master weights", "optimizer state"}) {
                 EXPECT_GE(share(*sharded, category), 0.25) << category;
-                EXPECT_LT(share(*sharded, category), 0.30) << category << ": a quarter, and padding";
+                EXPECT_LT(share(*sharded, category), 0.30) << category << ": a quarter plus padding";
             }
         }
         EXPECT_GE(share(ddp, "gradients"), 1);
@@ -62,7 +62,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
         EXPECT_LT(share(zero3, "parameters"), share(zero1, "parameters"));
         const int64_t ring = ring_bytes(Strategy::zero2, optimizer);
         EXPECT_LE(zero2["gradients"], ring + ring / 10 + alone["gradients"] * 3 / 10)
-            << "two stages' gradients and the rank's shards";
+            << "gradients of two stages, 10% for gaps, and the rank's shards";
         EXPECT_LT(zero2["gradients"], zero1["gradients"]);
         if (optimizer == OptimizerKind::adamw) {
             EXPECT_LT(share(ddp, "master weights"), 1.001) << "gaps";
@@ -75,7 +75,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
     }
 }
 
-// `plan` makes one rank of many on a device that allocates nothing: every buffer is there and as large.
+// `plan` models one rank of many on a device that allocates nothing. Every buffer has the size of the run.
 TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
     std::vector<Mode> modes;
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
@@ -116,14 +116,14 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
     }
 }
 
-// A run that steps in backward never holds all gradients.
+// With optimizer steps in backward, a run never holds all gradients.
 TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         Mode mode{strategy, 1, 4, 1, OptimizerKind::adamw, Launch::ready};
         mode.optimizer_step = OptimizerStep::in_backward;
         const int64_t held = train_ranks(mode).memory["gradients"],
                       ring = ring_bytes(strategy, OptimizerKind::adamw);
-        EXPECT_LE(held, ring + ring / 10) << word_of(strategy) << ": and what does not fit without gaps";
+        EXPECT_LE(held, ring + ring / 10) << word_of(strategy) << ": 10% for gaps";
         const Layout layout(mode);
         EXPECT_LT(held, layout.buckets.elements() * 4 * 3 / 4);
     }

@@ -13,8 +13,8 @@ struct ModelText {
     std::vector<std::string> settings = {};
 };
 
-// A table of values in layers that are not neighbours, a smear, n-grams, gates, a skip and a backout. Outputs without
-// their own value, and layers without attention or MLP.
+// A value table in layers that are not neighbours, a smear, n-grams, gates, a skip and a backout. Some outputs have
+// no value of their own, and some layers no attention or no MLP.
 constexpr const char* kParts = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
@@ -61,8 +61,8 @@ constexpr const char* kInjected = R"({
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-// Numbers of each token by networks on the input and on a layer's output, for heads and for the stream; attention that reads an
-// earlier layer's output.
+// Networks on the input and on a layer's output compute numbers of each token, for heads and for the stream.
+// Attention reads an earlier layer's output.
 constexpr const char* kNetworks = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
@@ -90,8 +90,8 @@ constexpr const char* kNetworks = R"({
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-// The parts of the newest recipes together. Ranks that share matrices compute attention of layers 0, 1, 4 and 5 whole, and share
-// that of 2 and 6; layers 4, 5 and 6 read one norm.
+// The parts of the newest recipes together. Tensor ranks compute attention of layers 0, 1, 4 and 5 whole, and divide
+// the attention of layers 2 and 6. Layers 4, 5 and 6 read one norm.
 constexpr const char* kNewest = R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 257,
@@ -136,10 +136,10 @@ constexpr const char* kNewest = R"({
         "batch": {"sequence_length": 16},
         "optimizers": {"groups": [{"params": ["*"]}]}})";
 
-// FP8 of the head and of the MLPs of layers 0 and 1. Constant scales do not depend on the number of ranks.
+// FP8 in the head and in the MLPs of layers 0 and 1. Constant scales do not depend on the number of ranks.
 constexpr const char* kConstant =
     R"({"x": {"by": "constant", "value": 0.015625}, "weight": {"by": "constant", "value": 0.001953125}})";
-// No step is exact: exact scales depend on a rank's rows.
+// No exact step: exact scales depend on a rank's rows.
 constexpr const char* kKept =
     R"({"x": {"by": "last_step", "value": 1.25, "exact_steps": 0}, "weight": {"by": "last_step", "value": 1.25, "exact_steps": 0}})";
 std::vector<std::string> in_fp8(const std::string& scales) {
@@ -153,14 +153,14 @@ const std::map<std::string, ModelText>& models() {
         {"parts", {kParts}},
         {"fp8", {kParts, in_fp8(kConstant)}},
         {"scales", {kParts, in_fp8(kKept)}},
-        // Mixes of heads' maps in all layers but the last.
+        // Mixes of attention maps across heads in all layers but the last.
         {"composed",
          {kParts,
           {R"(model.layers.each.attention.compose_heads={"keys": 6, "maps_start": 0.5, "output_start": 0.4})",
            "model.layers.at.3.attention.compose_heads=null"}}},
         {"injected", {kInjected}},
         {"networks", {kNetworks}},
-        // Values with the stream at other places, and with gated rows of a table.
+        // Values read from the stream at other positions, and from gated rows of a table.
         {"places",
          {kNetworks,
           {R"(model.tables.values={"init": {"type": "normal", "value": 1}})",
@@ -170,7 +170,7 @@ const std::map<std::string, ModelText>& models() {
            R"(model.layers.at.3.attention.values=[{"of": "input", "scale": 0.2, "network": "late"},
               {"of": "after 1", "scale": -0.3, "network": "late"}, {"of": "stream", "scale": 0.1}])"}}},
         {"newest", {kNewest}},
-        // Without the parts that ranks which share rows refuse: heads in pairs, and mixes of heads' maps.
+        // Without the parts that tensor ranks refuse: paired heads, and mixes of attention maps across heads.
         {"offset",
          {kNewest,
           {"model.layers.at.0.attention.paired=false", "model.layers.at.4.attention.paired=false",
@@ -198,7 +198,7 @@ bool is_model_text(const std::string& name) {
 ModelConfig model_of_text(const std::string& name, int64_t heads, bool untied) {
     const ModelText& text = models().at(name);
     ModelConfig model = parse_config(text.json, name, text.settings).model;
-    // Set after the checks of a config, which refuse odd numbers of heads for the newest recipe.
+    // Set after the config checks, which refuse odd numbers of heads for the newest recipe.
     model.parts.layers.each.attention->heads = heads;
     for (LayersAt& at : model.parts.layers.at)
         if (at.layer && at.layer->attention) at.layer->attention->heads = heads;

@@ -1,5 +1,5 @@
-// Choices of config combined: the whole product of what is legal, or few modes of it with every pair of
-// choices (pairwise covering, built greedily: Cohen, Dalal, Fredman, Patton 1997).
+// Combinations of config choices: the product of all legal choices, or a small subset with every pair of choices
+// (pairwise covering, built greedily: Cohen, Dalal, Fredman, Patton 1997).
 #include <algorithm>
 #include <array>
 #include <random>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kSizes[] = {2, 3, 4, 5, 7, 8};
 constexpr std::array kFamilies{"recipe", "modern", "gpt2", "parts"};
 
-// A small set of numbers: each needs a run on one rank.
+// Few distinct row counts: each needs its own run on one rank.
 int64_t rows_for(int64_t shares) {
     for (const int64_t rows : {24, 30, 36, 42, 48}) {
         if (rows % shares == 0) return rows;

@@ -1,4 +1,4 @@
-// Every pair of choices is in a mode that the engine is tested with, but for those that configs refuse.
+// The tested modes cover every pair of choices that configs accept.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -47,7 +47,7 @@ const std::vector<int> kValues[kNumChoices] = {{kDdp, kZero1, kZero2, kZero3},  
                                                {0, 1},                          // clip
                                                {0, 1}};                         // graphs
 
-// By the reasons that resolve_sharing gives.
+// True if resolve_sharing refuses choice a with value of_a together with choice b with value of_b.
 bool refused(int a, int of_a, int b, int of_b) {
     if (a == strategy && b == accumulate)
         return of_a == kZero2 ? of_b == kLocal : (of_a != kZero3 && of_b == kScatter);
@@ -57,7 +57,7 @@ bool refused(int a, int of_a, int b, int of_b) {
     return a == optimizer_step && b == clip && of_a == kInBackward && of_b == 1;
 }
 
-using Pair = std::array<int, 4>;  // a choice and what is chosen, another and what is chosen
+using Pair = std::array<int, 4>;  // choice, its value; other choice, its value
 
 TEST(EngineModesTest, EveryPairOccurs) {
     std::set<Pair> met;
@@ -81,12 +81,12 @@ TEST(EngineModesTest, EveryPairOccurs) {
             }
         }
     }
-    EXPECT_EQ(possible, met.size()) << "a mode chooses something not in the lists above";
+    EXPECT_EQ(possible, met.size()) << "a mode has a value that kValues lacks";
     std::cout << possible << " pairs in " << modes.size() << " modes, of " << combined_modes(true).size()
-              << " that are legal\n";
+              << " legal modes\n";
 }
 
-// Their rows can be shared, and each has a name of its own.
+// Rows divide by the mode's shares, and names are unique.
 TEST(EngineModesTest, AllAreLegal) {
     std::set<std::string> names;
     const std::vector<Mode> modes = combined_modes(true);

@@ -62,7 +62,7 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     for (size_t i = 0; i < expected.scales.size(); ++i)
         EXPECT_NEAR(curve.scales[i], expected.scales[i], tolerance * expected.scales[i]) << "scale " << i;
     if (!kSanitized) {
-        EXPECT_LT(curve.losses.back(), curve.losses.front()) << "ten steps should teach something";
+        EXPECT_LT(curve.losses.back(), curve.losses.front()) << "the loss has not fallen in ten steps";
     }
     EXPECT_TRUE(mode.clip == 0 || *std::max_element(curve.norms.begin(), curve.norms.end()) > mode.clip)
         << "nothing was clipped";

@@ -1,5 +1,5 @@
-// Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h) they are equal
-// to those of the trace. By the machine's clock they differ by the noise of threads.
+// Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h)
+// they equal the parts of the trace. On the machine's clock they differ by thread noise.
 // Covers: train/trace/exposure.cpp
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace speedrun::testing {
 namespace exposed_time_test {
 
 constexpr int64_t kTimedSteps = 6;
-// ms; a trace rounds each of its spans to nanoseconds.
+// ms; a trace rounds each span to nanoseconds.
 constexpr double kRounding = 1e-3;
 
 struct RankTimes {
@@ -43,7 +43,7 @@ RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::s
     device.set_trace(&timeline);
     RankTimes times;
     const auto collect = [&] {
-        // An event that is incomplete in real time may be early in virtual time.
+        // An event may be early in virtual time and still incomplete in real time.
         if (clock) runtime.synchronize();
         times.steps.push_back(runner.collect());
     };
@@ -77,7 +77,8 @@ std::vector<RankTimes> run_all(const Mode& mode, const NetworkModel& network,
     return all;
 }
 
-// Operations take different times, which depend on stream and label and are far longer than a launch. Copies and host tasks that count take none.
+// Operations take different times, which depend on stream and label and are far longer than a launch. Communication,
+// copies and the host tasks `count` and `arrive` take none.
 double cost_ms(const std::string& stream, const char* label) {
     const std::string name(label);
     if (is_communication(name) || name == "count" || name == "arrive" || name == "copy") return 0;
@@ -137,7 +138,8 @@ TEST(ExposedTimeTest, IsThatOfTheTraceInOtherModes) {
     for (const Mode& mode : other_modes()) expect_times_of_trace(mode);
 }
 
-// Without clipping no stream waits for the sum of the statistics before the next step ends. With clipping every step does.
+// Without clipping, no stream waits for the sum of the statistics before the next step ends. With clipping, every
+// step does.
 TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
     constexpr double kLatency = 3;  // ms
     const auto computes_long = [](const std::string& stream, const char* label) {
@@ -150,15 +152,15 @@ TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
         for (const RankTimes& rank : run_all(mode, {kLatency * 1e-3, 0}, computes_long)) {
             exposed[clips] = rank.steps[1].comm_exposed_ms;
             for (size_t i = 1; i + 1 < rank.steps.size();
-                 ++i)  // nothing hides the statistics of the last step
+                 ++i)  // nothing overlaps the statistics of the last step
                 EXPECT_NEAR(rank.steps[i].comm_exposed_ms, exposed[clips], kRounding);
         }
     }
-    EXPECT_NEAR(exposed[0], 0, kRounding) << "the copy of the loss hides the last reduction";
+    EXPECT_NEAR(exposed[0], 0, kRounding) << "the last reduction overlaps with the copy of the loss";
     EXPECT_NEAR(exposed[1], kLatency, kRounding);
 }
 
-// Waits within graphs are not timed, so that exposed communication is at most that of the trace.
+// Waits within graphs are not timed. Exposed communication is then at most the trace's.
 TEST(ExposedTimeTest, PartsOfGraphsAddUp) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         Mode mode{strategy, 1, 2, 2, OptimizerKind::adamw, Launch::ready};
@@ -189,7 +191,7 @@ TEST(ExposedTimeSleepTest, IsNearThatOfTheTrace) {
     constexpr double kNear = 0.1, kNoiseMs = 0.15;
     constexpr int kAttempts = 6;
     const std::vector<Mode> all = strategies();
-    // Two and four ranks without clipping and three with it, of each strategy.
+    // Each strategy: two and four ranks without clipping, and three ranks with it.
     for (size_t i = 0; i < all.size(); i += 2) {
         const Mode& mode = all[i];
         SCOPED_TRACE(::testing::PrintToString(mode));

@@ -1,5 +1,4 @@
-// Ranks that are threads: one goes wrong, all others must end in time and name it; and the values of
-// run_rank.
+// Ranks as threads: if one fails, all others must end in time and name it. Also the return values of run_rank.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,7 +26,7 @@ void all_reduce(Communicator& communicator, int64_t count = 100) {
     stream->synchronize();
 }
 
-// What each of the ranks threw; an empty reason if nothing.
+// Error of each rank; empty reason: none.
 struct Outcome {
     int code = 0;
     std::string reason;
@@ -154,7 +153,7 @@ TEST(FailureTest, TimeoutMustBePositive) {
     }
 }
 
-// Work on one rank that takes longer than the timeout of lost peers: the others wait for it, and all learn its error.
+// One rank works longer than the timeout of lost peers. The others wait, and all receive its error.
 TEST(FailureTest, LongWorkOfARankIsNotTakenForItsLoss) {
     for (const int slow : {0, 2}) {
         const auto all = outcomes(3, [&](World& world) {

@@ -59,9 +59,9 @@ TEST(ForeignLauncherTest, OneProcessIsLeftAlone) {
         {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}},
         {{"PMIX_RANK", "0"}},
         {{"WORLD_SIZE", "1"}, {"RANK", "0"}},
-        {{"WORLD_SIZE", "4"}},  // a common name, and no rank
+        {{"WORLD_SIZE", "4"}},  // a common name without a rank
         {{"RANK", "3"}},
-        // mpirun -np 1 on a node of a Slurm job, and an interactive shell of one.
+        // mpirun -np 1 on a node of a Slurm job, and an interactive Slurm shell.
         {{"OMPI_COMM_WORLD_SIZE", "1"},
          {"SLURM_STEP_ID", "0"},
          {"SLURM_STEP_NUM_TASKS", "4"},

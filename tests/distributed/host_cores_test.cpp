@@ -11,14 +11,14 @@ TEST(HostCoresTest, CoresAreShared) {
     EXPECT_EQ(share_of_cores({all}, 0), 8);
     EXPECT_EQ(share_of_cores({all, all, all}, 1), 2);  // 8/3
     EXPECT_EQ(share_of_cores({all, elsewhere, all, elsewhere}, 1), 2);
-    // Tied to cores of their own, or to half of the host each.
+    // Bound to own cores, or to half of the host each.
     EXPECT_EQ(share_of_cores({{"a", {0, 1}}, {"a", {2, 3}}}, 1), 2);
     const CoreSet low{"a", {0, 1, 2, 3}}, high{"a", {4, 5, 6, 7}};
     EXPECT_EQ(share_of_cores({low, low, high, high}, 3), 2);
-    // Three on three cores: a third of each, thrice, is one.
+    // Three ranks on three cores: one core each.
     const CoreSet three{"a", {0, 1, 2}};
     EXPECT_EQ(share_of_cores({three, three, three}, 2), 1);
-    // More ranks than cores, and a host that does not tell.
+    // More ranks than cores, and a host without a reported core set.
     const CoreSet one{"a", {5}};
     EXPECT_EQ(share_of_cores({one, one, one}, 0), 1);
     EXPECT_EQ(share_of_cores({{"a", {}}}, 0), 1);
@@ -33,7 +33,7 @@ TEST(HostCoresTest, LimitsAreShared) {
     EXPECT_EQ(share_of_cores({limited, elsewhere}, 0), 3);
     EXPECT_EQ(share_of_cores({limited, elsewhere}, 1), 8);
     EXPECT_EQ(share_of_cores({few}, 0), 8);
-    EXPECT_EQ(share_of_cores({few, few}, 1), 3);  // 15 tasks each, 12 of them for other threads than loops
+    EXPECT_EQ(share_of_cores({few, few}, 1), 3);  // 15 tasks each, 12 of them not for loops
 }
 
 TEST(HostCoresTest, ThisProcessHasCores) {

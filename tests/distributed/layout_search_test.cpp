@@ -1,4 +1,4 @@
-// The layout that the search puts first is as fast as the fastest of all: each of them run, on four ranks that are threads, in
+// The layout that the search ranks first is as fast as the fastest layout. All layouts run on four thread ranks in
 // virtual time.
 #include "train/timeline/layout_search.h"
 
@@ -37,7 +37,7 @@ double measured(const Config& config, const NetworkModel& network) {
     });
 }
 
-// The config as its settings make it, by the same path as on the command line.
+// Applies the settings to the config by the path of the command line.
 Config with_settings(const Config& config, const std::vector<std::string>& settings) {
     return parse_config(config_to_json(config), "base", settings);
 }
@@ -62,7 +62,7 @@ TEST(LayoutSearchTest, TheFirstIsAmongTheFastestOfAllThatRun) {
             worst = std::max(worst, ms);
         }
         EXPECT_LE(first, (1 + kNear) * best);
-        EXPECT_GT(worst, 1.3 * best) << "there is nothing to choose";
+        EXPECT_GT(worst, 1.3 * best) << "all layouts take about the same time";
     }
 }
 
@@ -86,12 +86,12 @@ TEST(LayoutSearchTest, TriesEveryAxisAndStrategy) {
             return text.find(part) != std::string::npos;
         })) << part;
     for (const std::string& text : seen)
-        EXPECT_EQ(text.find("tensor 4"), std::string::npos) << text;  // two on a host
+        EXPECT_EQ(text.find("tensor 4"), std::string::npos) << text;  // two ranks per host
     EXPECT_EQ(search.too_large, 0);
     EXPECT_GE(search.tried, static_cast<int64_t>(search.layouts.size()));
 }
 
-// What does not fit is left out; checkpointing and smaller microbatches let more fit.
+// Layouts that exceed memory are left out. Checkpointing and smaller microbatches let more layouts fit.
 TEST(LayoutSearchTest, KeepsWhatFits) {
     const auto cost = [](const Config& c, const Ranks&) {
         const bool keeps = c.memory.activation_checkpointing == Checkpointing::none;

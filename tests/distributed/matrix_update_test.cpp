@@ -1,5 +1,5 @@
-// Steps of whole matrices on ranks that share them, along the tensor axis above all: what one rank computes of the whole
-// ones, bit for bit, since an owner does the same work on the same numbers.
+// Steps of matrices that ranks share, mainly over the tensor axis. They equal one rank's steps on whole matrices bit
+// for bit, because an owner does the same work on the same numbers.
 #include "train/sharding/matrix_update.h"
 
 #include <gtest/gtest.h>
@@ -18,15 +18,15 @@ namespace speedrun::testing {
 namespace matrix_update_test {
 
 constexpr int64_t kSteps = 3;
-constexpr uint32_t kStart = 1000;  // salt of the masters; a step's is that of its gradients
+constexpr uint32_t kStart = 1000;  // salt of the masters; a step has the salt of its gradients
 
 struct Case {
     Mesh mesh;
     Strategy strategy;
     bool normuon = false;
     DType precision = DType::f32;
-    int64_t bucket_bytes = 1 << 20;            // all that are cut alike in one
-    int64_t heads = 0;                         // heads of a matrix, out of 6
+    int64_t bucket_bytes = 1 << 20;            // one bucket per kind of cut
+    int64_t heads = 0;                         // heads per matrix, of 6
     int64_t most_batched = int64_t{32} << 20;  // UpdateStores::most_batched
 
     std::string describe() const {
@@ -59,7 +59,7 @@ float whole_value(const Parameter& p, int64_t element, uint32_t salt) {
     return 0.01f * rank_value(p.id, element, salt);
 }
 
-// What a rank, or one alone, has between reduction and gather.
+// Reducer, optimizer and gather of one rank.
 class Stepper {
   public:
     Stepper(const Case& c, const Ranks& ranks)
@@ -104,8 +104,8 @@ class Stepper {
         runtime_.synchronize();
     }
 
-    // What this rank stores after the steps: elements of the whole masters, by parameter, and numbers of the matrices'
-    // state, by parameter.
+    // Values that this rank stores after the steps, by (parameter, element): elements of whole masters, or numbers of
+    // per-matrix state.
     using Numbers = std::map<std::pair<std::string, int64_t>, float>;
     Numbers masters() const {
         const BucketLayout& layout = parameters_.layout();
@@ -130,7 +130,7 @@ class Stepper {
         return all;
     }
     int64_t bytes_sent() const { return reducer_.bytes_sent(); }
-    double planned_bytes() const {  // of the exchanges of a step, by a rank
+    double planned_bytes() const {  // bytes per rank and step
         double bytes = 0;
         for (const CollectiveRow& row : reducer_.collectives())
             for (const StepCollective& c : row.collectives)
@@ -171,7 +171,7 @@ class Stepper {
     std::vector<std::unique_ptr<GroupUpdate>> updates_;
 };
 
-// Every number that a rank has is the one of the whole; returns in how many of `expected` it differs.
+// Number of found values that differ from the expected ones in a bit.
 int64_t differences(const Stepper::Numbers& found, const Stepper::Numbers& expected) {
     int64_t different = 0;
     for (const auto& [where, value] : found) {
@@ -193,7 +193,7 @@ void expect_equal_to_one_rank(const Case& c) {
     EXPECT_EQ(state.empty(), !c.normuon);
 
     std::mutex mutex;
-    std::map<std::pair<std::string, int64_t>, int> stored, owned;  // by how many ranks
+    std::map<std::pair<std::string, int64_t>, int> stored, owned;  // number of ranks
     int64_t sent = 0, staged = 0;
     double planned = 0;
     run_ranks(c.mesh.world_size(), [&](World& world) {
@@ -220,10 +220,10 @@ void expect_equal_to_one_rank(const Case& c) {
             ASSERT_EQ(times, copies * (whole_on_each(where.first) ? T : 1))
                 << where.first << " " << where.second;
     EXPECT_NEAR(static_cast<double>(sent), kSteps * planned, 1e-6);
-    EXPECT_EQ(staged > 0, T > 1) << "parts cut along columns land beside the matrices";
+    EXPECT_EQ(staged > 0, T > 1) << "parts cut along columns need staging memory";
 }
 
-// Matrices of a bank are independent of each other, so no bit depends on how many are transformed together.
+// Matrices of a bank are independent, and no bit depends on the number of matrices in a batch.
 TEST(MatrixBatchTest, StepsDoNotDependOnTheSizeOfABatch) {
     for (const bool normuon : {false, true}) {
         for (const int64_t heads : {0, 1}) {
@@ -252,7 +252,7 @@ TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
         expect_equal_to_one_rank(c);
         c.bucket_bytes = 1;  // each parameter by itself
         expect_equal_to_one_rank(c);
-        c.heads = 2;  // of which two ranks have three each
+        c.heads = 2;  // two heads per matrix, three heads per tensor rank
         expect_equal_to_one_rank(c);
         c.most_batched = 1;  // each matrix by itself
         expect_equal_to_one_rank(c);

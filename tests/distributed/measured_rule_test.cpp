@@ -1,6 +1,5 @@
-// The rule of placement by measurement: raw gradients, before any reduction, are what the rule says of every parameter
-// on every axis. Terms sum to one rank's gradient where it says Partial, all ranks have one rank's where it says
-// Replicate.
+// The rule of placement, measured: raw gradients before any reduction match the rule for every parameter on every
+// axis. Partial: the ranks' terms sum to one rank's gradient. Replicate: each rank has one rank's gradient.
 // Covers: train/model/stream_input.cpp
 #include <gtest/gtest.h>
 
@@ -15,7 +14,7 @@
 namespace speedrun::testing {
 namespace measured_rule_test {
 
-// Between nodes all is as it should be; but gradients, losses and norms are not reduced.
+// Runs collectives between nodes, but reduces no gradients, losses or norms.
 class SilentCommunicator final : public Communicator {
   public:
     using Communicator::Communicator;
@@ -33,7 +32,7 @@ class SilentWorld final : public WrappedWorld {
     }
 };
 
-using Gradients = std::vector<std::vector<float>>;  // by parameter
+using Gradients = std::vector<std::vector<float>>;  // index: parameter
 
 struct AxisRanks {
     Axis axis;
@@ -83,7 +82,7 @@ double norm_of(const std::vector<double>& values) {
     return std::sqrt(sum);
 }
 
-// What a part has of a whole gradient; 0 in its padding.
+// Elements of a part, cut from a whole gradient; 0 in its padding.
 std::vector<double> slice(const std::vector<float>& whole, const Parameter& part) {
     std::vector<double> values(static_cast<size_t>(part.numel()));
     for (const Box& box : part.boxes({0, part.numel()}))
@@ -105,7 +104,7 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
         alone.heads = mode.heads;
         const Gradients whole = raw_gradients(alone).front();
         const std::vector<Gradients> parts = raw_gradients(mode);
-        // Sums in f32 in another order differ by a share of the terms that cancel in them.
+        // f32 sums in another order differ in proportion to the terms that cancel in them.
         const auto scale_of = [&](const Parameter& p) {
             double scale = 0;
             for (const Gradients& part : parts) {
@@ -114,8 +113,8 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
             }
             return scale;
         };
-        // A number alone may cancel nearly to nothing, of terms as large as those of others (seen: a twentieth of what another batch
-        // gives, off by 2e-9 as those are).
+        // A scalar parameter may nearly cancel although its terms are as large as other scalars' terms. Measured: a
+        // gradient 20 times smaller than with another batch, with the same error of 2e-9.
         double scale_of_numbers = 0;
         for (const Parameter& p : table.all()) {
             if (p.numel() == 1) scale_of_numbers = std::max(scale_of_numbers, scale_of(p));
@@ -138,9 +137,9 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
                     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[id][i];
                 EXPECT_LE(deviation(sum, std::vector<double>(whole[id].begin(), whole[id].end())),
                           1e-5 * scale)
-                    << family << " " << p.name << ": not the sum of the ranks' terms";
+                    << family << " " << p.name << ": the ranks' terms do not sum to it";
                 EXPECT_NE(parts[0][id], parts[1][id])
-                    << family << " " << p.name << ": terms that are no terms";
+                    << family << " " << p.name << ": ranks have equal terms";
                 continue;
             }
             for (size_t rank = 0; rank < parts.size(); ++rank) {
@@ -150,7 +149,7 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
                 EXPECT_LE(deviation(std::vector<double>(parts[rank][id].begin(), parts[rank][id].end()),
                                     slice(whole[id], part)),
                           1e-5 * scale)
-                    << family << " " << p.name << ": not one rank's, of rank " << rank;
+                    << family << " " << p.name << ": differs from one rank's gradient on rank " << rank;
                 if (rule == Placement::replicate()) {
                     EXPECT_EQ(parts[rank][id], parts[0][id])
                         << family << " " << p.name << " on rank " << rank;

@@ -1,5 +1,5 @@
-// Ranks that exchange messages (train/comm/message_world.h), as threads: the conformance cases with reductions of one slice
-// and of many.
+// Ranks as threads that exchange messages (train/comm/message_world.h): the conformance cases with reductions of one
+// slice and of many.
 #include "train/comm/message_world.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@
 namespace speedrun::testing {
 namespace message_world_test {
 
-// Messages of one direction, channel and tag. A message is delivered as soon as it is sent and its receive is posted, as
-// MPI may do. So one that lands too early is seen.
+// Messages of one direction, channel and tag. A message is delivered as soon as it is sent and its receive is posted,
+// as MPI may do. An early write is then detected.
 struct Line {
     struct Receive {
         const void* owner;

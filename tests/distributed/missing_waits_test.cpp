@@ -1,7 +1,6 @@
-// A test of the tests: removes the waits of the engine's streams one by one, wherever one is enqueued, and
-// trains with random delays of the network (as EngineOrderTest does). Each must change a bit or end in an
-// error or a crash; what does not is listed with its reason.
-// With all waits, two runs agree in every bit, and snapshots equal those that are copied before the next step begins.
+// A test of the tests: removes the engine's stream waits one at a time and trains with random network delays, as
+// EngineOrderTest does. Each removal must change a bit, throw or crash. kNotShown lists the exceptions with reasons.
+// With all waits, two runs agree in every bit, and snapshots equal copies that end before the next step begins.
 // build: in missing_waits_tests
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -32,20 +31,20 @@ namespace speedrun {
 namespace {
 
 std::mutex mutex;
-std::set<const void*> callers;  // of Stream::wait
+std::set<const void*> callers;  // call sites of Stream::wait
 std::atomic<const void*> removed = nullptr;
 
 }  // namespace
 
-// What CpuStream does in this build, of events that have been recorded.
+// CpuStream calls this for recorded events, in this build only.
 bool wait_is_removed(const void* caller) {
     const std::lock_guard lock(mutex);
     callers.insert(caller);
     return caller == removed;
 }
 
-// Where streams meet they dawdle at random, now and then for longer than a step takes, so that each is the
-// slower one at some time.
+// Adds a random delay where a stream records or waits for an event. Some delays exceed a step, so that each stream is
+// sometimes the slower one.
 void dawdle(CpuStream& stream) {
     thread_local std::minstd_rand random(7);
     const auto draw = random();
@@ -80,7 +79,7 @@ std::string name_of(const void* caller) {
 
 struct Trial {
     Mode mode;
-    bool saves = false;    // takes a snapshot of the state after every step, as checkpoints do
+    bool saves = false;    // takes a snapshot of the state after every step, like a checkpoint
     bool overlaps = true;  // trains the next steps during the copies of a snapshot
 };
 
@@ -89,18 +88,18 @@ std::vector<Trial> trials() {
         modes_of({"zero3", "zero2", "zero1", "ddp"}, {"1x3 /2 muon", "1x3 muon in_backward"});
     for (const char* words :
          {"zero1 1x3 /2 after_backward",
-          "zero1 1x3 in_backward",  // which must not overtake backward's reads
+          "zero1 1x3 in_backward",  // updates must not overtake backward's reads
           "zero1 1x3 muon clip=0.2",
-          // Values between ranks of the tensor axis, and keys that a rank fetches.
+          // Values exchanged over the tensor axis, and keys over the context axis.
           "zero1 model=parts heads=6 tensor=2 sequence", "zero1 model=modern heads=6 tensor=2",
           "zero1 model=parts context=2",
-          // Scales of a step for the next one, from all ranks, long before forward reads them.
+          // Scales of the next step, reduced over all ranks long before forward reads them.
           "ddp 1x3 model=scales in_backward", "zero1 context=4"})
         modes.push_back(mode_of(words));
     std::vector<Trial> trials;
     for (const Mode& mode : modes) trials.push_back({mode});
-    // A step changes these while they are copied: masters, state of both kinds of optimizers, scales, and the matrix of a
-    // head that is refreshed for every snapshot.
+    // A step changes these while they are copied: masters, state of both kinds of optimizers, scales, and the matrix
+    // of a head that is refreshed for every snapshot.
     for (const char* words : {"ddp 1x2 muon", "zero3 1x2", "zero1 1x2 model=scales",
                               // The head is untied after the first stage.
                               "zero1 1x2 muon model=newest heads=6 heads_per_matrix=2 stages"})
@@ -108,10 +107,10 @@ std::vector<Trial> trials() {
     return trials;
 }
 
-// Waits that nothing here can show to be needed, by function: how many. That of finish_updates guards the
-// coefficient that refuses a step, which changes only if a gradient is not finite. Those of the statistics
-// guard the host's copy of them, which would have to take as long as the whole next step. The wait of copy for a
-// checkpoint's read of a inactive matrix is hidden by the reads of the buckets that are copied after it.
+// Number of waits per function that no test here shows to be needed. finish_updates: guards the coefficient that
+// refuses a step, which changes only if a gradient is not finite. StepStatistics: guards the host's copy of the
+// statistics, which would have to take as long as the next step. copy: a checkpoint's read of an inactive matrix is
+// hidden by reads of the buckets copied after it.
 const std::map<std::string, int> kNotShown{{"speedrun::BucketSchedule::copy", 1},
                                            {"speedrun::BucketSchedule::finish_updates", 1},
                                            {"speedrun::StepStatistics::take_loss", 1},
@@ -151,7 +150,7 @@ std::vector<std::vector<char>> snapshots_of(const Trial& trial, World* world) {
         copies.scales = std::move(copies.buckets.back());
         copies.buckets.pop_back();
         runner.enqueue(step, *source);
-        // Copies begin 80 ms after this step's updates, when the next step has come far.
+        // Copies begin 80 ms after this step's updates, when most of the next step has run.
         updated.push_back(runtime.device().create_event());
         runtime.optimizer().record(*updated.back());
         if (step % 3 != 0)
@@ -173,7 +172,7 @@ struct Trained {
     std::vector<std::vector<char>> snapshots;
 };
 
-// What each rank trained; empty if one of them ended with an error.
+// Training result of each rank; empty if any rank threw.
 std::vector<Trained> train(const Trial& trial, uint64_t seed) {
     std::vector<Trained> all(static_cast<size_t>(trial.mode.ranks()));
     try {
@@ -193,7 +192,7 @@ std::vector<Trained> train(const Trial& trial, uint64_t seed) {
     return all;
 }
 
-// Ranks have the curve in common, and each its own snapshots.
+// Compares the common curve, and the snapshots of each rank.
 bool same(const std::vector<Trained>& all, const std::vector<Trained>& expected) {
     const Curve& curve = expected.front().curve;
     for (size_t rank = 0; rank < all.size(); ++rank)
@@ -205,7 +204,7 @@ bool same(const std::vector<Trained>& all, const std::vector<Trained>& expected)
 
 constexpr int kNoticed = 1, kFailed = 2;
 
-// A process of its own, which ends with what `work` returns.
+// Forks a process that exits with the result of `work`.
 pid_t start(const std::function<int()>& work) {
     std::fflush(nullptr);
     const pid_t child = fork();
@@ -221,8 +220,7 @@ pid_t start(const std::function<int()>& work) {
     _exit(code);
 }
 
-// Trains in a process of its own: memory that is written too late or too early may hold ids, and a look-up of what is no id
-// ends the process.
+// Trains in a separate process: a mistimed write may leave an invalid id, and its look-up ends the process.
 bool changes(const Trial& trial, uint64_t seed, const std::vector<Trained>& expected) {
     const pid_t child = start([&] { return same(train(trial, seed), expected) ? 0 : kNoticed; });
     int status = 0;
@@ -254,11 +252,11 @@ TEST(MissingWaitsTest, EachIsNoticed) {
         }
         return false;
     };
-    EXPECT_GE(users.size(), 14u) << "all of the engine's waits are here";
-    // They sleep most of the time, so several at once.
+    EXPECT_GE(users.size(), 14u) << "fewer waits than the engine has";
+    // The processes sleep most of the time, so several run concurrently.
     constexpr size_t kAtOnce = 6;
     std::map<pid_t, const void*> at_work;
-    std::map<std::string, int> unseen;  // by function
+    std::map<std::string, int> unseen;  // waits per function
     const auto end_one = [&] {
         int status = 0;
         const pid_t child = ::wait(&status);
@@ -283,7 +281,7 @@ TEST(MissingWaitsTest, EachIsNoticed) {
     for (const auto& [function, count] : unseen) {
         const auto explained = kNotShown.find(function);
         EXPECT_LE(count, explained == kNotShown.end() ? 0 : explained->second)
-            << function << ": waits that nobody would miss";
+            << function << ": removed waits that no trial detects";
     }
 }
 

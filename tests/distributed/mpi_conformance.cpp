@@ -1,4 +1,4 @@
-// The conformance cases on real processes: started by mpirun, one per rank; each prints its own failures.
+// The conformance cases on real processes, one per rank under mpirun. Each rank prints its own failures.
 // build: in mpi_conformance
 // Covers: train/comm/mpi_transport.cpp
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A run in which something goes wrong on one rank: mpirun -np N mpi_failure MODE. See mpi_failure_test.sh for
-// what the other ranks must then do. Peers are given up after two seconds.
+// A run with a failure on one rank: mpirun -np N mpi_failure MODE. mpi_failure_test.sh states the expected behaviour
+// of the other ranks. The timeout of a lost peer is two seconds.
 // build: in mpi_failure
 #include <fmt/core.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ struct Run {
     std::unique_ptr<Communicator> connect(const std::string& name, AxisSet axes = kEverybody) {
         return world.connect(name, mesh.group(world.rank(), axes));
     }
-    // One collective, waited for.
+    // Waits for the collective.
     void all_reduce(Communicator& communicator, int64_t count = 1000) {
         std::vector<float> values(static_cast<size_t>(count), 1.0f);
         communicator.all_reduce(Tensor(values.data(), DType::f32, {count}), *stream);
@@ -42,7 +42,7 @@ struct Run {
     std::unique_ptr<Stream> stream = device.create_stream("reduce");
 };
 
-// Rank 1 does `last_deed` between two collectives.
+// Rank 1 calls `last_deed` between two collectives.
 void part_from_rank_1(Run& run, void (*last_deed)()) {
     const auto communicator = run.connect("gradients");
     run.all_reduce(*communicator);
@@ -53,7 +53,7 @@ void part_from_rank_1(Run& run, void (*last_deed)()) {
 void hang(Run& run) {
     part_from_rank_1(run, [] { std::this_thread::sleep_for(60s); });
 }
-// Nobody looks at the stream's error: the program is stuck elsewhere, on all ranks.
+// The stream's error is never read: all ranks are stuck in other code.
 void stuck(Run& run) {
     const auto communicator = run.connect("gradients");
     std::vector<float> values(1000);
@@ -70,7 +70,7 @@ void leave(Run& run) {
 void die(Run& run) {
     part_from_rank_1(run, [] { raise(SIGKILL); });
 }
-// Not a failure: all come to their end, which the launcher must hear as such.
+// No failure: all ranks end normally, and the launcher must see success.
 void nothing(Run& run) {
     part_from_rank_1(run, [] {});
 }
@@ -78,7 +78,7 @@ void fail(Run& run) {
     part_from_rank_1(run, [] { throw_data("shard 7 is damaged"); });
 }
 
-// All ranks are stopped for longer than they wait, and continue half a second after each other.
+// All ranks are stopped for longer than the timeout, and continue half a second after each other.
 void pause(Run& run) {
     const auto communicator = run.connect("gradients");
     run.all_reduce(*communicator);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Something goes wrong on one rank of four: every other rank must say what and who, and end with the right
+# One rank of four fails: every other rank must print the reason with the rank, and end with the right
 # code, long before a minute is over. Usage: mpi_failure_test.sh MPIEXEC PROGRAM MODE
 # Covers: train/comm/peer_watch.cpp train/comm/supervisor.cpp
 set -u
@@ -10,7 +10,7 @@ trap 'rm -rf "$folder"' EXIT
 speakers="0 2 3"  # ranks that must print the reason; rank 1 is to blame
 case $mode in
 hang) code=5 reason="rank 1 hangs: it runs, but did not come to communicate" ;;
-stuck) code=5 reason="rank 1 hangs" speakers="" ;; # the first watch that has waited long enough speaks and ends all
+stuck) code=5 reason="rank 1 hangs" speakers="" ;; # the first watch to time out prints and ends all ranks
 stop) code=5 reason="rank 1 is lost: it does not answer, so it is dead or stopped" ;;
 leave) code=5 reason="rank 1 left before its end" speakers="" ;;
 die) code=5 reason="rank 1 died of signal 9" speakers="" ;;
@@ -31,10 +31,10 @@ fail() {
     failures=$((failures + 1))
 }
 
-# mpirun kills all ranks as soon as the process that it started for one is gone, before the others can find out. Unaided, they
-# have to: the shell that mpirun started for rank 1 stays when the rank is gone. Open MPI's option to go on after a death does
-# not do here: Open MPI 5 counts a rank that exits with an error as two, so mpirun leaves before the last ones have ended, which
-# a broken pipe then kills, or it hangs.
+# mpirun kills all ranks as soon as one of its processes ends, before the other ranks can detect the loss. In unaided
+# modes, the shell that mpirun started for rank 1 therefore outlives the rank. Open MPI's option to continue after a
+# death is no alternative: Open MPI 5 counts a rank that exits with an error twice. Then mpirun hangs, or it ends before
+# the last ranks, which a broken pipe kills.
 begin=$(date +%s)
 timeout -k 5 40 "$mpiexec" -np 4 --oversubscribe --bind-to none sh -c '
     "$0" "${1%_unaided}"
@@ -50,8 +50,8 @@ for rank in $speakers; do
     grep -q "error: rank $rank: .*\($reason\)\|error: rank $rank: \($reason\)" "$folder/output" || fail "rank $rank did not say '$reason'"
 done
 [ "$status" = "$code" ] || fail "mpirun ended with $status, want $code"
-# Two seconds until a peer is given up, two for its watch to answer, one for last words; the rest is a loaded machine. The pause
-# adds five seconds in which all ranks stand still, and a fresh wait after it.
+# Two seconds until a peer counts as lost, two for its watch to answer, one to print; the rest allows for a loaded machine. The
+# pause adds five seconds in which all ranks are stopped, and a new timeout after it.
 [ "$mode" = pause ] && limit=35 || limit=20
 [ "$seconds" -le $limit ] || fail "took $seconds s"
 

@@ -1,8 +1,8 @@
-// The engine hides all reductions, and the gathers of zero3, that its schedule can hide. No clock is read, so
-// that neither the machine's speed nor its load matters: wherever the engine has enqueued a reduction,
-// compute stands still until that has run. One that waits for later work of backward never runs, and one
-// that is enqueued only after such work is seen by its place among compute's work. The other way round,
-// reductions stand still until backward has gone on, which must not need them.
+// The engine overlaps all reductions, and the gathers of zero3, with all work that its schedule permits. No clock is
+// read, so the machine's speed and load do not matter. Compute is blocked at each enqueued reduction until that has
+// run: a reduction that waits for later backward work then never runs. A reduction enqueued only after such work is
+// detected by its place in compute's order. In the reverse test, reductions are blocked until backward has advanced,
+// which must not need them.
 // Covers: train/sharding/parameter_gatherer.cpp
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ namespace overlap_test {
 
 constexpr const char *kReduction = "stand still for a reduction", *kGather = "stand still for a gather";
 
-enum class Who : uint8_t { compute, reductions };  // stand still
+enum class Who : uint8_t { compute, reductions };  // the blocked side
 
-// What compute of one rank did, in its order, and where it stood still.
+// Records the work and the blocks of one rank's compute stream, in order.
 class Standstills final : public TraceSink {
   public:
     explicit Standstills(Who who) : who_(who) {}
@@ -35,7 +35,7 @@ class Standstills final : public TraceSink {
         runner.trace(&timeline_);
         runtime.device().set_trace(this);
     }
-    // Null for all but reductions of gradients and gathers of what is stored sharded.
+    // Returns null for all but reductions of gradients and gathers of sharded parameters.
     const char* label_of(const CollectiveCall& call) const {
         if (!runner_) return nullptr;
         const ParameterStore& parameters = runner_->state().model().parameters();
@@ -48,14 +48,14 @@ class Standstills final : public TraceSink {
         }
         return nullptr;
     }
-    // Before and after a collective that has a label is enqueued.
+    // Called before and after a labelled collective is enqueued.
     void begin(const char* label, Stream& stream) {
         if (&stream == compute_) throw_internal("{} on the stream of compute", label);
         if (who_ == Who::compute) {
             ran_ = std::make_shared<Signal>();
             await(*compute_, label, *ran_);
         } else if (label == kReduction) {
-            // Where buckets share memory, backward may be one stage ahead of the reductions, else all of it.
+            // Backward may be one stage ahead of the reductions if buckets share memory, else by all stages.
             if (runner_->state().gradients.memory().reused()) compute_goes_on();
             if (++reductions_ % runner_->state().model().parameters().layout().size() == 0)
                 return;  // the last
@@ -64,10 +64,10 @@ class Standstills final : public TraceSink {
         }
     }
     void end(Stream& stream) { send(stream, std::move(ran_)); }
-    // All that reductions stand still for has been enqueued.
+    // All work that reductions are blocked on has been enqueued.
     void compute_goes_on() { send(*compute_, std::move(went_on_)); }
     void span(const std::string& stream, const char* label, int64_t, int64_t, int tag) override {
-        if (stream == "compute") work_.push_back({label, tag});  // by one thread
+        if (stream == "compute") work_.push_back({label, tag});  // only one thread writes
     }
 
     int reductions() const { return reductions_; }
@@ -76,14 +76,14 @@ class Standstills final : public TraceSink {
         for (const Work& work : work_) count += work.label == label;
         return count;
     }
-    // Late is a reduction before which compute worked since its last mark: where the gradient became ready.
+    // Late: compute worked between its last mark (the gradient is ready) and the reduction.
     int late_reductions() const {
         int late = 0;
         for (size_t i = 0; i < work_.size(); ++i)
             late += work_[i].label == kReduction && (i == 0 || work_[i - 1].tag == work_[i].tag);
         return late;
     }
-    // Late is a gather behind which compute was marked as a reader before it worked.
+    // Late: after the gather, compute was marked as a reader before it worked.
     int late_gathers() const {
         int late = 0;
         for (size_t i = 0; i < work_.size(); ++i) {
@@ -107,7 +107,7 @@ class Standstills final : public TraceSink {
     static void await(Stream& stream, const char* label, const Signal& signal) {
         enqueue_on_host(stream, label, [label, future = signal.future] {
             if (future.wait_for(std::chrono::seconds(30)) != std::future_status::ready)
-                throw_internal("{}: it waits for what comes later", label);
+                throw_internal("{}: waits for later work", label);
             future.get();
         });
     }
@@ -118,8 +118,8 @@ class Standstills final : public TraceSink {
     StepRunner* runner_ = nullptr;
     Stream* compute_ = nullptr;
     const Who who_;
-    Timeline timeline_;                      // gives the tags
-    std::shared_ptr<Signal> ran_, went_on_;  // null: nobody waits
+    Timeline timeline_;                      // source of the tags
+    std::shared_ptr<Signal> ran_, went_on_;  // null: no waiter
     int reductions_ = 0;
     std::vector<Work> work_;
 };
@@ -135,7 +135,7 @@ class WatchedCommunicator final : public Communicator {
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         const char* const label = standstills_.label_of(call);
         if (label) standstills_.begin(label, stream);
-        if (!label && name().starts_with("reduce")) standstills_.compute_goes_on();  // the step's statistics
+        if (!label && name().starts_with("reduce")) standstills_.compute_goes_on();  // statistics of the step
         inner_->count_and_enqueue(call, stream);
         if (label) standstills_.end(stream);
     }
@@ -155,7 +155,7 @@ class WatchedWorld final : public WrappedWorld {
     Standstills& standstills_;
 };
 
-// Trains all ranks behind a network with random delays and shows each rank's watch.
+// Trains all ranks with random network delays and passes each rank's record to `check`.
 void train_watched(const Mode& mode, Who who, const std::function<void(const Standstills&)>& check) {
     std::vector<std::unique_ptr<Standstills>> watches;
     for (int rank = 0; rank < mode.ranks(); ++rank) watches.push_back(std::make_unique<Standstills>(who));
@@ -210,7 +210,7 @@ TEST(OverlapTest, BackwardNeedsNoReduction) {
     }
 }
 
-// What the first test is worth: without overlap, every reduction is late.
+// Control for the first test: without overlap, every reduction is late.
 TEST(OverlapTest, ReductionsAfterBackwardAreAllLate) {
     for (Mode mode : modes()) {
         if (mode.accumulation > 1 || mode.optimizer_step == OptimizerStep::in_backward) continue;
@@ -222,7 +222,7 @@ TEST(OverlapTest, ReductionsAfterBackwardAreAllLate) {
     }
 }
 
-// Only what the first unit reads has nothing to hide behind: a gather waits for the step of its values.
+// Only the first unit's gather has no work to overlap with: a gather waits for the update of its values.
 TEST(OverlapTest, GathersOfStoredPartsRunBesideTheStageBefore) {
     for (const Mode& mode : modes()) {
         if (mode.strategy != Strategy::zero3) continue;

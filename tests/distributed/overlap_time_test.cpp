@@ -1,6 +1,6 @@
-// The engine hides as much communication as its schedule allows, in time. Compute and network take virtual
-// time (tests/distributed/virtual_clock.h), so that neither the machine's speed nor its load matters; what
-// the schedule allows is computed from the durations in the trace of the same run.
+// The engine overlaps as much communication with compute as its schedule permits, in time. Compute and network take
+// virtual time (tests/distributed/virtual_clock.h), so the machine's speed and load do not matter. The bound is
+// computed from durations in the trace of the same run.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +18,7 @@ namespace overlap_time_test {
 
 using Json = nlohmann::json;
 
-// A time in ms from the trace's origin; what begins and ends within this is the same time.
+// ms; times closer than this are equal.
 constexpr double kSameTime = 1e-5;
 
 struct Span {
@@ -27,11 +27,11 @@ struct Span {
     double begin, end;
 };
 
-// The trace of one rank, as its file says.
+// The trace of one rank, read from its file.
 struct TracedRun {
     std::map<std::string, std::vector<Span>> streams;  // in the order of time
-    std::map<std::string, std::vector<double>> ready;  // by bucket: when backward has completed its gradient
-    std::map<std::string, std::vector<double>> used;   // when compute first reads what was stepped
+    std::map<std::string, std::vector<double>> ready;  // by bucket: ends of backward
+    std::map<std::string, std::vector<double>> used;   // by bucket: first reads by compute
 
     explicit TracedRun(const std::string& path) {
         std::map<int, std::string> stream_of;
@@ -46,7 +46,7 @@ struct TracedRun {
                                                         args["step"], at,
                                                         at + e["dur"].get<double>() * 1e-3});
             } else if (e["ph"] == "s" && stream_of[e["tid"]] == "compute") {
-                ready[e["name"]].push_back(at + 1e-6);  // the arrow begins just inside the span
+                ready[e["name"]].push_back(at + 1e-6);  // the flow arrow begins just inside the span
             } else if (e["ph"] == "f") {
                 used[e["name"]].push_back(at);
             }
@@ -67,11 +67,11 @@ struct TracedRun {
 };
 
 struct Hidden {
-    double total = 0, found = 0, allowed = 0;  // ms of communication, and of it behind compute
+    double total = 0, found = 0, allowed = 0;  // ms of communication, and of its overlap with compute
 };
 
-// By rank: what a phase's collectives on a stream hide, and what they would if each began when the last
-// member has ended the collective before it on this stream and has what this one needs: earliest(rank, span).
+// Overlap per rank of a phase's collectives on a stream, measured and at best. A collective can begin at best when
+// the last member has ended the one before it on the stream, and its inputs are ready: earliest(rank, span).
 std::vector<Hidden> hidden_on(const std::vector<TracedRun>& ranks, const char* stream, const char* phase,
                               const std::function<double(const TracedRun&, const Span&)>& earliest) {
     std::vector<std::vector<Span>> calls(ranks.size());
@@ -100,7 +100,7 @@ std::vector<Hidden> hidden_on(const std::vector<TracedRun>& ranks, const char* s
     return sums;
 }
 
-// A reduction needs the latest gradient of its bucket that backward has completed when it runs.
+// A reduction needs the last gradient of its bucket that backward completes before it.
 std::vector<Hidden> hidden_reductions(const std::vector<TracedRun>& ranks) {
     return hidden_on(ranks, "reduce", "reduce", [](const TracedRun& run, const Span& s) {
         double latest = -1;
@@ -111,7 +111,7 @@ std::vector<Hidden> hidden_reductions(const std::vector<TracedRun>& ranks) {
     });
 }
 
-// A gather needs the step of its bucket.
+// A gather needs the update of its bucket.
 std::vector<Hidden> hidden_gathers(const std::vector<TracedRun>& ranks) {
     return hidden_on(ranks, "gather", "gather", [](const TracedRun& run, const Span& s) {
         double stepped = 0;
@@ -121,7 +121,7 @@ std::vector<Hidden> hidden_gathers(const std::vector<TracedRun>& ranks) {
     });
 }
 
-// When the last of what compute first reads at this time had come, if it read something; else -1.
+// Time at which the last value that compute first reads at `at` was ready; -1 if it reads none.
 double came(const TracedRun& run, double at) {
     double last = -1;
     for (const auto& [bucket, times] : run.used) {
@@ -135,8 +135,8 @@ double came(const TracedRun& run, double at) {
     return last;
 }
 
-// How long compute stood still in a phase for anything but what it was about to read. Not in the first step,
-// before which the values come, untraced.
+// Idle time of compute in a phase, without waits for the values that it reads next. Step 0 is left out: its values
+// are set before the trace.
 double idle_for_nothing_ms(const TracedRun& run, const char* phase) {
     double sum = 0, last_end = 0;
     for (const Span& s : run.on("compute")) {
@@ -147,7 +147,7 @@ double idle_for_nothing_ms(const TracedRun& run, const char* phase) {
     return sum;
 }
 
-// How long the optimizer stood still before the steps of buckets that had been reduced.
+// Idle time of the optimizer before updates of already reduced buckets.
 double idle_optimizer_ms(const TracedRun& run) {
     double sum = 0, last_end = 0;
     for (const Span& s : run.on("optimizer")) {
@@ -162,7 +162,7 @@ double idle_optimizer_ms(const TracedRun& run) {
     return sum;
 }
 
-// A piece of compute takes 1 ms, one of an optimizer's step 0.1 ms; the network takes 2 ms and its bytes.
+// An operation of compute takes 1 ms, one of the optimizer 0.1 ms, a collective 2 ms plus its bytes.
 double cost_ms(const std::string& stream, const char* label) {
     if (is_communication(label)) return 0;
     return stream == "compute" ? 1.0 : stream == "optimizer" ? 0.1 : 0.0;
@@ -203,22 +203,22 @@ TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         const std::vector<TracedRun> ranks = train_traced(mode);
         for (const Hidden& reductions : hidden_reductions(ranks)) {
-            EXPECT_GT(reductions.allowed, 0.9 * reductions.total) << "this network leaves much exposed";
+            EXPECT_GT(reductions.allowed, 0.9 * reductions.total) << "the bound is below 90%";
             EXPECT_GE(reductions.found, reductions.allowed - kSameTime);
         }
         for (const Hidden& gathers : hidden_gathers(ranks)) {
-            // Under ddp too, the owners of Muon's matrices give their values to the others.
+            // Under ddp too, owners of Muon's matrices send the updated values to the other ranks.
             EXPECT_EQ(gathers.total > 0,
                       mode.strategy != Strategy::ddp || mode.optimizer == OptimizerKind::muon);
             EXPECT_GE(gathers.found, gathers.allowed - kSameTime);
         }
         for (const TracedRun& run : ranks) {
             EXPECT_LT(idle_for_nothing_ms(run, "forward"), kSameTime);
-            // Muon's steps end behind the norm of all gradients.
+            // Muon's steps end after the norm of all gradients.
             if (mode.optimizer == OptimizerKind::adamw) {
                 EXPECT_LT(idle_optimizer_ms(run), kSameTime);
             }
-            // Where buckets share memory, or values are gathered again, backward may have to wait.
+            // Backward may have to wait if buckets share memory or values are gathered again.
             if (mode.strategy == Strategy::ddp || mode.strategy == Strategy::zero1) {
                 EXPECT_LT(idle_for_nothing_ms(run, "backward"), kSameTime);
             }
@@ -226,7 +226,7 @@ TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
     }
 }
 
-// What the test is worth: reductions that wait for the end of backward hide less than they could.
+// Control: reductions that wait for the end of backward overlap less than the bound.
 TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
     for (Mode mode : modes()) {
         mode.launch = Launch::after_backward;
@@ -236,7 +236,7 @@ TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
     }
 }
 
-// How long the compute stream stood still in one pass of a step beside what travels between matrices.
+// ms of exchanges between parts of matrices that do not overlap with compute, in one pass of a step.
 double exposed_values_ms(const TracedRun& run, const char* phase, int64_t step) {
     double sum = 0;
     for (const Span& s : run.on("exchange"))
@@ -245,8 +245,9 @@ double exposed_values_ms(const TracedRun& run, const char* phase, int64_t step) 
     return sum;
 }
 
-// Every product takes 1 ms and all else nothing; a gather or a scatter takes half a millisecond. Each collective before or after a
-// product is exposed, but for those of dx in backward, which the gradient of the matrix hides; embedding and head hide nothing.
+// A matmul takes 1 ms, a gather or a scatter 0.5 ms, all else nothing. Collectives before and after a matmul are
+// exposed, except for dx in backward, which overlaps with the gradient of the matrix. Embedding and head overlap with
+// nothing.
 TEST(OverlapTimeTest, GradientsOfMatricesHideThoseOfRows) {
     constexpr int kLayers = 3;
     const auto cost = [](const std::string& stream, const char* label) {
@@ -259,11 +260,11 @@ TEST(OverlapTimeTest, GradientsOfMatricesHideThoseOfRows) {
     const double tokens = static_cast<double>(mode.rows * kSequence);
     const double sent = tokens * 48 * 4 / 2, kHalf = 0.5;  // bytes and ms of a gather or a scatter
     const NetworkModel network{0, sent / (kHalf * 1e-3)};
-    const double of_losses = kHalf * tokens * 2 * 4 / sent;  // each rank's two numbers of a token, in f32
+    const double of_losses = kHalf * tokens * 2 * 4 / sent;  // two f32 numbers per token and rank
     for (const bool sequence : {false, true}) {
         mode.sequence = sequence;
         SCOPED_TRACE(name_of(mode));
-        // A sum for all ranks is a scatter and a gather.
+        // An all_reduce is a scatter and a gather.
         const double in_blocks = kLayers * 4 * kHalf, around = 2 * kHalf,
                      in_backward = sequence ? kLayers * 2 * kHalf : 0;
         for (const TracedRun& run : train_traced(mode, cost, network)) {
@@ -276,7 +277,7 @@ TEST(OverlapTimeTest, GradientsOfMatricesHideThoseOfRows) {
     }
 }
 
-// All operations take no time and an exchange of keys, or of their gradients, 0.4 ms: both are exposed.
+// Operations take no time, and an exchange of keys or of their gradients 0.4 ms: both are exposed.
 TEST(OverlapTimeTest, ExchangesOfKeysAreExposed) {
     constexpr int kLayers = 3;
     constexpr double kExchange = 0.4;  // ms

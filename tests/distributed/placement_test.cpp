@@ -1,4 +1,4 @@
-// The rule of placement, the table of strategies, and what is refused.
+// The rule of placement, the table of strategies, and refused settings.
 #include "train/sharding/placement.h"
 #include "tests/errors.h"
 
@@ -42,7 +42,7 @@ TEST(PlacementTest, CollectivesFollowFromTheChange) {
     EXPECT_THROW(collective_between(kShard, kPartial), Error);
 }
 
-// The table of gradient collectives, cell by cell: on the shard axis, then on replicate.
+// The table of gradient collectives by cell: on the shard axis, then on replicate.
 TEST(PlacementTest, TableOfStrategies) {
     struct Row {
         Strategy strategy;
@@ -77,8 +77,8 @@ TEST(PlacementTest, TableOfStrategies) {
     }
 }
 
-// On every axis by hand: what the axis cuts of the parameter stays cut, and nothing is summed there; what it cuts of
-// the sum leaves terms; else summing would multiply.
+// Expected placements by hand, per axis. A cut dimension of the parameter stays sharded. A cut dimension of the sum
+// gives Partial. Otherwise Replicate: a sum would multiply the gradient.
 TEST(PlacementTest, GradientsFollowFromDimensions) {
     using enum Dimension;
     const struct {
@@ -88,9 +88,9 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
     } cases[] = {
         {"products from the width", parameter_of({hidden, width}), Placement::shard(0), kPartial},
         {"products to the width", parameter_of({width, head_width}), Placement::shard(1), kPartial},
-        {"biases of what is cut", parameter_of({hidden}), Placement::shard(0), kPartial},
+        {"biases of cut matrices", parameter_of({hidden}), Placement::shard(0), kPartial},
         {"biases and gains of the width", parameter_of({width}), kReplicate, kPartial},
-        {"… where tokens are shared", parameter_of({width}, {own_tokens}), kPartial, kPartial},
+        {"biases and gains with shared tokens", parameter_of({width}, {own_tokens}), kPartial, kPartial},
         {"tables", parameter_of({vocabulary, width}), Placement::shard(0), kPartial},
         {"tables of values", parameter_of({rows, head_width}), Placement::shard(1), kPartial},
         {"matrices of whole attention", parameter_of({all_width, width}), kReplicate, kPartial},
@@ -99,7 +99,7 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
         {"positions", parameter_of({positions, width}), kReplicate, kPartial},
         {"gates of heads", parameter_of({heads, width}), Placement::shard(0), kPartial},
         {"a number for the width", parameter_of({numbers}, {tokens, width}), kReplicate, kPartial},
-        {"… where tokens are shared", parameter_of({numbers}, {own_tokens, width}), kPartial, kPartial},
+        {"one with shared tokens", parameter_of({numbers}, {own_tokens, width}), kPartial, kPartial},
         {"a number for values of heads", parameter_of({numbers}, {tokens, head_width}), kPartial, kPartial},
         {"a number of no tokens", parameter_of({numbers}, {width}), kReplicate, kReplicate},
     };

@@ -1,4 +1,4 @@
-// Runs a body once per rank of a thread world, each on its own thread.
+// Runs a body once per rank of a thread world, each in its own thread.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace speedrun::testing {
 
-// Rethrows, after all threads have ended, the error that came first; those of other ranks follow from it.
+// Rethrows the first error after all threads have ended; errors of other ranks are its consequences.
 inline void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {}) {
     const auto worlds = make_thread_worlds(size, options);
     std::exception_ptr first;

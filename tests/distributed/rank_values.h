@@ -1,4 +1,4 @@
-// Numbers that every rank can compute for every rank, and the reference that sums are held to.
+// Values that every rank can compute for any rank, and the reference for sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 namespace speedrun::testing {
 
-// Element e of `rank`: a sign, a mantissa and an exponent within 2^±10, so that another order of summation
-// gives other bits.
+// Element e of `rank`: a sign, a mantissa and an exponent within 2^±10, so that the order of summation changes the
+// bits.
 inline float rank_value(int rank, int64_t e, uint32_t salt) {
     const auto random =
         philox4x32({static_cast<uint32_t>(e), static_cast<uint32_t>(rank), salt, 0}, philox_key(7));
@@ -29,8 +29,8 @@ std::vector<T> rank_values(int rank, int64_t count, uint32_t salt, int64_t begin
     return values;
 }
 
-// The promise of communicator.h: f32, from left to right over the members, rounded once. Each sum is also
-// checked against float64: n-1 additions, each off by at most half an ulp of the sum of the sizes, then one
+// The contract of communicator.h: f32 sums from left to right over the members, rounded once. Each sum is also
+// compared with float64: n-1 additions, each with an error of at most half an ulp of the sum of magnitudes, then one
 // rounding to T.
 template <class T>
 std::vector<T> expected_sum(const std::vector<int>& ranks, int64_t count, uint32_t salt, int64_t begin = 0) {
@@ -59,7 +59,7 @@ Tensor view(std::vector<T>& values, int64_t begin = 0, int64_t count = -1) {
     return Tensor(values.data() + begin, dtype_of<T>(), {count});
 }
 
-// Index of the first element whose bits differ, -1 if all are equal.
+// Index of the first element with different bits; -1: none.
 template <class T>
 int64_t first_difference(const std::vector<T>& a, const std::vector<T>& b) {
     if (a.size() != b.size()) return 0;

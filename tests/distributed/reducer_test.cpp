@@ -1,5 +1,5 @@
-// The Reducer by itself: gradients made of integers, so that every sum is exact whatever its order, and
-// equality means that nothing was lost or weighted twice.
+// The Reducer alone. Gradients are integers, so that sums are exact in any order, and equality means that no term is
+// lost or counted twice.
 #include "train/sharding/reducer.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ float gradient(int rank, int64_t microbatch, int64_t element) {
     return static_cast<float>((rank + 1) * (microbatch == 0 ? 1 : 10) + element % 97);
 }
 
-// What one rank of the example has: everything between backward and the optimizer.
+// Engine state of one rank between backward and the optimizer.
 struct Rank {
     Ranks ranks;
     Runtime runtime{{.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true}};
@@ -42,7 +42,7 @@ struct Rank {
           gradients(table, parameters.layout(), runtime, gradient_memory(ranks, 2, true)),
           reducer(ranks, parameters, gradients, runtime) {}
 
-    // A microbatch's gradient of a bucket, as backward leaves it, and what follows.
+    // Fills one microbatch's gradient of a bucket, as backward does, and reduces it.
     void run(const Bucket& bucket, int64_t microbatch) {
         const bool keeps_shard = gradients.memory().accumulators;
         auto* const whole = static_cast<float*>(gradients.whole(bucket).data);
@@ -53,7 +53,7 @@ struct Rank {
         reducer.reduce(bucket, microbatch == 0, microbatch == 1, runtime.reduce());
         runtime.reduce().synchronize();
     }
-    // This rank's shard of the gradient against the sum over these ranks and the first microbatches.
+    // Compares this rank's shard of the gradient with the sum over these ranks and the first microbatches.
     void expect_sum(const Bucket& bucket, const std::vector<int>& over, int64_t microbatches) {
         const auto* const shard = static_cast<const float*>(gradients.shard(bucket).data);
         for (int64_t e = 0; e < parameters.layout().valid(bucket); ++e) {
@@ -66,8 +66,8 @@ struct Rank {
     }
 };
 
-// The spec's example of HSDP, R 4 x S 8 and two microbatches: between them a rank holds the sum over its
-// shard group alone, and after the second the sum of both over all ranks.
+// HSDP example of the spec, R 4 x S 8 and two microbatches. After the first, a rank holds the sum over its shard
+// group; after the second, the sum of both over all ranks.
 TEST(ReducerTest, HsdpExampleOfTheSpec) {
     const Mesh mesh({kSanitized ? 2 : 4, kSanitized ? 4 : 8, 1, 1});
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
@@ -89,7 +89,7 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
                         } else if (*sharing.accumulate == Accumulate::reduce_scatter) {
                             rank.expect_sum(bucket, shard, 1);
                         } else {
-                            EXPECT_EQ(rank.reducer.bytes_sent(), 0) << "nothing before the last";
+                            EXPECT_EQ(rank.reducer.bytes_sent(), 0) << "sent before the last microbatch";
                         }
                     }
                 }

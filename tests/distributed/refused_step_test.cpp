@@ -1,5 +1,5 @@
-// One value of one gradient that is not finite, on one rank: a matrix whose slices several ranks store must
-// be stepped by all of them or by none.
+// One gradient value on one rank is not finite. A matrix with slices on several ranks must be stepped by all of them
+// or by none.
 // Covers: train/sharding/read_master.cpp train/sharding/step_statistics.cpp
 #include <gtest/gtest.h>
 
@@ -27,12 +27,12 @@ class RankUnderTest {
         runtime_.synchronize();
     }
 
-    // bad: of this parameter, the last value is not a number on this rank.
+    // bad: a parameter; its last gradient value is NaN on this rank.
     void step(int64_t step, const std::string& bad = "") {
         schedule_.begin_microbatch({.step = step});
         for (auto p = table_.all().rbegin(); p != table_.all().rend(); ++p) {
             schedule_.begin_gradient(*p);
-            runtime_.compute().synchronize();  // its memory is free
+            runtime_.compute().synchronize();  // the gradient buffer is free
             auto* const values = static_cast<float*>(gradients_.flat(*p).data);
             for (int64_t i = 0; i < p->numel(); ++i)
                 values[i] = 0.1f + 0.01f * static_cast<float>((i * 7 + p->id) % 13);

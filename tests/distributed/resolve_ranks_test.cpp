@@ -1,5 +1,5 @@
-// Ranks as a value, and from config to them: mesh and batch sizes, shares of the cores, and errors that all
-// ranks meet together.
+// Ranks as a value, and their derivation from the config: mesh and batch sizes, shares of the cores, and joint errors
+// of all ranks.
 // Covers: train/comm/joint_check.cpp train/sharding/ranks.cpp
 #include "train/sharding/resolve_ranks.h"
 #include "tests/errors.h"
@@ -44,7 +44,7 @@ TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
     EXPECT_EQ(planned.sharing().reshard_after_forward, Reshard::except_last);
     sharing.accumulate = Accumulate::local;
     sharing.strategy = Strategy::zero2;
-    EXPECT_THROW(Ranks(Mesh(), sharing), Error) << "what resolve_sharing refuses";
+    EXPECT_THROW(Ranks(Mesh(), sharing), Error) << "resolve_sharing refuses it";
 }
 
 TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
@@ -54,7 +54,7 @@ TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
         EXPECT_EQ(running.world(), &world);
         EXPECT_EQ(running.rank(), world.rank());
         EXPECT_EQ(running.size(), 2);
-        EXPECT_EQ(planned.world(), nullptr) << "the value that it was made of stays";
+        EXPECT_EQ(planned.world(), nullptr) << "with_world changed its source";
         EXPECT_EQ(running.without_world().world(), nullptr);
         EXPECT_EQ(running.without_world().mesh().world_size(), 2);
         EXPECT_EQ(error_of(ExitCode::failure, [&] { three.with_world(world); }),
@@ -85,13 +85,13 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
     EXPECT_EQ(refusal(config_of(64, 256, 768), 2),
               "batch.tokens_per_step 768 is not a multiple of batch.microbatch_tokens 256 x 2 ranks = 512: "
               "set batch.tokens_per_step to a multiple of 512, or --set batch.microbatch_tokens=192");
-    EXPECT_EQ(refusal(config_of(64, 192, 768), 2), "accepted");  // what was advised
+    EXPECT_EQ(refusal(config_of(64, 192, 768), 2), "accepted");  // the advised setting
     EXPECT_EQ(refusal(config_of(64, 256, 768), 5),
               "batch.tokens_per_step 768 is not a multiple of batch.microbatch_tokens 256 x 5 ranks = 1280: "
               "set batch.tokens_per_step to a multiple of 1280; 12 sequences cannot be shared by 5 ranks");
 }
 
-// Heads in pairs are not cut among ranks. Layers are named from 0.
+// Paired heads are not cut among ranks. Layers are numbered from 0.
 TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
     const auto refused = [](bool key_offset, bool paired, const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
@@ -113,7 +113,7 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
     EXPECT_EQ(refused(false, true, tensor), "accepted") << "each rank has all heads";
 }
 
-// Ranks that do not share its heads may be any number.
+// Attention that ranks do not divide permits any number of ranks.
 TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
     Config config = config_of(64, 128, 1024);
     config.parallel.tensor = 8;
@@ -140,7 +140,7 @@ TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
     EXPECT_EQ(refused(tensor), "accepted");
 }
 
-// What each rank's check throws ("" for nothing), as "code text" of what all of them then get.
+// Distinct outcomes, "code text", of all ranks. texts: error of each rank's check; "": none.
 std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode code) {
     std::mutex mutex;
     std::set<std::string> seen;

@@ -1,4 +1,4 @@
-// Gradients of tables that travel as rows against those that travel whole: the sums by themselves, training, and what is sent.
+// Gradients of tables, exchanged as rows and as whole tables: sums, training, and bytes sent.
 #include "train/sharding/row_exchange.h"
 #include "tests/errors.h"
 
@@ -19,18 +19,18 @@ namespace speedrun::testing {
 namespace row_exchange_test {
 
 constexpr int64_t kRows = 37, kColumns = 12;
-constexpr int64_t kBucketBytes = 16384;  // less than any table has, so that each is alone in any case
+constexpr int64_t kBucketBytes = 16384;  // smaller than any table, so that each table has its own bucket
 
-// A rank before its first or second sum.
+// A rank, and the index of its sum (0 or 1).
 struct Turn {
     int rank, round;
 };
 
-// What a rank looks up before a sum: rank 0 its first row alone, so that it has nothing for most owners; rank 1 nothing at
-// first; the others rows of their own and common ones, some of them twice.
+// Rows that a rank looks up before a sum. Rank 0: only its first row, so that it has none of most owners. Rank 1:
+// none in round 0. Other ranks: own and common rows, some of them twice.
 std::vector<int32_t> ids_of(const Turn& turn) {
     const auto [rank, round] = turn;
-    if (rank == 0) return {0, 0, kRows};  // the last: another rank's
+    if (rank == 0) return {0, 0, kRows};  // kRows: a row of another rank
     if (rank == 1 && round == 0) return {};
     std::vector<int32_t> ids{36, 5, 5, 17};
     for (int i = 0; i < 8; ++i) ids.push_back((rank * 7 + i * 5 + round * 11) % kRows);
@@ -50,7 +50,7 @@ OptimizersConfig adamw() {
     return config;
 }
 
-// One rank's part of two sums; it checks those of its shard.
+// Runs two sums on one rank and checks its shard.
 template <class T>
 void sum_twice(World& world, Strategy strategy) {
     ParameterTable table;
@@ -76,7 +76,7 @@ void sum_twice(World& world, Strategy strategy) {
             values[e] = has({world.rank(), round}, e / kColumns) ? rank_value(world.rank(), e, 5) : 0;
         const std::vector<int32_t> ids = ids_of({world.rank(), round});
         const auto half = std::span(ids).subspan(0, ids.size() / 2);
-        exchange.see(table[0], half);  // of two microbatches
+        exchange.see(table[0], half);  // two microbatches
         exchange.see(table[0], std::span(ids).subspan(half.size()));
         const Tensor tensor = whole.tensor(DType::f32, {layout.padded(bucket)});
         exchange.sum(*group, bucket, tensor, runtime.reduce());
@@ -173,7 +173,7 @@ std::string name_of_mode(const ::testing::TestParamInfo<Mode>& info) {
 
 class RowsTest : public ::testing::TestWithParam<Mode> {};
 
-// Adding nothing changes nothing, and the order of what is added is the same.
+// Sums without the absent zero terms have the same bits, because the order of the others is unchanged.
 TEST_P(RowsTest, TrainAsIfTheGradientTravelledWhole) {
     Mode mode = GetParam();
     const Curve whole = train_ranks(mode);
@@ -188,7 +188,7 @@ TEST_P(RowsTest, TrainAsIfTheGradientTravelledWhole) {
 }
 INSTANTIATE_TEST_SUITE_P(Modes, RowsTest, ::testing::ValuesIn(all_modes()), name_of_mode);
 
-// What the tables' gradients make the ranks send in ten steps, all ranks together.
+// Bytes that all ranks send in ten steps for the gradients of tables.
 struct Sent {
     int64_t rows = 0, at_most = 0;  // bytes
 };
@@ -202,7 +202,7 @@ Sent rows_sent(const Mode& mode) {
         const bool each = sharing_of(mode).accumulate == Accumulate::reduce_scatter;
         const int64_t bytes = 48 * size_of(mode.reduce_dtype);
         Sent& own = sent[static_cast<size_t>(world.rank())];
-        std::map<std::string, std::set<int32_t>> seen;  // by table
+        std::map<std::string, std::set<int32_t>> seen;  // key: table
         for (int64_t i = 0; i < kSteps * mode.accumulation; ++i) {
             const Batch& batch = source->next();
             for (const char* name : {"embed.weight", "values.weight"})
@@ -233,7 +233,7 @@ Sent rows_sent(const Mode& mode) {
     return sum;
 }
 
-// … and what they make them send whole.
+// Bytes that all ranks send in ten steps for whole tables.
 int64_t whole_sent(const Mode& mode) {
     const Layout layout(mode);
     const bool each = sharing_of(mode).accumulate == Accumulate::reduce_scatter;
@@ -263,8 +263,8 @@ TEST(RowBytesTest, EqualTheRowsThatTokensLookUp) {
         mode.exchange_rows = true;
         const Sent sent = rows_sent(mode);
         EXPECT_EQ(train_ranks(mode).bytes_sent - sent.rows, whole) << ::testing::PrintToString(mode);
-        EXPECT_LE(sent.rows, sent.at_most) << "what plan says";
-        EXPECT_GE(sent.rows, sent.at_most / 4) << "which says something";
+        EXPECT_LE(sent.rows, sent.at_most) << "above the plan's bound";
+        EXPECT_GE(sent.rows, sent.at_most / 4) << "the plan's bound is loose";
     }
 }
 

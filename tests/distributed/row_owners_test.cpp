@@ -1,4 +1,4 @@
-// Who owns which rows, and how many travel at most, worked out by hand.
+// Owners of rows, and upper bounds of exchanged rows, computed by hand.
 #include "train/sharding/row_owners.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@ struct Case {
     ParameterTable table;
     Bucket bucket;
 
-    // A table of 10 rows of 12, in shards of 32 elements: rows 2 and 5 are cut, the last shard has two rows and a third.
+    // A table of 10 rows of 12, in shards of 32 elements. Rows 2 and 5 are cut; the last shard has two rows and a
+    // third.
     explicit Case(int64_t most_rows) {
         table.declare("table.weight", {{Dimension::rows, 10}, {Dimension::columns, 12}}, {});
         bucket.pieces = {{&table[0], 0, 0, 120}};

@@ -1,4 +1,4 @@
-// Time in which a process was stopped or its host suspended is not a peer's silence.
+// Time in which a process was stopped or its host suspended does not count as a peer's silence.
 #include "train/comm/running_clock.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace running_clock_test {
 
 class RunningClockTest : public ::testing::Test {
   protected:
-    // Time passes in ticks of the watch's thread.
+    // Time advances in ticks of the watch's thread.
     void run_for(double seconds, double tick = 0.01) {
         for (double end = now_ + seconds; now_ < end - 1e-9;) {
             now_ += tick;
@@ -36,7 +36,7 @@ TEST_F(RunningClockTest, APauseDoesNotCountAndStartsWaitsAfresh) {
     Silence silence(clock_);
     run_for(4);
     pause_for(66);
-    EXPECT_FALSE(silence.exceeds(kTimeout));  // whichever thread reads first
+    EXPECT_FALSE(silence.exceeds(kTimeout));  // any thread may read first
     run_for(4.9);                             // a peer that continues later has the whole timeout
     EXPECT_FALSE(silence.exceeds(kTimeout));
     run_for(0.2);
@@ -71,7 +71,7 @@ TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
     EXPECT_TRUE(silence.exceeds(kTimeout));
 }
 
-// A machine so busy, or so often stopped for a moment, that the watch's thread runs every 0.4 s: a dead peer is still found.
+// The watch's thread runs every 0.4 s on a busy or often stopped machine: a dead peer is still found.
 TEST_F(RunningClockTest, ShortGapsDelayTheEndWithoutPreventingIt) {
     Silence silence(clock_);
     run_for(4.8, 0.4);

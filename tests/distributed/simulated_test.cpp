@@ -1,4 +1,4 @@
-// The simulated network: takes the time that its model says, hides behind other streams, and changes no bit.
+// The simulated network takes the time of its model, overlaps with other streams, and changes no bit.
 // Covers: train/comm/host_task.cpp train/comm/simulated_world.cpp
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace speedrun::testing {
 namespace simulated_test {
 
-// Keeps a stream from running what is enqueued while this lives, so that a wait that orders nothing is seen.
+// Blocks a stream during its lifetime, so that a wait without effect is detected.
 class Gate {
   public:
     explicit Gate(Stream& stream) {
@@ -31,7 +31,7 @@ class Gate {
     const std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// A world of threads behind a network whose collectives each take `latency_s` of virtual time.
+// A world of threads on a network in which each collective takes `latency_s` of virtual time.
 class VirtualNetwork {
   public:
     VirtualNetwork(World& threads, double latency_s)
@@ -69,8 +69,8 @@ class VirtualTimeTest : public ::testing::Test {
     }
 };
 
-// 3 pieces of compute of 40 ms, each followed by a collective of 40 ms on another stream: serial 240 ms, and
-// 160 ms when all collectives but the last hide behind compute.
+// 3 operations of 40 ms on compute, each followed by a collective of 40 ms on another stream: serial 240 ms, and 160
+// ms if all collectives but the last overlap with compute.
 TEST_F(VirtualTimeTest, HidesBehindAnotherStream) {
     run_ranks(2, [](World& threads) {
         VirtualNetwork network(threads, 40e-3);
@@ -111,7 +111,7 @@ TEST_F(VirtualTimeTest, CollectiveBeginsWithItsLastMember) {
     });
 }
 
-// On the real clock, which load can only make longer: the time that is measured is at least that of the network.
+// On the real clock, load can only add time: the measured time is at least the network's.
 TEST(SimulatedWorldTest, NetworkTimeIsTimeOfCollectives) {
     run_ranks(2, [](World& threads) {
         const auto world = make_simulated_world(threads, {{10e-3, 0}, 0, 1});
@@ -135,8 +135,7 @@ TEST(SimulatedWorldTest, NetworkTimeIsTimeOfCollectives) {
     });
 }
 
-// The time that the network is asked for is noted instead of waited for, so that a busy machine changes
-// nothing.
+// Requested network times are recorded and not waited for, so that load has no effect.
 TEST(SimulatedWorldTest, BandwidthCountsWireBytes) {
     run_ranks(2, [](World& threads) {
         std::vector<double> waited_ms;
@@ -162,12 +161,12 @@ TEST(SimulatedWorldTest, BandwidthCountsWireBytes) {
         communicator->broadcast(whole_f32, 0, *stream);
         communicator->barrier(*stream);
         stream->synchronize();
-        // 8000 bytes of f32 at 100 MB/s behind 2 ms of latency: all_reduce sends them once from each of 2
-        // ranks, 0.08 ms, the others half of them.
+        // 8000 bytes of f32 at 100 MB/s after 2 ms of latency: all_reduce sends them once from each of 2 ranks, 0.08
+        // ms, and the other collectives half of them.
         const std::vector<double> expected_ms{2.08, 2.04, 2.04, 2.04, 2.04, 2.04, 2.0};
         ASSERT_EQ(waited_ms.size(), expected_ms.size());
         for (size_t i = 0; i < expected_ms.size(); ++i)
-            EXPECT_NEAR(waited_ms[i], expected_ms[i], 1e-9) << "call " << i;  // rounding of doubles alone
+            EXPECT_NEAR(waited_ms[i], expected_ms[i], 1e-9) << "call " << i;  // rounding of doubles only
         const CollectiveCounts counts = communicator->counts();
         const auto sent = [&](Collective kind) { return counts[static_cast<size_t>(kind)].bytes_sent; };
         EXPECT_EQ(sent(Collective::all_reduce), 8000 + 4000);

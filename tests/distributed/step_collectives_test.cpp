@@ -1,4 +1,4 @@
-// Collectives derived for single parameters and for a model, with the bytes worked out by hand.
+// Collectives derived for single parameters and for a model, with bytes computed by hand.
 // Covers: train/comm/collective.cpp
 #include "train/sharding/step_collectives.h"
 
@@ -22,7 +22,7 @@ Sharing sharing_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
     return resolve_sharing(sharing);
 }
 
-// "kind/axes/payload bytes/when", for short.
+// Lines of the form "kind/axes/payload bytes/when".
 std::vector<std::string> lines(const std::vector<StepCollective>& planned) {
     std::vector<std::string> all;
     for (const StepCollective& c : planned)
@@ -31,7 +31,7 @@ std::vector<std::string> lines(const std::vector<StepCollective>& planned) {
     return all;
 }
 
-// A small model of the engine's kind under a sharing, computing in bf16.
+// A small model of the engine's kind with a sharing, in bf16.
 struct Planned {
     Ranks ranks;
     ParameterTable table;
@@ -75,8 +75,8 @@ struct Planned {
 
 using Lines = std::vector<std::string>;
 
-// The head, 257 rows padded to 320 of 48 values, a bucket of its own: over 7 ranks 2208 values each (a
-// multiple of 16), 15456 in all; f32 61824 bytes, bf16 half of that.
+// The head, 257 rows of 48 values padded to 320 rows, in its own bucket. Over 7 ranks: 2208 values each (a multiple
+// of 16), 15456 in total; f32 61824 bytes, bf16 half of that.
 TEST(StepCollectivesTest, EveryStrategyOnOneBucket) {
     const Mesh mesh({1, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {},
@@ -103,7 +103,7 @@ TEST(StepCollectivesTest, EveryStrategyOnOneBucket) {
     EXPECT_EQ(scatter.describe(), "reduce_scatter over shard (7 ranks), f32, 0.06 MiB, last microbatch");
 }
 
-// R 4 x S 7: what is summed over the replicas is one shard, 2208 values, and only after the last microbatch.
+// R 4 x S 7: the all_reduce over the replicas has one shard, 2208 values, and runs only after the last microbatch.
 TEST(StepCollectivesTest, HsdpInBothModes) {
     const Mesh mesh({4, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {}) {
@@ -152,7 +152,7 @@ TEST(StepCollectivesTest, TensorIsSummedFirst) {
         Lines({"all_reduce tensor f32 256 last microbatch", "reduce_scatter shard f32 256 last microbatch"}));
 }
 
-// What the derivation does not know must not be a silent skip.
+// An unknown change of placement must throw and not be skipped.
 TEST(StepCollectivesTest, UnknownChangeThrows) {
     const Mesh mesh({1, 2, 1, 2});
     AxisPlacements full, rows, columns, tensor_rows;
@@ -167,9 +167,9 @@ TEST(StepCollectivesTest, UnknownChangeThrows) {
     EXPECT_THROW(derive(tensor_rows, full), Error);
 }
 
-// Matrices that the tensor axis cuts travel among all ranks that have some of them, others within a tensor coordinate. Bytes
-// of bf16: out, parts of 60 elements of 120, of which the owner has 60, 32 (of two shards) or 16 (of four); mix, 50, of
-// which it has 32.
+// Matrices that the tensor axis cuts are exchanged among all ranks that hold a part, others within a tensor
+// coordinate. Elements in bf16: `out` has parts of 60 of 120, of which the owner holds 60, 32 (two shards) or 16
+// (four shards). `mix` has 50, of which the owner holds 32.
 TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
     const ParameterTable table = cut_matrices({.size = 2});
     OptimizersConfig optimizers;
@@ -186,7 +186,7 @@ TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
                     found.push_back(fmt::format("{} of {} over {}, {} bytes, {} sent", name_of(c.kind),
                                                 c.group_size, c.axes.describe(), c.payload_bytes,
                                                 c.sent_bytes));
-        EXPECT_TRUE(found.empty() || (found.size() == 2 && found[0] == found[1])) << "there and back";
+        EXPECT_TRUE(found.empty() || (found.size() == 2 && found[0] == found[1])) << "both ways";
         return found.empty() ? "" : found.front();
     };
     using enum Strategy;
@@ -202,9 +202,9 @@ TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
               "all_to_all of 8 over replicate x shard x tensor, 240 bytes, 26 sent");
 }
 
-// L blocks and two units at the ends (embeddings, head), one microbatch: gathers before forward L+2, before
-// backward L+1 (nothing reads the embeddings again), less one that is kept, or none; reductions L+2. The
-// vectors of all units are one bucket more where there are any.
+// L blocks and two end units (embeddings, head), one microbatch. Gathers: L+2 before forward, and before backward L+1
+// (the embeddings are not read again), L if one is kept, or none. Reductions: L+2. The vectors of all units are one
+// more bucket, if there are any.
 TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
     constexpr int kBlocks = 3;
     const auto count = [&](Reshard reshard, Collective kind, When when) {
@@ -225,7 +225,8 @@ TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
     EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
-// Volume per rank and step for P bytes over N ranks: RS (N-1)/N P, AG the same, AR twice.
+// Bytes per rank and step for P bytes over N ranks: reduce_scatter (N-1)/N P, all_gather the same, all_reduce twice
+// that.
 TEST(StepCollectivesTest, BytesPerStep) {
     const Mesh mesh({1, 4, 1, 1});
     const auto bytes = [&](const Sharing& sharing, int microbatches) {
@@ -248,7 +249,7 @@ TEST(StepCollectivesTest, BytesPerStep) {
     EXPECT_NEAR(bytes(sharing_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * 3.0 / 4, 1e-12);
 }
 
-// 124M parameters under Muon with three tables of embeddings, whose gradients come last whatever one does.
+// 124M parameters under Muon with three embedding tables. The tables' gradients are always complete last.
 TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
     const ModelConfig model =
         model_of("modern", {.layers = 12, .width = 768, .heads = 6, .vocabulary = 50304},
@@ -261,7 +262,7 @@ TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
         const double formula = static_cast<double>(planned.table.numel()) * (4 + 2) * (ranks - 1) / ranks;
         EXPECT_LT(sent, 1.1 * formula) << ranks << " ranks";
         EXPECT_GT(sent, formula);
-        // What the end of backward through the first block has to wait for.
+        // late: elements that the end of backward through the first block waits for.
         for (const Bucket& bucket : planned.layout.all()) {
             const Parameter& first = *bucket.pieces.front().parameter;
             if (first.unit() > 0) (first.unit() == 1 ? late : early) += static_cast<double>(bucket.count);
@@ -283,7 +284,7 @@ TEST(BucketTargetTest, FollowsTheRanksAndKeepsSeveralBuckets) {
     Sharing sharing = sharing_of(Strategy::zero1);
     EXPECT_EQ(bucket_target(sharing, 1, 1 << 30), 0) << "nothing is sent";
     EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 8 * (512 << 10) / 4);
-    EXPECT_EQ(bucket_target(sharing, 1024, 1 << 30), (1 << 30) / 16) << "or nothing overlaps";
+    EXPECT_EQ(bucket_target(sharing, 1024, 1 << 30), (1 << 30) / 16) << "at most a 16th";
     sharing.bucket_bytes = 4000;
     EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 1000);
     sharing.bucket_bytes = 1;

@@ -1,5 +1,5 @@
-// A step that is predicted takes as long as one that runs. Both in virtual time (tests/distributed/virtual_steps.h): the
-// engine on ranks that are threads against the recording of one rank, which is replayed.
+// A predicted step takes as long as a real one. Both run in virtual time (tests/distributed/virtual_steps.h): the
+// engine on thread ranks, and a replay of one rank's recording.
 // Covers: train/timeline/recorded_*.cpp
 #include "train/timeline/step_timeline.h"
 
@@ -18,7 +18,7 @@ RuntimeOptions options_of(const Mode& mode) {
     return virtual_options(mode.precision, mode.ranks());
 }
 
-// Relative: sums of thousands of times, of which the clock has whole nanoseconds.
+// Relative: sums of thousands of times, each rounded to nanoseconds.
 constexpr double kRounding = 1e-5;
 
 StepTimeline predict(const Mode& mode, const NetworkModel& network) {
@@ -39,7 +39,7 @@ double run_ms(const Mode& mode, const NetworkModel& network) {
     return virtual_step_ms(config_of(mode), ranks_of(mode), mode.precision, network, batches_of(mode));
 }
 
-// On the machine's clock, of the fastest step.
+// Fastest step on the machine's clock, ms.
 double slept_ms(const Mode& mode, const NetworkModel& network) {
     double ms = 0;
     run_ranks(mode.ranks(), [&](World& threads) {
@@ -59,10 +59,11 @@ std::vector<Mode> modes() {
     return modes;
 }
 
-// Latency or bytes dominate, or neither.
+// Latency dominates, bytes dominate, or neither.
 const std::vector<NetworkModel> kNetworks{{2e-3, 20e6}, {20e-3, 0}, {1e-4, 2e6}};
 
-// With shared matrices one network of three differs by a piece of work, 1.4 ms in 177, in every step. Which, is not known yet.
+// With shared matrices, one network of three differs by one operation, 1.4 ms in 177, in every step. The operation is
+// not known yet.
 constexpr double kOnePiece = 0.01;
 
 TEST(StepTimelineTest, PredictsWhatRuns) {
@@ -75,7 +76,7 @@ TEST(StepTimelineTest, PredictsWhatRuns) {
     }
 }
 
-// Rank 0 stands for all: other ranks own other matrices, and what they exchange differs.
+// Only rank 0 is predicted: other ranks own other matrices and exchange other bytes.
 TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
     constexpr double kOwners = 0.1;
     for (const int ranks : {2, 4, 8}) {
@@ -88,10 +89,10 @@ TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
     }
 }
 
-// What is recorded is what the placements say that a step sends.
+// The recorded bytes equal the bytes derived from the placements.
 TEST(StepTimelineTest, RecordsTheBytesThatAreCounted) {
     for (const Mode& mode : modes()) {
-        if (mode.tensor > 1) continue;  // values between matrices are no collectives of buckets
+        if (mode.tensor > 1) continue;  // exchanges between parts of matrices are not collectives of buckets
         SCOPED_TRACE(::testing::PrintToString(mode));
         const Layout layout(mode);
         double counted = 0;
@@ -118,7 +119,7 @@ TEST(StepTimelineTest, PathAndExposureAddUp) {
         }
         EXPECT_NEAR(path, step.step_ms, kRounding * step.step_ms);
         EXPECT_NEAR(exposed, step.exposed_ms, kRounding * step.step_ms);
-        // Nothing but computing and communication takes time here.
+        // Only computing and communication take time here.
         EXPECT_NEAR(step.compute_ms + step.exposed_ms, step.step_ms, kRounding * step.step_ms);
         EXPECT_LE(step.late_bytes, step.reduced_bytes);
     }
@@ -134,7 +135,7 @@ TEST(StepTimelineTest, SaysWhatLaunchesAfterBackward) {
     EXPECT_LT(early.step_ms, late.step_ms);
 }
 
-// The trace is one that `speedrun trace` reads, and says the same.
+// `speedrun trace` reads the trace and prints the same times.
 TEST(StepTimelineTest, WritesATrace) {
     const Mode mode{Strategy::zero3, 1, 4, 1, OptimizerKind::adamw, Launch::ready};
     const Ranks ranks(mesh_of(mode), sharing_of(mode));
@@ -146,11 +147,11 @@ TEST(StepTimelineTest, WritesATrace) {
     double ms = 0;
     for (const TraceSpan& span : trace.spans)
         if (span.communicates) ms += span.end_ms - span.begin_ms;
-    EXPECT_NEAR(ms, step.communication_ms, 1e-3 * step.communication_ms);  // the file has nanoseconds
+    EXPECT_NEAR(ms, step.communication_ms, 1e-3 * step.communication_ms);  // rounded to nanoseconds
 }
 
-// On the machine's own clock: sleeping on the network takes nearly all of a step, so that a loaded machine does not count for
-// much, and the fastest of some steps counts. Computing is left out of the prediction.
+// On the machine's clock. Network sleeps take nearly all of a step, and the fastest step counts, so that load has
+// little effect. The prediction leaves out computing.
 TEST(StepTimelineSleepTest, PredictsWhatSleepsOnTheNetwork) {
     constexpr double kNear = 0.9;
     const NetworkModel network{40e-3, 0};

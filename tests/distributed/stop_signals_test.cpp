@@ -1,4 +1,4 @@
-// Signals that stop a run. Whole runs that get them are in tests/runs/signals_test.sh.
+// Signals that stop a run. tests/runs/signals_test.sh tests whole runs.
 #include "train/comm/stop_signals.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Gradients and their norm on meshes with a tensor axis: integers, so that every sum is exact whatever its order.
+// Gradients and their norm on meshes with a tensor axis. Values are integers, so that sums are exact in any order.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,22 +36,22 @@ struct Mode {
     int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
 };
 
-// What each rank's backward leaves of an element of the whole parameter.
+// Gradient of an element of the whole parameter, on each rank.
 float gradient(const Parameter& p, int64_t element) {
     return static_cast<float>((p.id * 3 + element * 5) % 7 - 3);
 }
 
-// What ranks' gradients of a parameter add up to, times gradient(): those of the data ranks, and where tensor ranks have
-// different tokens and all of the parameter, theirs.
+// Number of ranks that contribute to the sum of a gradient. Data ranks count; tensor ranks count too if they have
+// different tokens and the whole parameter.
 float terms(const Parameter& p, const Mode& mode) {
     const bool over_tensor = mode.sequence_parallel && p.cut.all();
     return static_cast<float>(mode.data_ranks() * (over_tensor ? mode.mesh.size(Axis::tensor) : 1));
 }
 
-// The norm, from the whole parameters.
+// Norm over the whole parameters.
 double expected_norm(const Mode& mode) {
     double squares = 0;
-    // Which of them are cut is known from any part.
+    // Any part shows if the parameter is cut.
     const ParameterTable table = cut_table({.size = mode.mesh.size(Axis::tensor)});
     for (const Parameter& p : table.all())
         for (int64_t i = 0; i < p.whole_numel(); ++i) squares += std::pow(gradient(p, i) * terms(p, mode), 2);

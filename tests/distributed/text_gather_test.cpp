@@ -1,4 +1,4 @@
-// Texts of all ranks in ceil(log2 n) rounds: the rounds of a thousand ranks on paper, 64 ranks that are threads, and what they send.
+// Gather of texts in ceil(log2 n) rounds: rounds of a thousand ranks on paper, 64 thread ranks, and bytes sent.
 #include "train/comm/text_gather.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ int64_t rounds_of(int size) {
     return std::bit_width(static_cast<unsigned>(size - 1));
 }
 
-// What a rank holds after its rounds, as numbers of ranks, when all go through theirs together.
+// Sets of ranks that each rank holds after its rounds, if all ranks run each round together.
 TEST(TextGatherTest, RoundsReachAllOnce) {
     for (const int size : {1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 100, 1000, 1024}) {
         SCOPED_TRACE(size);
@@ -47,10 +47,10 @@ TEST(TextGatherTest, RoundsReachAllOnce) {
     }
 }
 
-// Mail of ranks that are threads. What is sent is copied at once, and counted.
+// Mail between thread ranks. A sent text is copied immediately and counted.
 struct Mail {
     std::mutex mutex;
-    std::map<std::pair<int, int>, std::deque<std::string>> boxes;  // by sender and receiver
+    std::map<std::pair<int, int>, std::deque<std::string>> boxes;  // key: sender, receiver
     std::atomic<int64_t> messages = 0, bytes = 0;
 };
 
@@ -122,14 +122,14 @@ TEST(TextGatherTest, SendsFewMessages) {
                 const auto wait = [](PendingMessages& messages) {
                     while (!messages.test()) std::this_thread::yield();
                 };
-                // Twice: what one call left over would be the next one's.
+                // Twice: a leftover message of the first call would reach the second.
                 right += gather_texts(channel, rank, size, text_of(rank), 1, wait) == expected &&
                          gather_texts(channel, rank, size, "", 1, wait) ==
                              std::vector<std::string>(static_cast<size_t>(size));
             });
         for (std::thread& rank : ranks) rank.join();
         EXPECT_EQ(right, size);
-        // Every rank gets every other text once, with its length, and nothing comes by itself.
+        // Every rank receives every other text once, with its length, and no unrequested message.
         const int64_t all = std::accumulate(
             expected.begin(), expected.end(), int64_t{0},
             [](int64_t sum, const std::string& text) { return sum + static_cast<int64_t>(text.size()); });
@@ -138,7 +138,8 @@ TEST(TextGatherTest, SendsFewMessages) {
     }
 }
 
-// The first rank hears all, and each other one speaks once: two messages. A text passes popcount(rank) ranks.
+// Rank 0 receives all texts, and each other rank sends one message pair (length, text). A text passes popcount(rank)
+// ranks.
 TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
     for (const int size : {1, 2, 3, 6, 8, 64}) {
         SCOPED_TRACE(size);

@@ -28,17 +28,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Where the members of one group meet: a barrier, and the table of what each has brought along.
+// Barrier of one group, with a table of the arguments of each member.
 struct Meeting {
     Group group;
     int arrived = 0;
     int64_t round = 0;
-    std::vector<bool> here;             // by member
-    std::vector<CollectiveCall> calls;  // by member
-    std::vector<std::string> texts;     // by member
+    std::vector<bool> here;             // index: member
+    std::vector<CollectiveCall> calls;  // index: member
+    std::vector<std::string> texts;     // index: member
 };
 
-// What all ranks share. One lock for everything: these are tests of order, not of speed.
+// Shared state of all ranks. One lock suffices: these are tests of order, not of speed.
 class Hub {
   public:
     Hub(int size, const WorldOptions& options) : timeout_(options.timeout_s) {
@@ -62,7 +62,7 @@ class Hub {
         return meeting;
     }
 
-    // Returns when all members are here. `bring` runs under the lock, before the others can see us here.
+    // Returns when all members are here. `bring` runs under the lock, before other members see this one.
     template <class Bring>
     void meet(Meeting& meeting, int member, const std::string& what, Bring bring) {
         std::unique_lock lock(mutex_);
@@ -108,7 +108,7 @@ class Hub {
         return meeting.group.ranks[member];
     }
 
-    // From the rank that is missing here to the one that it waits for itself, until one waits for nobody.
+    // Follows the chain of waits from the rank that is missing here to the first rank that waits for none.
     std::string blame(int rank, const Meeting& meeting, const std::string& what) const {
         std::set<int> seen{rank};
         int lost = missing(meeting);
@@ -129,7 +129,7 @@ class Hub {
     std::condition_variable changed_;
     std::map<std::string, std::shared_ptr<Meeting>> meetings_;
     std::shared_ptr<Meeting> everyone_;
-    std::multimap<int, const Meeting*> waiting_;  // by rank; a rank may wait on several streams
+    std::multimap<int, const Meeting*> waiting_;  // key: rank; a rank may wait on several streams
     std::optional<Error> ended_;
 };
 
@@ -150,7 +150,7 @@ class ThreadCommunicator final : public Communicator {
         const std::vector<CollectiveCall>& calls = meeting_->calls;  // stable until the next meeting
         expect_same_call(call, calls);
         move_data(call, calls);
-        hub_->meet(*meeting_, index(), what, [] {});  // nobody changes what others still read
+        hub_->meet(*meeting_, index(), what, [] {});  // a member still reads until this barrier
         if (call.kind == Collective::all_reduce) {
             gather_chunks(call, calls);
             hub_->meet(*meeting_, index(), what, [] {});
@@ -201,7 +201,7 @@ class ThreadCommunicator final : public Communicator {
 
     void exchange(const CollectiveCall& call, const std::vector<CollectiveCall>& calls) {
         const int64_t element = size_of(call.dtype);
-        std::vector<size_t> taken(calls.size());  // slices that have come from each member
+        std::vector<size_t> taken(calls.size());  // slices received from each member
         for (const Slice& slice : call.exchange->receives) {
             const auto member = static_cast<size_t>(slice.member);
             const CollectiveCall& from = calls[member];

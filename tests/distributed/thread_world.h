@@ -1,5 +1,5 @@
-// Ranks that are threads of one process. They read each other's memory, so that a missing wait anywhere in
-// the engine is a data race that ThreadSanitizer can see; and tests of many ranks need no launcher.
+// Ranks as threads of one process. They read each other's memory, so that a missing wait in the engine is a data race
+// for ThreadSanitizer. Tests of many ranks need no launcher.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace speedrun {
 
-// One World per rank, each to be used by its own thread; they share their state and go in any order.
+// One World per rank, each for its own thread. They share their state and may be destroyed in any order.
 std::vector<std::unique_ptr<World>> make_thread_worlds(int size, const WorldOptions& options = {});
 
 }  // namespace speedrun

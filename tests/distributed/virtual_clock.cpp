@@ -12,10 +12,9 @@ namespace speedrun::testing {
 
 namespace {
 
-thread_local int64_t now = 0;  // ns, of the stream whose thread this is
+thread_local int64_t now = 0;  // ns, of this thread's stream
 
-// Exchanges the members' times through a communicator of its own, so that the counts of the other are those
-// of the calls made through it.
+// Exchanges the members' times through a separate communicator, so that `inner` counts only the calls of its user.
 class ClockedCommunicator final : public Communicator {
   public:
     ClockedCommunicator(std::unique_ptr<Communicator> inner, std::unique_ptr<Communicator> times)
@@ -29,7 +28,7 @@ class ClockedCommunicator final : public Communicator {
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         enqueue_on_host(stream, "arrive", [this] { own_ = now; });
-        // A gather changes no bit, whatever they mean.
+        // A gather copies bits, so int64 times can pass as f32.
         const auto words = [](int64_t* times, int64_t count) {
             return Tensor(times, DType::f32, {2 * count});
         };
@@ -41,7 +40,7 @@ class ClockedCommunicator final : public Communicator {
 
     const std::unique_ptr<Communicator> inner_, times_;
     int64_t own_ = 0;
-    std::vector<int64_t> arrived_;  // by member
+    std::vector<int64_t> arrived_;  // index: member
 };
 
 class ClockedWorld final : public WrappedWorld {

@@ -1,7 +1,7 @@
-// A clock that load on the machine does not move. Every stream of a CPU device has a virtual time of its own,
-// begun at 0: work on a stream adds what it is said to take, a wait sets it to the time of the event's record
-// if that is later, a collective to the latest of its members. All of it really runs on the streams, ordered
-// by nothing but the device's streams, events and communicators.
+// A clock that is independent of the machine's load. Every stream of a CPU device has a virtual time that starts at
+// 0. Work adds its cost to the time of its stream. A wait sets the time to the event's record if that is later, a
+// collective to the latest of its members. All work really runs on the streams; only streams, events and
+// communicators of the device order it.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@
 
 namespace speedrun::testing {
 
-// Adds to the time of the stream whose thread calls: for make_simulated_world and for work of tests.
+// Adds to the time of the calling stream; for make_simulated_world and for work of tests.
 void pass_virtual_time(std::chrono::duration<double> time);
 
 class VirtualClock final : public CpuClock {
   public:
-    // ms that a piece of work takes, by stream and label, beside what passes inside it.
+    // ms of an operation by stream and label, without the virtual time that passes inside it.
     using Cost = std::function<double(const std::string& stream, const char* label)>;
     explicit VirtualClock(Cost cost = {}) : cost_(std::move(cost)) {}
 
@@ -31,7 +31,7 @@ class VirtualClock final : public CpuClock {
     const Cost cost_;
 };
 
-// `world`, whose collectives leave every member at the time of the latest; `world` must outlive the result.
+// Wraps `world`: a collective sets every member to the time of the latest. `world` must outlive the result.
 std::unique_ptr<World> make_clocked_world(World& world);
 
 }  // namespace speedrun::testing

@@ -1,4 +1,4 @@
-// Steps of ranks that are threads, in virtual time (virtual_clock.h), and what is said of the same work when it is predicted.
+// Steps of thread ranks in virtual time (virtual_clock.h), and the prediction of the same work.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ inline RuntimeOptions virtual_options(DType precision, int ranks) {
     return {.device = DeviceKind::cpu, .precision = precision, .threads = 1, .communicates = ranks > 1};
 }
 
-// Pieces of one stream take different times, so that their order counts.
+// Operations of one stream take different times, so that their order matters.
 inline double cost_ms(const std::string& stream, const char* label) {
     if (is_communication(label)) return 0;
     const double length = 1 + 0.1 * static_cast<double>(std::string(label).size() % 7);
@@ -34,12 +34,12 @@ inline Network network_of(const NetworkModel& model) {
     return {.ranks_per_host = kOneHost,
             .start_us = model.latency_s * 1e6,
             .inside = {0, model.bytes_per_s * 1e-9},
-            .shared = false};  // ranks that are asleep do not disturb each other
+            .shared = false};  // sleeping ranks do not disturb each other
 }
 
 using MakeBatches = std::function<std::unique_ptr<BatchSource>(const Ranks&)>;
 
-// ms of each step of one of these ranks, whose world runs. clock: of its device; null: the machine's.
+// ms of each step of one rank with a running world. clock: of its device; null: the machine's.
 inline std::vector<double> steps_ms(const Config& config, const Ranks& ranks, const RuntimeOptions& options,
                                     const MakeBatches& make_batches, CpuClock* clock, int64_t periods) {
     std::vector<double> ms;
@@ -58,7 +58,7 @@ inline std::vector<double> steps_ms(const Config& config, const Ranks& ranks, co
     return ms;
 }
 
-// How long a late step of rank 0 takes: the pipeline is full. ranks: planned, without a world.
+// ms of a late step of rank 0, when the pipeline is full. ranks: planned, without a world.
 inline double virtual_step_ms(const Config& config, const Ranks& ranks, DType precision,
                               const NetworkModel& network, const MakeBatches& make_batches) {
     const int size = ranks.mesh().world_size();

@@ -76,7 +76,7 @@ class CountingWorld final : public WrappedWorld {
     size_t gathered = 0;
 };
 
-// A schedule of a large model on a thousand ranks would otherwise be gigabytes on every one of them.
+// Texts of all ranks would be gigabytes per rank for the schedule of a large model on a thousand ranks.
 TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
     constexpr size_t kRanks = 6, kHash = 64;
     const std::vector<std::string> plan(1000, std::string(99, 'x'));
@@ -86,7 +86,7 @@ TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
         expect_same_on_all_ranks(world, "plan", plan);
         EXPECT_EQ(world.gathered, kRanks * kHash);
 
-        // Two ranks differ, each at another line: the first of them is named, with its own.
+        // Two ranks differ, each at another line: the error names the first of them with its line.
         std::vector<std::string> other = plan;
         if (world.rank() == 3) other[700] = "third";
         if (world.rank() == 5) other[2] = "fifth";
