@@ -136,8 +136,8 @@ Config config_of(const Mode& mode) {
     matrices.lr = 0.003;
     rest.params = {"*"};
     rest.lr = 0.003;
-    // At a higher rate, GPT-2's gradient norms differ by 6e-5 between one microbatch and two by the eighth step: too much for the
-    // tolerances.
+    // At a higher rate, GPT-2's gradient norms differ by 6e-5 between one microbatch and two by the eighth step: too
+    // much for the tolerances.
     if (family == "gpt2") rest.lr = matrices.lr = 0.001;
     if (matrices.type == OptimizerKind::muon) matrices.lr = 0.02;
     matrices.muon.heads_per_matrix = mode.heads_per_matrix;

@@ -117,8 +117,8 @@ std::vector<double> master_deviations(const Curve& actual, const Curve& expected
 constexpr size_t kNumChoices = 14;
 using Choices = std::array<int, kNumChoices>;
 Choices choices_of(const Mode& mode);
-// Returns a few f32 modes in which every two choices meet that a legal config can have together; deterministic.
-// all: the whole product of these choices instead, as far as it is legal.
+// Returns a few f32 modes that contain every pair of choices that a legal config permits; deterministic.
+// all: returns every legal combination of these choices instead.
 std::vector<Mode> combined_modes(bool all);
 
 }  // namespace speedrun::testing

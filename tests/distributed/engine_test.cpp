@@ -30,13 +30,14 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
     // Sums over ranks have another order than sums over one rank's tokens: f32 rounding. bf16 rounds each rank's products
     // separately, by 2^-9; means over the tokens of a step and ten steps stay within 1%, also with reductions in bf16.
     const bool bf16 = mode.precision == DType::bf16 || mode.reduce_dtype == DType::bf16;
-    // Sums in another order change some later FP8 roundings: measured 6e-5 of a loss, 7e-4 of a norm, 2.5e-2 of a master, all with
-    // tensor ranks.
+    // Sums in another order change some later FP8 roundings: measured 6e-5 of a loss, 7e-4 of a norm, 2.5e-2 of a
+    // master, all with tensor ranks.
     const bool turned = mode.family == "fp8" || mode.family == "scales";
     const bool coarse = bf16 || turned;
     const double tolerance = coarse ? 1e-2 : 1e-5;
-    // Errors add up in the parameters over ten steps, and AdamW and Muon normalise small gradients: measured at most 1.1e-4 in f32
-    // (GPT-2's positions under AdamW; others below 5e-5), 2.3e-2 in bf16. A missing or doubled gradient is above 1e-2.
+    // Errors add up in the parameters over ten steps, and AdamW and Muon normalise small gradients: measured at most
+    // 1.1e-4 in f32 (GPT-2's positions under AdamW; others below 5e-5), 2.3e-2 in bf16. A missing or doubled gradient
+    // is above 1e-2.
     const double master_tolerance = coarse ? 5e-2 : 1e-3;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
     EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
@@ -108,8 +109,8 @@ constexpr const char* kMoreModes[] = {
     "2x2 /3 muon context=2 stages selective in_backward", "1x2 muon bf16 context=2", "1x2 stages in_backward",
     "2x2 after_backward", "4x2 muon", "1x4 muon clip=0.2", "1x4 /3 muon bf16", "1x2 /3 muon in_backward",
     "2x2 /3 reduce_bf16",
-    // The newest recipe: 6 heads, two per matrix; two tensor ranks have three each. Tensor ranks compute attention of some layers
-    // whole.
+    // The newest recipe: 6 heads, two per matrix; two tensor ranks have three each. Tensor ranks compute attention of
+    // some layers whole.
     "/3 muon model=newest heads=6 heads_per_matrix=2",
     "1x2 /3 muon model=newest heads=6 heads_per_matrix=2 stages",
     "1x4 muon model=newest heads=6 heads_per_matrix=2 stages",
@@ -150,8 +151,8 @@ std::vector<Mode> all_modes() {
                     add(words + " full model=" + model + (words.ends_with("heads=4") ? " bf16" : ""));
             }
         }
-        // Matrices in parts of 2, 3 and 4, which divide neither a vocabulary of 320 nor 101 rows of n-grams; rows of 16 in chunks of 4,
-        // of 3 with a rest, and of 2.
+        // Matrices in parts of 2, 3 and 4, which divide neither a vocabulary of 320 nor 101 rows of n-grams; rows of
+        // 16 in chunks of 4, of 3 with a rest, and of 2.
         for (const char* model : {"recipe", "gpt2", "modern", "parts"}) {
             for (const int ranks : {2, 3, 4}) {
                 for (const char* sequence : {"", "sequence"})

@@ -30,8 +30,8 @@ struct Span {
 // The trace of one rank, read from its file.
 struct TracedRun {
     std::map<std::string, std::vector<Span>> streams;  // in the order of time
-    std::map<std::string, std::vector<double>> ready;  // by bucket: ends of backward
-    std::map<std::string, std::vector<double>> used;   // by bucket: first reads by compute
+    std::map<std::string, std::vector<double>> ready;  // end of backward by bucket, ms
+    std::map<std::string, std::vector<double>> used;   // first reads by compute by bucket, ms
 
     explicit TracedRun(const std::string& path) {
         std::map<int, std::string> stream_of;

@@ -138,8 +138,7 @@ TEST(TextGatherTest, SendsFewMessages) {
     }
 }
 
-// Rank 0 receives all texts, and each other rank sends one message pair (length, text). A text passes popcount(rank)
-// ranks.
+// Rank 0 receives all texts. Each other rank sends two messages: lengths and texts. A text is sent popcount(rank) times.
 TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
     for (const int size : {1, 2, 3, 6, 8, 64}) {
         SCOPED_TRACE(size);
