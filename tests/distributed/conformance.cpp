@@ -104,8 +104,8 @@ Exchange even_exchange(int members, int64_t count) {
     return exchange;
 }
 
-// Member a sends b (a + 1) slices to member b, possibly none. Slice k has a + b + k elements. Slices are received out
-// of memory order, and gaps between them stay unchanged.
+// Member a sends b (a + 1) slices to member b, possibly none. Slice k has a + b + k elements. Buffers hold
+// the slices by descending rank. The gaps between received slices stay unchanged.
 void uneven_slices(World& world) {
     const auto device = conformance_device()();
     const auto stream = device->create_stream("exchange");
