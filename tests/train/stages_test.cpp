@@ -254,7 +254,7 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
     };
     refused("[]", "model.loss.weights: 0 weights, expected 1 to 8");
     refused("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 weights, expected 1 to 8");
-    refused("[0, 1]", "model.loss.weights[0] is 0: the next token has to count");
+    refused("[0, 1]", "model.loss.weights[0] is 0: the weight of the next token must not be 0");
     refused("[1, [1, 2]]", "model.loss.weights[1] has 2 entries, schedule.stages has 3");
     refused("[1, -1]", "weights[1]: -1 is outside");
     refused("1", "expected a list");
