@@ -239,7 +239,7 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/layers/at/x", nullptr, "model.layers.at.x: expected numbers of layers"},
         {"/layers/at/2-1", nullptr, "model.layers.at.2-1: expected numbers of layers"},
         {"/layers/at/0-2", nullptr, "model.layers.at: layer 0 is in \"0\" and in \"0-2\""},
-        {"/layers/at", {{"0-3", nullptr}}, "model.layers: all 4 are left out"},
+        {"/layers/at", {{"0-3", nullptr}}, "model.layers: all 4 are removed"},
         {"/layers/each/attention/heads", 3, "attention.heads 3 does not divide model.model_dim 16"},
         {"/layers/each/attention/heads", 16, "attention.rotary needs an even head size, not 1"},
         {"/layers/at/2/attention/window", "middle",

@@ -210,8 +210,7 @@ struct Config {
     static constexpr double kMostTokens = 4e18;  // largest number of tokens of a run
     double rough_work() const;                   // floating-point operations of a step
     void validate_stage() const;                 // for a config of one stage
-    void validate_scheduled()
-        const;  // one entry per stage in each list, and tokens of the run at most kMostTokens
+    void validate_scheduled() const;             // one entry per stage in lists, at most kMostTokens tokens
 };
 
 }  // namespace speedrun

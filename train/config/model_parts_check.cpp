@@ -94,7 +94,7 @@ class PartsCheck {
         check_tables();
         check_input();
         if (std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer.has_value(); }))
-            throw_usage("model.layers: all {} are left out", layers_.size());
+            throw_usage("model.layers: all {} are removed", layers_.size());
         for (const Sum& sum : sums_of(parts_))
             for (size_t i = 0; i < sum.terms.size(); ++i)
                 check_table(fmt::format("{}[{}].table", sum.key, i), sum, sum.terms[i].table);

@@ -83,7 +83,7 @@ void expect_layer(const std::string& key, const std::string& text, const StreamP
     if (place.after >= static_cast<int64_t>(layers.size()))
         throw_usage("{} \"{}\": there are layers 0 to {}", key, text, layers.size() - 1);
     if (!layers[static_cast<size_t>(place.after)])
-        throw_usage("{} \"{}\": this layer is left out (model.layers.at)", key, text);
+        throw_usage("{} \"{}\": this layer is removed (model.layers.at)", key, text);
 }
 
 void check_network_name(const std::string& key, const std::string& name) {

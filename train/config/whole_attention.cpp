@@ -50,8 +50,7 @@ WholeAttention whole_attention(const ModelParts& parts) {
 }
 
 std::string WholeAttention::describe() const {
-    std::vector<std::pair<std::string, std::string>>
-        numbers;  // reason -> layers, in order of the first layer
+    std::vector<std::pair<std::string, std::string>> numbers;  // reason -> layers, by first layer
     for (const auto& [layer, reason] : layers) {
         const auto at = std::find_if(numbers.begin(), numbers.end(),
                                      [&, why = reason](const auto& known) { return known.first == why; });

@@ -120,7 +120,7 @@ void RotaryConfig::fields(FieldVisitor& v) {
         "endpoint", endpoint,
         "frequency of the i-th of n rotated pairs; true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
     v.optional("yarn", yarn,
-               "rescale the frequencies when a window changes between stages (YaRN); null: do not");
+               "rescale the frequencies when a window changes between stages (YaRN); null: off");
 }
 
 void RotaryPart::check(const AttentionScope& scope) const {

@@ -1,5 +1,5 @@
-// Rotary position embedding: each pair of a head's dimensions of q and k turns by an angle of the position. YaRN rescales the
-// frequencies where a window of attention changes from stage to stage.
+// Rotary position embedding: each pair of dimensions of a head of q and k is rotated by an angle of the position. YaRN rescales
+// the frequencies where a window of attention changes from stage to stage.
 #pragma once
 
 #include <cmath>
