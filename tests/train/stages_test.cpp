@@ -220,9 +220,9 @@ TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
                 HasSubstr(key + ": alpha 32 is not below beta 32"));
     EXPECT_THAT(
         refusal(R"({"short": 4, "long": [4, 4, 8, 0]})", R"({"window": "long"})"),
-        HasSubstr("stage 3 of schedule.stages: " + key + ": model.windows.long goes from 8 to 0 keys"));
+        HasSubstr("stage 3 of schedule.stages: " + key + ": model.windows.long changes from 8 to 0 keys"));
     EXPECT_THAT(refusal(R"({"short": 4, "long": [1, 4, 8, 8]})", R"({"window": "long"})"),
-                HasSubstr("model.windows.long goes from 1 to 4 keys"));
+                HasSubstr("model.windows.long changes from 1 to 4 keys"));
     EXPECT_THAT(
         refusal(R"({"short": 4, "long": [4, 1001, 2, 2]})", R"({"window": "long"})"),
         HasSubstr(
