@@ -266,7 +266,7 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
         {"/tables/embed/rows", "positions", "begin with a table of tokens"},
         {"/layers/each/attention/rotary",
          {{"fraction", 0.3}},
-         "attention.rotary.fraction 0.3 of 4 pairs of a head's dimensions is 1.2, expected a whole number from 1 to 4: say N/4"},
+         "attention.rotary.fraction 0.3 of 4 pairs of a head's dimensions is 1.2, expected a whole number from 1 to 4: set N/4"},
         {"/layers/each/attention/rotary", {{"fraction", 0}}, "is 0, expected a whole number from 1 to 4"},
         {"/layers/each/attention/rotary", {{"fraction", 1.25}}, "rotary.fraction: 1.25 is outside [0, 1]"},
         {"/layers/each/attention/rotary",
