@@ -91,7 +91,7 @@ expect 2 "^error: --stage 2: schedule.stages has 2, counted from 0" staged plan 
 expect 2 "model.windows.near has 2 entries, schedule.stages has 3" staged plan --set 'schedule.stages=[2,4,8]'
 expect 2 "schedule.stages ends after step 8, expected schedule.steps, 9" staged plan --set schedule.steps=9
 expect 0 "steps of 256 tokens" staged bench --steps 1 --stage 0
-expect 0 "window (or a list: by stage)\|keys that a query sees at most.*(or a list: by stage)" "$speedrun" plan --options
+expect 0 "window (or a list: by stage)\|largest number of keys per query.*(or a list: by stage)" "$speedrun" plan --options
 expect 0 "8 steps in 2 stages, 2048 tokens" staged train --name staged --set eval.sequence_length=16
 expect 0 "validation loss $(sed -n 's/.*"val_loss": \([0-9.]\{6\}\).*/\1/p' logs/staged/summary.json)" "$speedrun" eval logs/staged
 expect 0 "chapter" "$speedrun" sample logs/staged --tokens 5 --prompt "chapter "

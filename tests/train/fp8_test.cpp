@@ -219,7 +219,7 @@ void expect_refused(const std::vector<std::string>& overrides, const std::string
 }
 
 TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
-    expect_refused({"model.model_dim=40", "model.head.fp8={}"}, "16 divides, not 40");
+    expect_refused({"model.model_dim=40", "model.head.fp8={}"}, "as model.model_dim, got 40");
     expect_refused({"model.layers.each.mlp={\"bias\":true,\"up_fp8\":{}}"}, "mlp.bias false");
     expect_refused({"model.head.fp8={\"weight_scale\":0}"}, "weight_scale");
     expect_refused({"model.layers.each.mlp={\"up_fp8\":{\"x\":{\"by\":\"last\"}}}"}, "last_step");

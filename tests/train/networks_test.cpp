@@ -358,12 +358,12 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
         "layer 2");
     expect_refused(
         {"model.networks.late.scale=0.2"},
-        "model.networks.late.scale 0.2: it shares the learned \"gates\" with \"early\", whose scale is 0.1");
+        "model.networks.late.scale 0.2: it shares the learned \"gates\" with \"early\", which has scale 0.1");
     expect_refused({at + "2.attention.gate.start=0.25"},
                    "attention.gate.start 0.25: a sigmoid gate starts at 0.5; name a network");
     expect_refused({at + "0.attention.heads=24", at + "0.attention.gate.network=early",
                     at + "2.attention.exclude_own_value.network=early", at + "2.attention.heads=24"},
-                   "numbers are asked of it, at most 64 are possible");
+                   "outputs per token, at most 64 are possible");
     expect_refused({R"(model.tables={"embed": {}, "more": {}, "networks.x": {}})"},
                    "parameters of that name belong to the model");
 }

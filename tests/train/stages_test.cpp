@@ -220,9 +220,9 @@ TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
                 HasSubstr(key + ": alpha 32 is not below beta 32"));
     EXPECT_THAT(
         refusal(R"({"short": 4, "long": [4, 4, 8, 0]})", R"({"window": "long"})"),
-        HasSubstr("stage 3 of schedule.stages: " + key + ": model.windows.long goes from 8 to 0 keys"));
+        HasSubstr("stage 3 of schedule.stages: " + key + ": model.windows.long changes from 8 to 0 keys"));
     EXPECT_THAT(refusal(R"({"short": 4, "long": [1, 4, 8, 8]})", R"({"window": "long"})"),
-                HasSubstr("model.windows.long goes from 1 to 4 keys"));
+                HasSubstr("model.windows.long changes from 1 to 4 keys"));
     EXPECT_THAT(
         refusal(R"({"short": 4, "long": [4, 1001, 2, 2]})", R"({"window": "long"})"),
         HasSubstr(
@@ -254,7 +254,7 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
     };
     refused("[]", "model.loss.weights: 0 weights, expected 1 to 8");
     refused("[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 weights, expected 1 to 8");
-    refused("[0, 1]", "model.loss.weights[0] is 0: the next token has to count");
+    refused("[0, 1]", "model.loss.weights[0] is 0: the weight of the next token must not be 0");
     refused("[1, [1, 2]]", "model.loss.weights[1] has 2 entries, schedule.stages has 3");
     refused("[1, -1]", "weights[1]: -1 is outside");
     refused("1", "expected a list");

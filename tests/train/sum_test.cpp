@@ -336,7 +336,7 @@ TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
         {R"(model.input=[{"type": "table", "table": "embed"}, {"type": "sum", "terms": [{"of": "stream"}]}, {"type": "norm"}])",
          "model.input[2]: norm after a sum: sums follow all other types"},
         {"model.networks.begin.input=input",
-         "model.input[2].terms[1].network: \"begin\" reads \"input\", which is not there yet: its input must be \"first\""},
+         "model.input[2].terms[1].network: \"begin\" reads \"input\", which is not computed yet: its input must be \"first\""},
     };
     for (const auto& [setting, text] : cases) {
         SCOPED_TRACE(setting);

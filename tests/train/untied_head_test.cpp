@@ -250,7 +250,7 @@ void expect_refused(const Settings& settings, const std::string& text) {
 TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
     expect_refused({"model.head.untied_after=1"},
                    "model.head.untied_after 1: no stage follows it, schedule.stages has 2");
-    expect_refused({"model.head.tied_to="}, "the head is tied to no table");
+    expect_refused({"model.head.tied_to="}, "the head is not tied to a table");
     const std::string rest = R"(, {"params": ["*"]}])";
     expect_refused({R"(optimizers.groups=[{"params": ["head*"]})" + rest},
                    "head.weight is trained by group 0 and embed.weight by group 1");

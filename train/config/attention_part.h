@@ -18,7 +18,7 @@ struct ModelParts;
 // Numbers that a network computes per token for one part.
 struct TokenNumber {
     std::string network;  // empty: none computes them
-    std::string name;     // of the values, such as "attn.gate"
+    std::string name;     // name of the values, such as "attn.gate"
     double start;         // initial value of each number
     bool by_heads;        // one number per head; false: `count`
     int64_t count = 1;
@@ -27,7 +27,7 @@ struct TokenNumber {
 
 // Passed to the checks of a part.
 struct AttentionScope {
-    std::string key;  // of the part: "model.layers, layer 3: attention.gate"
+    std::string key;  // key of the part, such as "model.layers, layer 3: attention.gate"
     const AttentionConfig& attention;
     const ModelParts& model;
     int64_t model_dim;
@@ -67,12 +67,13 @@ class AttentionParts : public PartSet<AttentionPart> {
             if (part->value_row_factor()) return part.get();
         return nullptr;
     }
-    // The keys of all classes.
+    // Declares the keys of all classes.
     void fields(FieldVisitor& v);
 };
 
-// Help of a key that names a network.
+// Help text of keys that name a network.
 inline constexpr const char* kNetworkHelp =
-    "name in model.networks: it computes this number for each token, from this start; empty: none does";
+    "name in model.networks of the hyper-network (MUDD-like) that computes this value per token; "
+    "empty: no network";
 
 }  // namespace speedrun

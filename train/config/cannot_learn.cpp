@@ -20,7 +20,7 @@ class InitialZeros {
     std::vector<std::string> find() const {
         std::vector<std::string> found;
         const auto layers = parts_.layers.resolved();
-        const bool first = !input_is_zero();  // is x0 anything but zero?
+        const bool first = !input_is_zero();  // true if x0 is not zero
         bool stream = first;
         for (const StreamPartConfig& part : parts_.input)
             if (part.type == StreamPart::sum) stream = is_nonzero(part.terms, {first, stream, false});
@@ -43,7 +43,7 @@ class InitialZeros {
                 stream = is_nonzero(attention->after, {first, stream, !no_values && !no_output});
             }
             if (const auto& mlp = layers[i]->mlp) {
-                // relu(x)² has no slope at 0, so that such an MLP waits for no second matrix.
+                // The slope of relu(x)² is 0 at 0, so a zero first matrix alone blocks its gradient.
                 const bool flat = mlp->activation == Activation::relu_squared,
                            no_output = zero(mlp->down_init);
                 if (zero(mlp->init) && (flat || no_output))
@@ -93,7 +93,7 @@ class InitialZeros {
             return term.of != "first" || x.first;
         });
     }
-    // Tables of zeros in sums with factors of zero alone.
+    // Reports zero tables with a zero factor in every sum.
     void find_unread(const std::vector<std::optional<LayerConfig>>& layers,
                      std::vector<std::string>& found) const {
         std::map<std::string, bool> read;
@@ -125,7 +125,7 @@ class InitialZeros {
     bool head_is_zero() const {
         return parts_.head.tied_to.empty() ? zero(parts_.head.init) : table_is_zero(parts_.head.tied_to);
     }
-    // stream: the stream is not zero.
+    // stream: true if the stream is not zero.
     bool values_are_zero(const AttentionConfig& attention, bool stream) const {
         const bool computed = stream && !zero(attention.init);
         const bool scaled_away = attention.value_scale && attention.value_start == 0;

@@ -1,4 +1,4 @@
-// Parts of a model whose gradients are zero at the start and for ever.
+// Detection of parameters with a gradient that stays zero.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace speedrun {
 
-// A product of two factors has the gradients (dy·b, dy·a): where both start at zero, neither is ever anything else. One sentence,
-// with keys, for each pair of matrices of which that is true:
-// - all tables of model.input, without which the stream is zero at the head, and the head's matrix or table;
-// - the two matrices of an MLP, whose activations are zero at zero (relu_squared: the first alone, since it is flat there);
-// - the output matrix of attention, and all that its values are made of;
+// The gradients of y = a·b are (dy·b, dy·a): if a and b both start at zero, both stay zero. Returns one sentence, with keys,
+// for each such pair:
+// - all tables of model.input, if the stream is zero at the head without them, and the head's matrix or table;
+// - the two matrices of an MLP (relu_squared: the first alone, because its slope at 0 is 0);
+// - the output matrix of attention, and all sources of the values;
 // - the factor of a sublayer's output in its sum, and one of its matrices;
 // - both matrices of a network;
 // - a table, and its factor in every sum.
-// Empty: everything can learn, as far as initial values go.
+// Empty if no initial value keeps a gradient at zero.
 std::vector<std::string> parts_that_cannot_learn(const ModelConfig& model);
 
 }  // namespace speedrun

@@ -1,6 +1,5 @@
-// What the options of a config that are words out of a list can be: an enum and a table of words for each.
-// Enums of operations, devices and libraries are in kernels/. Where a value may be left open, its type is an
-// optional and the word for nothing is auto.
+// Enumerated options of a config: an enum and a table of words for each. Enums of operations, devices and libraries are in
+// kernels/. An optional enum has the word "auto" for no value.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +23,13 @@ inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activ
                                                           {"gelu_tanh", Activation::gelu_tanh},
                                                           {"gelu_erf", Activation::gelu_erf}};
 
-// What a table has a row for.
+// Index of the rows of a table.
 enum class TableRows : uint8_t { tokens, positions, ngrams };
 template <>
 inline constexpr Word<TableRows> kWords<TableRows>[] = {
     {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
 
-// How ranks add their gradients of a table: whole, or the rows that tokens have looked up.
+// Reduction of a table's gradient over ranks: all rows, or the rows looked up in the step.
 enum class TableExchange : uint8_t { whole, rows };
 template <>
 inline constexpr Word<TableExchange> kWords<TableExchange>[] = {{"whole", TableExchange::whole},
@@ -52,13 +51,13 @@ inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::
                                                           {"norm", StreamPart::norm},
                                                           {"sum", StreamPart::sum}};
 
-// What the scale of an 8-bit operand is.
+// Scaling of an FP8 operand: constant, current (amax) or delayed (last_step).
 enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
 template <>
 inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
     {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
 
-// Which function bounds logits, see HeadConfig::cap().
+// Function that bounds logits, see HeadConfig::cap().
 enum class SoftcapFunction : uint8_t { tanh, sigmoid };
 template <>
 inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", SoftcapFunction::tanh},
@@ -66,7 +65,7 @@ inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", Sof
 
 // ---- data
 
-// What a row of training holds: the next tokens of the stream, or whole documents from their starts.
+// Content of a training sequence: consecutive tokens of a shard, or documents from their starts.
 enum class RowKind : uint8_t { stream, documents };
 template <>
 inline constexpr Word<RowKind> kWords<RowKind>[] = {{"stream", RowKind::stream},
@@ -88,7 +87,7 @@ inline constexpr Word<Strategy> kWords<Strategy>[] = {{"ddp", Strategy::ddp},
                                                       {"zero2", Strategy::zero2},
                                                       {"zero3", Strategy::zero3}};
 
-enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or only the rank's shard
+enum class Accumulate : uint8_t { local, reduce_scatter };  // the full gradient, or the rank's shard
 template <>
 inline constexpr Word<std::optional<Accumulate>> kWords<std::optional<Accumulate>>[] = {
     {"auto", std::nullopt}, {"local", Accumulate::local}, {"reduce_scatter", Accumulate::reduce_scatter}};
@@ -98,7 +97,7 @@ template <>
 inline constexpr Word<Launch> kWords<Launch>[] = {{"ready", Launch::ready},
                                                   {"after_backward", Launch::after_backward}};
 
-enum class StepOrder : uint8_t { reverse, forward };  // of declaration
+enum class StepOrder : uint8_t { reverse, forward };  // relative to declaration
 template <>
 inline constexpr Word<StepOrder> kWords<StepOrder>[] = {{"reverse", StepOrder::reverse},
                                                         {"forward", StepOrder::forward}};
@@ -108,8 +107,8 @@ template <>
 inline constexpr Word<OptimizerStep> kWords<OptimizerStep>[] = {
     {"after_backward", OptimizerStep::after_backward}, {"in_backward", OptimizerStep::in_backward}};
 
-// When ranks that store only their shards of the parameters free what they have gathered: not before the
-// step, after forward, or after forward but for what backward reads first.
+// When zero3 frees gathered parameters: at the optimizer step (no), after forward (yes), or after forward except for the
+// parameters that backward reads first (except_last).
 enum class Reshard : uint8_t { no, yes, except_last };
 template <>
 inline constexpr Word<std::optional<Reshard>> kWords<std::optional<Reshard>>[] = {
@@ -129,7 +128,7 @@ template <>
 inline constexpr Word<std::optional<DeviceKind>> kWords<std::optional<DeviceKind>>[] = {
     {"auto", std::nullopt}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}};
 
-template <>  // of computing
+template <>  // compute dtype
 inline constexpr Word<std::optional<DType>> kWords<std::optional<DType>>[] = {
     {"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}};
 

@@ -11,23 +11,23 @@ void Config::fields(FieldVisitor& v) {
     v.section("model", "architecture", [this](FieldVisitor& s) { model.fields(s); });
     v.section("data", "token shards", [this](FieldVisitor& s) { data.fields(s); });
     v.section("batch", "batch arithmetic", [this](FieldVisitor& s) { batch.fields(s); });
-    v.section("memory", "memory against work", [this](FieldVisitor& s) { memory.fields(s); });
+    v.section("memory", "activation checkpointing and chunks of logits",
+              [this](FieldVisitor& s) { memory.fields(s); });
     v.section("optimizers", "optimizer groups", [this](FieldVisitor& s) { optimizers.fields(s); });
     v.section("schedule", "learning-rate schedule", [this](FieldVisitor& s) { schedule.fields(s); });
     v.section("parallel", "mesh of ranks", [this](FieldVisitor& s) { parallel.fields(s); });
     v.section("eval", "validation", [this](FieldVisitor& s) { eval.fields(s); });
-    v.section("checkpoint", "what a stopped run continues from",
-              [this](FieldVisitor& s) { checkpoint.fields(s); });
+    v.section("checkpoint", "checkpoints to resume a run", [this](FieldVisitor& s) { checkpoint.fields(s); });
     v.section("record", "record attempt", [this](FieldVisitor& s) { record.fields(s); });
-    v.section("cuda", "what only a GPU knows", [this](FieldVisitor& s) { cuda.fields(s); });
-    v.choice("precision", precision, "compute type; auto: bf16 where the hardware has it");
-    v.choice("device", device, "auto: a GPU if there is one that this build can use");
-    v.field("threads", threads, "threads of a rank for the CPU; 0: all cores, or its share of them",
+    v.section("cuda", "options of CUDA devices", [this](FieldVisitor& s) { cuda.fields(s); });
+    v.choice("precision", precision, "compute dtype; auto: bf16 if the hardware supports it");
+    v.choice("device", device, "device of the run; auto: a GPU if this build can use one");
+    v.field("threads", threads, "CPU threads per rank; 0: all cores, divided among the ranks of a host",
             {0, 4096});
-    v.field("seed", seed, "of initial weights and data order", {0, 9e15});
+    v.field("seed", seed, "seed of initial weights and data order", {0, 9e15});
 }
 
-// Six per weight and token, and attention to half of the sequence.
+// 6 operations per weight and token. Attention reads half of the sequence on average.
 double Config::rough_work() const {
     const auto number = [](int64_t value) { return static_cast<double>(value); };
     const ModelParts parts = model.parts;
@@ -91,8 +91,8 @@ void Config::validate_stage() const {
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
         if (checkpoint.every % optimizers.groups[i].every != 0) {
             throw_usage(
-                "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: in between, "
-                "gradients wait that no checkpoint holds",
+                "checkpoint.every {} is not a multiple of optimizers.groups[{}].every {}: "
+                "checkpoints do not store gradients pending between updates",
                 checkpoint.every, i, optimizers.groups[i].every);
         }
     }

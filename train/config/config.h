@@ -56,8 +56,8 @@ struct DataConfig {
             "content of a training sequence; stream: consecutive tokens of a shard; documents: documents from their starts, packed "
             "until the sequence is full, the rest of the last one dropped");
         v.field("max_document_tokens", max_document_tokens,
-                "rows=documents: tokens of a document that are used, the rest is dropped; 0: "
-                "the sequence length and one, for the last target",
+                "tokens used per document with rows=documents, the rest is dropped; 0: "
+                "sequence length + 1, which includes the last target",
                 {0, 1 << 20});
         v.field("document_mask", document_mask, "attention does not cross documents");
         v.field("allow_overlap", allow_overlap,
@@ -85,7 +85,7 @@ struct MemoryConfig {
     void fields(FieldVisitor& v) {
         v.choice(
             "activation_checkpointing", activation_checkpointing,
-            "values that a block stores for backward, which computes the others again; none: all values; selective: outputs of "
+            "values that a block stores for backward, which recomputes the others; none: all values; selective: outputs of "
             "matmuls and attention; full: the input of the block");
         v.retired("checkpointed_blocks",
                   {.off = "\"all\"", .why = "all blocks but the last are checkpointed, or none"});
@@ -117,7 +117,7 @@ struct EvalConfig {
             "last stage's",
             [this](FieldVisitor& s) {
                 read_own<int64_t>(s, windows, [&](const std::string& key, int64_t& keys) {
-                    s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all",
+                    s.field(key.c_str(), keys, "largest number of keys per query, itself included; 0: all",
                             {0, 1e9});
                 });
             });
@@ -131,10 +131,11 @@ struct CheckpointConfig {
     void fields(FieldVisitor& v) {
         v.field("every", every,
                 "steps between checkpoints, written while training goes on; 0: none in between", {0, 1e12});
-        v.field("keep", keep, "how many to keep: older ones are deleted when a newer one is complete",
+        v.field("keep", keep,
+                "number of checkpoints to keep; older ones are deleted when a newer one is complete",
                 {1, 1e6});
         v.field("last", last,
-                "write one after the last step; a run that a signal stops writes one in any case");
+                "write a checkpoint after the last step; a run stopped by a signal always writes one");
     }
 };
 
@@ -144,7 +145,7 @@ struct RecordConfig {
     void fields(FieldVisitor& v) {
         v.field("track", track, "name of the track in records/ that the run is an attempt at");
         v.field("target_loss", target_loss,
-                "validation loss, in nats per token, that the run has to reach; 0: none", {0, 100});
+                "validation loss in nats per token that the run must reach; 0: none", {0, 100});
     }
 };
 
@@ -209,7 +210,7 @@ struct Config {
     static constexpr double kMostTokens = 4e18;  // largest number of tokens of a run
     double rough_work() const;                   // floating-point operations of a step
     void validate_stage() const;                 // for a config of one stage
-    void validate_scheduled() const;             // lists have one entry for each stage, tokens can be counted
+    void validate_scheduled() const;             // one entry per stage in lists, at most kMostTokens tokens
 };
 
 }  // namespace speedrun

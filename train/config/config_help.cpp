@@ -19,7 +19,7 @@ struct OptionHelp {
 
 using Seen = std::map<std::string, std::string>;  // content of a section -> its key
 
-// Lists the options that it visits. A section that repeats an earlier one of five options or more is one line.
+// Lists the visited options. A section of at least five options that repeats an earlier one is one line.
 class OptionLister final : public FieldVisitor {
   public:
     std::vector<OptionHelp> options;
@@ -121,7 +121,7 @@ std::string page_of(const std::string& key) {
                                                           : section;
 }
 
-std::string cell(std::string text) {  // of a table
+std::string cell(std::string text) {  // escapes text for a Markdown table
     for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, 1, '\\');
     return text;
 }

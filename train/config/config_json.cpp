@@ -85,7 +85,7 @@ class Writer final : public FieldVisitor {
     }
 };
 
-// JSON if it parses as JSON, else a string.
+// Returns the text as JSON if it parses, else as a string.
 Json value_of(const std::string& setting, const std::string& text) {
     try {
         return parse_json<Json>(text);
@@ -125,17 +125,17 @@ void apply_setting(Json& root, const std::string& setting) {
         } else if (node->is_object() || node->is_null()) {
             node = &(*node)[name];
         } else {
-            throw_usage("--set {}: '{}' lies inside a value that is not an object", setting, name);
+            throw_usage("--set {}: '{}' is inside a value that is not an object", setting, name);
         }
     }
     *node = value;
 }
 
-// "$schema" tells editors what describes the file; nobody else reads it.
+// "$schema" is the path of the schema, for editors. The program ignores it.
 void drop_schema_name(Json& root) {
     if (!root.is_object() || !root.contains("$schema")) return;
     if (!root["$schema"].is_string())
-        throw_usage("$schema: expected a string, got {} (where the schema lies, for editors)",
+        throw_usage("$schema: expected a string, got {} (path of the schema, for editors)",
                     shown(root["$schema"]));
     root.erase("$schema");
 }

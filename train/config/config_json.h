@@ -12,11 +12,11 @@ namespace speedrun {
 // string) and validates. A string "$schema" is ignored. Throws a usage error naming the key, for unknown keys
 // with the nearest known one.
 Config read_config(const std::string& path, const std::vector<std::string>& settings);
-// Reads it from text; `origin` names it in messages.
+// Reads a config from text; `origin` is its name in messages.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings);
 // Returns the model of a preset.
 ModelConfig preset_model(const std::string& preset);
-// Every option with its resolved value, as indented JSON; reading it again gives the same config.
+// Returns every option with its resolved value as indented JSON. parse_config() of it returns the same config.
 std::string config_to_json(Config config);
 }  // namespace speedrun

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The library's flatten() searches all keys for each one that it adds.
+// The library's flatten() is quadratic: it searches all keys for each added one.
 void add_flat(const std::string& key, const Json& value, std::map<std::string, std::string>& values) {
     const auto inner = [&](const std::string& name) { return key.empty() ? name : key + "." + name; };
     if (!value.is_structured() || value.empty()) {

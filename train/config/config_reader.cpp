@@ -15,14 +15,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Fills the fields from one JSON object and remembers which keys it knows.
+// Fills the fields from one JSON object and records the known keys.
 class Reader final : public FieldVisitor {
   public:
     Reader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
         if (!object.is_object())
             throw_usage("{}: an object {{…}} is expected, not {}", where(), shown(object));
     }
-    // Call after visiting: keys that no field asked for are errors.
+    // Call after visiting: throws a usage error for keys that no field has read.
     void reject_unknown() const {
         for (const auto& [key, value] : object_.items()) {
             if (!known_.count(key))
@@ -74,7 +74,7 @@ class Reader final : public FieldVisitor {
     void field(const char* name, std::string& value, const char* doc) override {
         const Json* json = find(name);
         if (!json) return;
-        if (json->is_number_integer()) {  // "shard": 8 beside "shard": "auto"
+        if (json->is_number_integer()) {  // "shard": 8 as well as "shard": "auto"
             value = json->dump();
             return;
         }
@@ -181,8 +181,7 @@ class Reader final : public FieldVisitor {
                 continue;
             }
             if (std::is_integral_v<T>)
-                wrong(key, "one whole number: this changes from stage to stage, not within one", entry,
-                      rules.doc);
+                wrong(key, "one whole number per stage, constant within the stage", entry, rules.doc);
             if (entry.size() != 2) wrong(key, "a number, or [from, to]", entry, rules.doc);
             number(key + "[0]", entry[0], entries[i].from, rules);
             number(key + "[1]", entry[1], entries[i].to, rules);

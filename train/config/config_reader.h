@@ -1,4 +1,4 @@
-// The fields of a config, from JSON.
+// Reads the fields of a config from JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,8 +7,8 @@
 
 namespace speedrun {
 
-// Sets every field that the object names; the others stay as they are. Throws a usage error, with key, value and what
-// is expected, for a value of the wrong kind or out of its limits and for a key that there is not, with the nearest.
+// Sets every field that the object names and keeps the others. Throws a usage error, with key, value and expected type or
+// range, for a value of the wrong type or out of range. The error for an unknown key suggests the nearest known one.
 void read_fields(const nlohmann::ordered_json& root, Config& config);
 
 }  // namespace speedrun

@@ -17,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 1e9 as 1000000000 and not as 1000000000.0.
+// Writes 1e9 as 1000000000, not as 1000000000.0.
 Json plain(double value) {
-    constexpr double kExact = 9007199254740992;  // 2^53: below, doubles hold every whole number
+    constexpr double kExact = 9007199254740992;  // 2^53: doubles represent every smaller integer exactly
     const bool whole = value == std::floor(value) && std::abs(value) < kExact;
     return whole ? Json(static_cast<int64_t>(value)) : Json(value);
 }
@@ -67,7 +67,7 @@ class SchemaWriter final : public FieldVisitor {
         for (const std::string& choice : choices) {  // true is read as "true", 2 as "2"
             try {
                 all.push_back(parse_json<Json>(choice));
-            } catch (const JsonError&) {  // a word that is a string alone
+            } catch (const JsonError&) {  // the word is valid only as a string
             }
         }
         add(name, {{"enum", all}}, doc, value);
@@ -132,11 +132,11 @@ class SchemaWriter final : public FieldVisitor {
     }
 
     static constexpr const char* kAnyKey = "NAME";
-    bool any_key_ = false;  // the object's keys are the user's own, and all alike
+    bool any_key_ = false;  // the keys are chosen by the user and share one schema
 };
 
-// Moves the parts of a schema that occur more than once to `definitions`. "allOf" holds the reference: draft-07 ignores the
-// description beside a "$ref".
+// Moves subschemas that occur more than once to `definitions`. "allOf" holds the reference: draft-07 ignores the
+// description next to a "$ref".
 class SharedParts {
   public:
     Json definitions = Json::object();
@@ -157,7 +157,7 @@ class SharedParts {
             for (int number = 2; definitions.contains(name); ++number)
                 name = fmt::format("{}_{}", key, number);
             names_[text] = name;
-            definitions[name] = nullptr;  // taken
+            definitions[name] = nullptr;  // reserves the name
             for_each_inner(body, [&](const std::string& inner_key, Json& inner) { move(inner_key, inner); });
             definitions[name] = body;
         }
@@ -191,7 +191,7 @@ bool has_properties(const Json& json) {
            (json.contains("properties") || std::any_of(json.begin(), json.end(), has_properties));
 }
 
-// JSON text with one line for each key of a config.
+// Returns JSON text with one line per key of a config.
 std::string text_of(const Json& json, const std::string& indent, bool is_open) {
     if (!is_open) return json.dump();
     std::string text;
@@ -213,8 +213,8 @@ std::string config_schema() {
                    {"title", "Config of speedrun train"},
                    {"description", "Made by: speedrun plan --schema"}};
     schema.update(writer.object());
-    schema["properties"]["$schema"] = {{"description", "where this schema lies, for editors; else ignored"},
-                                       {"type", "string"}};
+    schema["properties"]["$schema"] = {
+        {"description", "path of this schema, for editors; ignored by speedrun"}, {"type", "string"}};
     SharedParts shared;
     shared.count(schema);
     shared.move("config", schema);

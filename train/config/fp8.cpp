@@ -9,33 +9,32 @@ namespace speedrun {
 void Fp8ScaleConfig::fields(FieldVisitor& v) {
     v.choice(
         "by", by,
-        "constant: value itself; amax: value times the largest magnitude among the numbers at hand, over 448, the "
-        "largest of e4m3. Of what a rank has: its own rows, its own part of a matrix; last_step: the same of the step "
-        "before, of all its microbatches and all ranks, which takes no pass of its own and is one number everywhere");
-    v.field("value", value, "constant: the scale; amax, last_step: a factor, above 1 for room",
+        "scaling of the operand; constant: the scale is value; amax: current scaling, value * amax/448 over the rank's own "
+        "elements (448: largest e4m3); last_step: delayed scaling, amax of the last step over all microbatches and ranks");
+    v.field("value", value, "scale if by is constant, else factor of the scale; above 1: headroom",
             {1e-12, 1e12});
     v.field(
         "exact_steps", exact_steps,
-        "last_step alone: so many steps at the start of the run go by amax, while magnitudes change fast; 0: the first "
-        "step's scale is 1",
+        "first steps of the run with current scaling (amax) if by is last_step; 0: the scale of the first step is 1",
         {0, 1e9});
 }
 
 void LinearFp8Config::fields(FieldVisitor& v) {
-    v.section("x", "scale of what is multiplied by the matrix", [this](FieldVisitor& s) { x.fields(s); });
+    v.section("x", "scale of the input of the layer", [this](FieldVisitor& s) { x.fields(s); });
     v.section("weight", "scale of the matrix", [this](FieldVisitor& s) { weight.fields(s); });
 }
 
 void HeadFp8Config::fields(FieldVisitor& v) {
     v.field(
         "x_scale", x_scale,
-        "what the head reads is divided by this and rounded to e4m3; 0: sqrt(model.model_dim)/448, which no normed row "
-        "exceeds",
+        "scale that divides the head's input before rounding to e4m3; 0: sqrt(model.model_dim)/448, which covers every "
+        "normed row",
         {0, 1e12});
-    v.field("weight_scale", weight_scale, "its matrix is divided by this and rounded to e4m3", {1e-12, 1e12});
+    v.field("weight_scale", weight_scale, "scale that divides the head's matrix before rounding to e4m3",
+            {1e-12, 1e12});
     v.field(
         "gradient_scale", gradient_scale,
-        "gradients of logits, those of the sum of a step's losses, are divided by this and rounded to e5m2",
+        "scale that divides the gradients of the logits (of the sum of a step's losses) before rounding to e5m2",
         {1e-12, 1e12});
 }
 
@@ -46,8 +45,7 @@ float HeadFp8Config::scale_of_x(int64_t width) const {
 
 void expect_fp8_width(const std::string& key, int64_t model_dim) {
     if (model_dim % 16 != 0)
-        throw_usage("{}: products of 8-bit numbers need a model.model_dim that 16 divides, not {}", key,
-                    model_dim);
+        throw_usage("{}: FP8 matmuls need a multiple of 16 as model.model_dim, got {}", key, model_dim);
 }
 
 }  // namespace speedrun

@@ -1,4 +1,4 @@
-// Products of 8-bit numbers in training: which scales divide their operands before these are rounded.
+// FP8 matmuls of training: scales that divide the operands before rounding.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace speedrun {
 struct Fp8ScaleConfig {
     Fp8ScaleBy by = Fp8ScaleBy::amax;
     double value = 1;
-    int64_t exact_steps = 16;  // of last_step
-    // By which a largest magnitude becomes a scale of e4m3.
+    int64_t exact_steps = 16;  // steps, for last_step
+    // Returns scale/amax for e4m3.
     float factor() const { return static_cast<float>(value) / E4m3::kLargest; }
     void fields(FieldVisitor& v);
 };
@@ -24,16 +24,16 @@ struct LinearFp8Config {
     void fields(FieldVisitor& v);
 };
 
-// All three products of the head in training: x and W e4m3, gradients of logits e5m2. Scales are constants, so that nothing
-// depends on how many rows of logits are computed at once.
+// All three matmuls of the head in training: x and W in e4m3, gradients of logits in e5m2. Scales are constants, so that
+// results do not depend on the number of logits per chunk.
 struct HeadFp8Config {
     double x_scale = 0, weight_scale = 1.0 / 512, gradient_scale = 1.0 / 448;
-    // No element of a row of mean square 1 is larger than the root of its length.
+    // Default: √width/448, because no element of a row of mean square 1 exceeds √width.
     float scale_of_x(int64_t width) const;
     void fields(FieldVisitor& v);
 };
 
-// Throws a usage error for a model whose rows tensor cores do not take, 16 bytes at a time.
+// Throws a usage error unless model_dim is a multiple of 16: FP8 tensor cores read rows in units of 16 bytes.
 void expect_fp8_width(const std::string& key, int64_t model_dim);
 
 }  // namespace speedrun

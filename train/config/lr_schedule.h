@@ -36,21 +36,19 @@ struct ScheduleConfig {
         v.field("warmup_steps", warmup_steps, "steps of linear warm-up", {0, 1e12});
         v.choice("decay", decay, "shape of the cooldown");
         v.field("cooldown_fraction", cooldown_fraction,
-                "share of schedule.steps, at their end, that cools down", {0, 1});
-        v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the top",
+                "last share of schedule.steps, in which the learning rate decays", {0, 1});
+        v.field("final_lr_fraction", final_lr_fraction, "learning rate at the end, as a share of the peak",
                 {0, 1});
         v.field(
             "stages", stages,
-            "steps after which stages of the run end, the last one schedule.steps + schedule.final_steps; a key that may differ by "
-            "stage takes a list with one entry per stage: a number, or [from, to], linear in the steps of the stage; empty: "
-            "one stage",
+            "number of steps of the run at the end of each stage; empty: one stage. A scheduled key takes a number, "
+            "or a list of one entry per stage: a number or [from, to], linear over the stage",
             {1, 1e12});
         v.field("lr_factor", lr_factor, "factor of every learning rate, in addition to warm-up and cooldown",
                 {0, 1e3});
-        v.field(
-            "scale_final_lr", scale_final_lr,
-            "multiply the learning rate at the end of the cooldown by lr_factor too; false: each cooldown "
-            "ends at final_lr_fraction");
+        v.field("scale_final_lr", scale_final_lr,
+                "multiply the learning rate at the end of the cooldown by lr_factor too; false: the cooldown "
+                "ends at final_lr_fraction");
     }
     // Throws a usage error for stages that do not increase to the last step, and for final steps without a cooldown.
     void validate() const {
@@ -62,9 +60,8 @@ struct ScheduleConfig {
             throw_usage("schedule.stages has {} entries, at most {}", stages.size(), kMostStages);
         for (size_t i = 0; i < stages.size(); ++i) {
             if (stages[i] > (i == 0 ? 0 : stages[i - 1])) continue;
-            throw_usage(
-                "schedule.stages[{}] is {}, expected more than {}: a stage ends after a step of its own", i,
-                stages[i], i == 0 ? 0 : stages[i - 1]);
+            throw_usage("schedule.stages[{}] is {}, expected more than {}: a stage has at least one step", i,
+                        stages[i], i == 0 ? 0 : stages[i - 1]);
         }
         if (!stages.empty() && stages.back() != total_steps()) {
             throw_usage(

@@ -10,33 +10,33 @@ namespace speedrun {
 
 void InitConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "distribution of the initial values");
-    v.field("value", value, "constant: each value; normal, uniform: the standard deviation", {-1e6, 1e6});
-    v.field("by_fan_in", by_fan_in, "that deviation is divided by the root of the number of inputs");
+    v.field("value", value, "value of each element (constant), or standard deviation (normal, uniform)",
+            {-1e6, 1e6});
+    v.field("by_fan_in", by_fan_in, "divide the standard deviation by the root of the number of inputs");
     v.field(
         "by_depth", by_depth,
-        "divides the deviation by the root of twice the number of layers, as for GPT-2's matrices into the stream");
+        "divide the standard deviation by sqrt(2*layers), as GPT-2 does for output matrices of sublayers");
 }
 
 void TableConfig::fields(FieldVisitor& v) {
-    v.choice("rows", rows, "what the table has a row for; ngrams: for the hashes of the last tokens");
-    init_field(v, "init", init, "its values at the start");
-    v.field("max_ngram", max_ngram, "ngrams: the last 2, 3, ... so many tokens", {2, 16});
-    v.field("num_rows", num_rows, "ngrams: rows of the table, which n-grams of the same hash share",
+    v.choice("rows", rows, "index of the rows; ngrams: hashes of the last tokens");
+    init_field(v, "init", init, "initial values of the table");
+    v.field("max_ngram", max_ngram, "largest n of the n-grams with n = 2, 3, ... (rows=ngrams)", {2, 16});
+    v.field("num_rows", num_rows, "number of rows (rows=ngrams); n-grams of equal hash share a row",
             {1, 1 << 24});
     v.choice(
         "hash", hash,
-        "ngrams: which row an n-gram has. mixed: tokens before the document's start count as absent; products: of "
-        "bigrams (max_ngram 2), ((36313*token) xor (27191*token before)) mod (num_rows - 1) in wrapping 32 bits, across "
-        "documents, and the last row for the first token of a row");
+        "hash of an n-gram (rows=ngrams); mixed: tokens before the document are absent; products: 2-grams, across documents, "
+        "((36313*token) xor (27191*previous)) mod (num_rows - 1) in wrapping 32 bits, the last row for a row's first token");
     v.field(
         "sign_rows", sign_rows,
-        "ngrams of hash products: their rows are multiplied by one of so many fixed rows of random signs, number "
-        "(token xor token before) mod sign_rows; 0: by none",
+        "number of fixed rows of random signs, for hash=products; row (token xor previous) mod sign_rows multiplies the "
+        "embedding of the 2-gram; 0: no signs",
         {0, 1 << 20});
     v.choice(
         "exchange", exchange,
-        "what ranks send each other of its gradient. whole: all of it; rows: those that the tokens of a step have "
-        "looked up, each to the ranks that step it, which pays where these are few; no bit depends on it in f32");
+        "exchange of the gradient between ranks; whole: all rows; rows: rows looked up in the step, sent to the ranks that "
+        "update them. Results in f32 are bitwise equal; rows is faster if few rows are looked up");
 }
 
 void TableConfig::validate(const std::string& key) const {
@@ -46,7 +46,7 @@ void TableConfig::validate(const std::string& key) const {
                     rows == TableRows::ngrams ? fmt::format("up to {}-grams", max_ngram)
                                               : std::string(word_of(rows)));
     if (products && num_rows < 2)
-        throw_usage("{}.num_rows {}: hash products needs 2, of which the last is for first tokens", key,
+        throw_usage("{}.num_rows {}: hash products needs at least 2: the last row is for first tokens", key,
                     num_rows);
     if (exchange == TableExchange::rows && rows == TableRows::positions)
         throw_usage("{}.exchange is rows, but every rank looks up all rows for positions; use whole", key);
@@ -63,12 +63,12 @@ void TableConfig::validate_tied(const std::string& name) const {
 }
 
 void NormConfig::fields(FieldVisitor& v) {
-    v.choice("type", type, "what every norm of the stream computes");
-    v.field("gain", gain, "norms multiply by a learned gain");
-    v.field("bias", bias, "and add a learned bias");
+    v.choice("type", type, "normalisation in every norm of the stream");
+    v.field("gain", gain, "learned gain of each norm");
+    v.field("bias", bias, "learned bias of each norm");
     v.field(
         "epsilon", epsilon,
-        "added to the mean square (layernorm: the variance) before its root is taken, in the norms of q and k too",
+        "term added to the mean square (layernorm: the variance) before the root, also in the norms of q and k",
         {1e-20, 1});
 }
 
@@ -77,25 +77,25 @@ void NetworkConfig::fields(FieldVisitor& v) {
         "input", input,
         "input of each token: \"first\" (x0, the output of model.input before its sums), \"input\" (the input of the first "
         "layer) or \"after 3\" (the output of layer 3)");
-    v.field("hidden", hidden, "width between its two matrices", {1, kMaxNarrow});
-    v.section("init", "its first matrix at the start; the second is zero",
+    v.field("hidden", hidden, "width of the hidden layer", {1, kMaxNarrow});
+    v.section("init", "initial first matrix; the second matrix starts at zero",
               [this](FieldVisitor& s) { init.fields(s); });
-    v.field("scale", scale, "what it computes is multiplied by this", {1e-6, 1e6});
-    v.field("learned_scale", learned_scale,
-            "a name makes the scale a learned number (networks.NAME), which networks of the same name share");
+    v.field("scale", scale, "factor of the outputs", {1e-6, 1e6});
+    v.field(
+        "learned_scale", learned_scale,
+        "name of a learned scalar (networks.NAME), initial value scale, shared by networks of equal name; "
+        "empty: constant scale");
 }
 
 void StreamPartConfig::fields(FieldVisitor& v) {
     v.choice(
         "type", type,
-        "table: add the rows of a table; smear: add the row of the token before, times a learned factor and a gate; norm: "
-        "normalise; sum: the stream becomes the sum of the terms. Older types are sums: inject {\"type\": \"sum\", \"terms\": "
-        "[{\"of\": \"stream\"}, {\"table\": NAME, \"scale\": 0}]}; terms of add and backout: {\"of\": \"after 3\", "
-        "\"scale\": 0}. In model.input sums follow all other types, and x0 is the stream before them");
-    v.field("table", table, "table: name");
-    v.objects("terms", terms, "sum: its terms");
-    v.field("start", start, "smear: initial value of the factor", {-1e6, 1e6});
-    v.field("columns", columns, "smear: number of first columns of the row that the gate reads",
+        "operation on the stream; table: add rows of a table; smear: add the previous token's row, times learned factor and "
+        "gate; norm: normalise; sum: replace the stream by the sum of terms. In model.input, sums follow all other types");
+    v.field("table", table, "name of the table, for type table");
+    v.objects("terms", terms, "terms of the sum, for type sum");
+    v.field("start", start, "initial factor, for type smear", {-1e6, 1e6});
+    v.field("columns", columns, "number of first columns of the row that the gate reads, for type smear",
             {1, kMaxNarrow});
     constexpr const char* kInTerms =
         "{\"type\": \"sum\", \"terms\": [{\"of\": \"after 3\", \"network\": NAME}]}";
@@ -107,24 +107,26 @@ void StreamPartConfig::fields(FieldVisitor& v) {
 void AttentionConfig::fields(FieldVisitor& v) {
     v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
     v.field("reads", reads,
-            "what q, k and v are made of, normed: \"after 3\" (what layer 3 gave), \"input\" or \"first\" "
-            "(model.networks.NAME.input); empty: the stream, as everything else in the layer");
-    v.field("bias", bias, "its linear layers have biases");
-    v.field("scale", scale, "factor of q*k; 0: 1/sqrt(head size)", {0, 100});
+            "input of q, k and v, before its norm: \"after 3\" (output of layer 3), \"input\" or \"first\" "
+            "(model.networks.NAME.input); empty: the stream");
+    v.field("bias", bias, "biases of the linear layers");
+    v.field("scale", scale, "factor of q.k; 0: 1/sqrt(head size)", {0, 100});
     v.field("window", window,
-            "keys that a query sees at most, itself included: a number, 0 for all, or a name "
-            "of model.windows");
-    v.field("value_table", value_table, "table of tokens that is mixed into v with two learned factors");
-    v.field("value_start", value_start, "those factors at the start, and that of value_scale", {-1e6, 1e6});
+            "largest number of keys per query, itself included: a number, 0 for all, or a name "
+            "in model.windows");
+    v.field("value_table", value_table,
+            "table of tokens with value embeddings; v becomes a*v + b*row with learned a and b; empty: none");
+    v.field("value_start", value_start, "initial factors of value_table and value_scale", {-1e6, 1e6});
     v.field(
         "value_scale", value_scale,
-        "v is multiplied by a learned factor without a value_table, and with a value_gate; else with a table it has that "
-        "anyway");
-    v.objects("values", values, "added to v; \"stream\" is the stream before attention, not normed");
+        "learned factor of v, without a value_table or with a value_gate; a value_table without a gate always has this "
+        "factor");
+    v.objects("values", values,
+              "terms added to v; \"stream\" is the stream before attention and before its norm");
     v.retired("add_to_values", {"[]", "\"values\": [{\"of\": \"input\", \"scale\": 0}]"});
     parts.fields(v);
-    init_field(v, "init", init, "matrix of q, k and v at the start");
-    init_field(v, "out_init", out_init, "output matrix at the start");
+    init_field(v, "init", init, "initial matrix of q, k and v");
+    init_field(v, "out_init", out_init, "initial output matrix");
     v.objects("after", after, kAfterHelp);
     v.retired("out_scale",
               {"0.0", "gain of a term of after: {\"of\": \"output\", \"scale\": 1, \"gain\": 1}"});
@@ -132,18 +134,18 @@ void AttentionConfig::fields(FieldVisitor& v) {
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
-    v.objects("enter", enter, "sums before attention, each of the stream that the one before it wrote");
+    v.objects("enter", enter, "sums before attention, in order; each one replaces the stream");
     v.retired("mix", {"null",
                       "\"enter\": [{\"terms\": [{\"of\": \"stream\", \"scale\": 1, \"name\": \"mix\"}, "
                       "{\"of\": \"first\", \"scale\": 0, \"name\": \"mix\"}]}]"});
-    v.optional("attention", attention, "added to the stream: attention of the normed stream; null: none");
-    v.optional("mlp", mlp, "then added: MLP of the normed stream; null: none");
+    v.optional("attention", attention, "attention of the normed stream, added to the stream; null: none");
+    v.optional("mlp", mlp, "MLP of the normed stream, added to the stream after attention; null: none");
 }
 
 void LayersConfig::fields(FieldVisitor& v) {
-    v.field("count", count, "number of layers, those that are left out included", {1, 1000});
-    v.section("each", "every layer, but for what `at` changes", [this](FieldVisitor& s) { each.fields(s); });
-    v.section("at", "what is different in single layers: \"4,11\" or \"0-2\", counted from 0",
+    v.field("count", count, "number of layers, including removed layers (at: null)", {1, 1000});
+    v.section("each", "every layer, with the changes of `at`", [this](FieldVisitor& s) { each.fields(s); });
+    v.section("at", "changes to single layers, by their numbers from 0, such as \"4,11\" or \"0-2\"",
               [this](FieldVisitor& s) {
                   std::vector<std::string> known;
                   for (const LayersAt& entry : at) known.push_back(entry.numbers);
@@ -153,33 +155,32 @@ void LayersConfig::fields(FieldVisitor& v) {
                           at.begin(), at.end(), [&](const LayersAt& entry) { return entry.numbers == key; });
                       read.push_back(found == at.end() ? LayersAt{key, each} : *found);
                       s.optional(key.c_str(), read.back().layer,
-                                 "parts of these layers; null: these layers are left out");
+                                 "parts of these layers; null: removes the layers");
                   }
                   at = std::move(read);
               });
 }
 
 void ModelParts::fields(FieldVisitor& v) {
-    v.section("tables", "matrices that tokens are looked up in, by name; parameters are NAME.weight",
-              [this](FieldVisitor& s) {
-                  read_own<TableConfig>(s, tables, [&](const std::string& key, TableConfig& table) {
-                      s.section(key.c_str(), "a table", [&](FieldVisitor& inner) { table.fields(inner); });
-                  });
-              });
-    v.section("windows", "names for windows of attention", [this](FieldVisitor& s) {
-        read_own<Scheduled<int64_t>>(s, windows, [&](const std::string& key, Scheduled<int64_t>& keys) {
-            s.field(key.c_str(), keys, "keys that a query sees at most, itself included; 0: all", {0, 1e9});
+    v.section("tables", "embedding tables by name; parameters are NAME.weight", [this](FieldVisitor& s) {
+        read_own<TableConfig>(s, tables, [&](const std::string& key, TableConfig& table) {
+            s.section(key.c_str(), "a table", [&](FieldVisitor& inner) { table.fields(inner); });
         });
     });
-    v.section("networks",
-              "small networks, by name, that compute numbers for each token: "
-              "(W2 gelu(W1 u) + b) scale, of the numbers that name them",
-              [this](FieldVisitor& s) {
-                  read_own<NetworkConfig>(s, networks, [&](const std::string& key, NetworkConfig& network) {
-                      s.section(key.c_str(), "a network",
-                                [&](FieldVisitor& inner) { network.fields(inner); });
-                  });
-              });
+    v.section("windows", "attention windows by name", [this](FieldVisitor& s) {
+        read_own<Scheduled<int64_t>>(s, windows, [&](const std::string& key, Scheduled<int64_t>& keys) {
+            s.field(key.c_str(), keys, "largest number of keys per query, itself included; 0: all", {0, 1e9});
+        });
+    });
+    v.section(
+        "networks",
+        "hyper-networks (MUDD-like) by name, which compute scalars per token for the parts that name them: "
+        "(W2 gelu(W1 u) + b) scale",
+        [this](FieldVisitor& s) {
+            read_own<NetworkConfig>(s, networks, [&](const std::string& key, NetworkConfig& network) {
+                s.section(key.c_str(), "a network", [&](FieldVisitor& inner) { network.fields(inner); });
+            });
+        });
     v.section("norms", "the norms of the stream", [this](FieldVisitor& s) { norms.fields(s); });
     v.objects("input", input,
               "operations on the rows before the first layer, in order; the first is a table of tokens");

@@ -21,38 +21,40 @@
 
 namespace speedrun {
 
-// A matrix of which a row belongs to each token, position or n-gram; its parameter is NAME.weight.
+// An embedding table with one row per token, position or n-gram. Its parameter is NAME.weight.
 struct TableConfig {
     TableRows rows = TableRows::tokens;
     InitConfig init = {};
-    int64_t max_ngram = 2, num_rows = 8192;  // of n-grams
+    int64_t max_ngram = 2, num_rows = 8192;  // for rows = ngrams
     NgramHash hash = NgramHash::mixed;
     int64_t sign_rows = 0;
     TableExchange exchange = TableExchange::whole;
     void fields(FieldVisitor& v);
-    void validate(const std::string& key) const;        // throws a usage error
-    void validate_tied(const std::string& name) const;  // … if the head cannot be tied to it
+    void validate(const std::string& key) const;  // throws a usage error
+    void validate_tied(
+        const std::string& name) const;  // throws a usage error if the head cannot be tied to this table
 };
 
 struct NormConfig {
     NormKind type = NormKind::rmsnorm;
     bool gain = false, bias = false;  // learned
-    double epsilon = 1e-5;            // of QK-norms too
+    double epsilon = 1e-5;            // also for QK-norms
     void fields(FieldVisitor& v);
 };
 
-// A small network that computes numbers for each token: out = (W2 gelu(W1 u) + b)·scale, with W2 zero at the start. Which numbers,
-// those who name it say (network_numbers.h).
+// A MUDD-like hyper-network that computes scalars per token: out = (W2 gelu(W1 u) + b)·scale, with W2 = 0 at the start. Parts
+// that name the network define the scalars (network_numbers.h).
 struct NetworkConfig {
     std::string input = "first";  // u (stream_place)
     int64_t hidden = 64;
     InitConfig init{.type = InitKind::uniform, .value = 0.5773502691896258, .by_fan_in = true};  // ±1/√width
     double scale = 0.1;
-    std::string learned_scale = {};  // name of the number that it then is; networks may share it
+    std::string learned_scale =
+        {};  // name of a learned scalar, shared by networks; empty: `scale` is constant
     void fields(FieldVisitor& v);
 };
 
-// One part of what happens to the rows before the first layer, or after the last.
+// One operation on the stream before the first layer or after the last.
 struct StreamPartConfig {
     StreamPart type = StreamPart::norm;
     std::string table = {};           // table
@@ -62,7 +64,7 @@ struct StreamPartConfig {
     void fields(FieldVisitor& v);
 };
 
-// x + O·attention(norm(x)), or of another place of the stream.
+// x + O·attention(norm(u)); u is x or the place `reads` of the stream.
 struct AttentionConfig {
     static constexpr double kValueStart = 0.5;
 
@@ -83,17 +85,17 @@ struct AttentionConfig {
 };
 
 struct LayerConfig {
-    std::vector<SumConfig> enter = {};  // one after the other
+    std::vector<SumConfig> enter = {};  // in order
     std::optional<AttentionConfig> attention = AttentionConfig{};
     std::optional<MlpConfig> mlp = MlpConfig{};
     bool empty() const { return enter.empty() && !attention && !mlp; }
     void fields(FieldVisitor& v);
 };
 
-// Single layers that are not like the others: numbers, such as "4,11" or "0-2", and what they are.
+// Layers that differ from LayersConfig::each, with their numbers, such as "4,11" or "0-2".
 struct LayersAt {
     std::string numbers = {};
-    std::optional<LayerConfig> layer = {};  // none: these layers are left out
+    std::optional<LayerConfig> layer = {};  // none: removes these layers
 };
 
 struct LayersConfig {
@@ -101,8 +103,7 @@ struct LayersConfig {
     LayerConfig each;
     std::vector<LayersAt> at = {};
     void fields(FieldVisitor& v);
-    // All of them in order; nothing for those that are left out. Throws a usage error for a number that is no
-    // layer's or is named twice.
+    // Returns all layers in order; nullopt for a removed layer. Throws a usage error for a number out of range or named twice.
     std::vector<std::optional<LayerConfig>> resolved() const;
 };
 
@@ -121,18 +122,19 @@ struct ModelParts {
     // Throws a usage error, with key and values, for parts that do not fit each other or the width.
     void validate(int64_t model_dim) const;
 
-    const TableConfig* find_table(const std::string& name) const;  // null: there is none
-    // Of one stage: keys that a query of this attention sees at most; 0: all. Throws a usage error for an unknown name.
+    const TableConfig* find_table(const std::string& name) const;  // null: unknown name
+    // Returns the largest number of keys per query of this attention in one stage; 0: all. Throws a usage error for an unknown
+    // name.
     int64_t window_of(const AttentionConfig& attention, int64_t layer) const;
-    // What a window that YaRN follows was in the stages up to this one (ModelConfig::in_stage), changes alone; empty
-    // for others.
+    // Returns the sizes of a window that YaRN follows in the stages so far (ModelConfig::in_stage), without repeats; empty for
+    // other windows.
     std::vector<int64_t> past_of(const std::string& window) const;
     std::vector<std::pair<std::string, std::vector<int64_t>>> window_past = {};
-    // Which n-grams are embedded; of 0 tokens where none are.
+    // Returns the hash settings of the table of n-grams; {} if the model has none.
     NgramTable ngram_table() const;
-    bool has_positions() const;  // a table of them, which says how long a row can be
-    int64_t num_layers() const;  // those that are not left out
-    bool uses_fp8() const;       // some product of training does
+    bool has_positions() const;  // true if a table of positions exists, which limits the sequence length
+    int64_t num_layers() const;  // without removed layers
+    bool uses_fp8() const;       // true if any matmul of training uses FP8
 };
 
 }  // namespace speedrun

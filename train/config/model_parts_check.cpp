@@ -23,7 +23,7 @@ std::set<std::string> names_of(const std::vector<std::pair<std::string, T>>& ent
     return names;
 }
 
-// All of the text is a number; else nothing.
+// Returns the text as a number; nullopt if other characters remain.
 std::optional<int64_t> number_of(const std::string& text) {
     int64_t number = 0;
     const char* const end = text.data() + text.size();
@@ -32,7 +32,7 @@ std::optional<int64_t> number_of(const std::string& text) {
     return number;
 }
 
-// "4,11" or "0-2,7": which numbers.
+// Returns the numbers of a text such as "4,11" or "0-2,7".
 std::vector<int64_t> numbers_of(const std::string& text, int64_t count) {
     std::vector<int64_t> numbers;
     size_t at = 0;
@@ -53,7 +53,7 @@ std::vector<int64_t> numbers_of(const std::string& text, int64_t count) {
     return numbers;
 }
 
-// Users of the tables: each table has one kind of user.
+// Records the tables that parts read.
 class TableUses {
   public:
     explicit TableUses(const ModelParts& parts) : parts_(parts) {}
@@ -94,7 +94,7 @@ class PartsCheck {
         check_tables();
         check_input();
         if (std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) { return layer.has_value(); }))
-            throw_usage("model.layers: all {} are left out", layers_.size());
+            throw_usage("model.layers: all {} are removed", layers_.size());
         for (const Sum& sum : sums_of(parts_))
             for (size_t i = 0; i < sum.terms.size(); ++i)
                 check_table(fmt::format("{}[{}].table", sum.key, i), sum, sum.terms[i].table);
@@ -127,7 +127,7 @@ class PartsCheck {
         }
     }
 
-    // Nodes of one kind in one place have one name.
+    // Nodes of one kind in one place share a name, so at most one is possible.
     static void expect_one(const char* key, const std::vector<StreamPartConfig>& parts, StreamPart type) {
         int64_t count = 0;
         for (size_t i = 0; i < parts.size(); ++i)
@@ -170,7 +170,7 @@ class PartsCheck {
         if (ngrams > 1) throw_usage("model.tables: {} tables of ngrams, at most one is read", ngrams);
     }
 
-    // Tables of sums of the stream have one row per token and no other reader. Those of the output may be value tables.
+    // Tables of sums of the stream have one row per token and no other reader. Tables of output sums may also be value tables.
     void check_table(const std::string& key, const Sum& sum, const std::string& name) {
         if (name.empty()) return;
         if (sum.slot == SumSlot::output) return uses_.expect_tokens(key, name);

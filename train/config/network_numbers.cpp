@@ -39,7 +39,7 @@ class NumbersOfNetworks {
         std::string name, key;
         double start;
         int64_t heads = 0, count = 1;
-        bool attention = false;  // reads them
+        bool attention = false;  // true: attention reads the numbers
     };
     void note(const std::string& network, const Asked& asked) {
         if (network.empty()) return;
@@ -56,7 +56,7 @@ class NumbersOfNetworks {
         return whole_.layers.count(layer_) > 0 ? Reader::whole_attention : Reader::heads;
     }
     void note_parts(const AttentionConfig& attention) {
-        std::vector<std::pair<std::string, TokenNumber>> numbers;  // with the key of their part
+        std::vector<std::pair<std::string, TokenNumber>> numbers;  // key of the part, number
         for (const auto& [key, part] : attention.parts.all())
             for (const TokenNumber& number : part->numbers()) numbers.emplace_back(key, number);
         std::stable_sort(numbers.begin(), numbers.end(),
@@ -83,7 +83,7 @@ void expect_layer(const std::string& key, const std::string& text, const StreamP
     if (place.after >= static_cast<int64_t>(layers.size()))
         throw_usage("{} \"{}\": there are layers 0 to {}", key, text, layers.size() - 1);
     if (!layers[static_cast<size_t>(place.after)])
-        throw_usage("{} \"{}\": this layer is left out (model.layers.at)", key, text);
+        throw_usage("{} \"{}\": this layer is removed (model.layers.at)", key, text);
 }
 
 void check_network_name(const std::string& key, const std::string& name) {
@@ -146,14 +146,13 @@ void check_networks(const ModelParts& parts) {
                 "{}: nothing reads it: no key named network, of a layer, model.input or model.output, is \"{}\"",
                 key, name);
         if (counts[name] > kMaxNarrow)
-            throw_usage(
-                "{}: {} numbers are asked of it, at most {} are possible: share them with a second network",
-                key, counts[name], kMaxNarrow);
+            throw_usage("{}: {} outputs per token, at most {} are possible: move some to a second network",
+                        key, counts[name], kMaxNarrow);
         for (const NetworkNumbers& numbers : all)
             if (numbers.network == name && numbers.layer <= place.after) {
                 if (numbers.layer < 0)
                     throw_usage(
-                        "{}: \"{}\" reads \"{}\", which is not there yet: its input must be \"first\"",
+                        "{}: \"{}\" reads \"{}\", which is not computed yet: its input must be \"first\"",
                         numbers.key, name, network.input);
                 throw_usage("{}: \"{}\" reads the output of layer {}, which is not computed before layer {}",
                             numbers.key, name, place.after, numbers.layer);
@@ -162,7 +161,7 @@ void check_networks(const ModelParts& parts) {
         check_network_name(key + ".learned_scale", network.learned_scale);
         const auto [first, is_new] = scales.try_emplace(network.learned_scale, name, network.scale);
         if (!is_new && first->second.second != network.scale)
-            throw_usage("{}.scale {}: it shares the learned \"{}\" with \"{}\", whose scale is {}", key,
+            throw_usage("{}.scale {}: it shares the learned \"{}\" with \"{}\", which has scale {}", key,
                         network.scale, network.learned_scale, first->second.first, first->second.second);
     }
 }

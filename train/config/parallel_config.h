@@ -58,19 +58,19 @@ struct ParallelConfig : SharingConfig {
             "or except_last (auto): all but the parameters that backward reads first");
         v.field(
             "bucket_bytes", bucket_bytes,
-            "bytes of f32 gradients of a bucket, in the order of backward; a larger gradient has a bucket of its own; 1: every one "
-            "has; 0: half a MiB per rank (latency times bandwidth), at most 1/16 of all; zero3: one block per bucket",
+            "bytes of f32 gradients per bucket, in the order of backward; 1: one gradient per bucket; 0: half a MiB per rank "
+            "(latency times bandwidth), at most 1/16 of all; zero3: one block per bucket",
             {0, 1e12});
         v.retired("coalesce_below_bytes", {.off = "65536", .why = "bucket_bytes is the size of a bucket"});
         v.choice(
             "step_order", step_order,
-            "order in which parameters are stepped and gathered: that in which backward completes them, or "
-            "as declared, to measure the difference; muon's updates come back as declared either way");
+            "order of updates and gathers of parameters; reverse: as backward completes them; forward: as declared, "
+            "to measure the difference. Muon's updates are sent back as declared in both cases");
         v.field("replicate", replicate, "mesh axis: copies of the sharded model", {1, 65536});
         v.field("shard", shard, "mesh axis: ranks that share one copy; \"auto\": the rest of the ranks");
         v.field(
             "context", context,
-            "mesh axis: ranks that share each row of tokens, two chunks of it each, and fetch keys and values",
+            "mesh axis: context-parallel ranks; each computes two chunks of every row and gathers keys and values",
             {1, 65536});
         v.retired(
             "context_exchange",
@@ -79,13 +79,13 @@ struct ParallelConfig : SharingConfig {
                  "a ring sends 1.5 times the bytes, and windows leave few keys to send: keys are gathered"});
         v.field(
             "tensor", tensor,
-            "mesh axis: ranks that share each matrix: attention by heads, the MLP by hidden units, tables and head by "
-            "their rows; they work on one microbatch",
+            "mesh axis: tensor-parallel ranks; attention is split by heads, the MLP by hidden units, tables and head by "
+            "rows; all ranks of the axis compute the same microbatch",
             {1, 65536});
         v.field(
             "sequence", sequence,
-            "with tensor: outside of matmuls these ranks share the tokens of the microbatch (sequence parallelism), which "
-            "sends the same number of bytes between ranks and needs less memory");
+            "sequence parallelism: tensor ranks split the tokens of the microbatch outside of matmuls; same number of bytes "
+            "sent, less memory");
         v.retired("tensor_chunks", {.off = "1", .why = "2 and 4 chunks made no step faster than one"});
         v.choice(
             "communicator", communicator,
@@ -95,10 +95,11 @@ struct ParallelConfig : SharingConfig {
                 "blocks (CTAs) of a GPU that one of NCCL's collectives may take; 0: as NCCL decides",
                 {0, 64});
         v.field("timeout_s", timeout_s,
-                "seconds without progress after which a rank takes another for lost and ends the run",
+                "seconds without progress after which a rank reports another as lost and ends the run",
                 {1, 86400});
         v.field("start_timeout_s", start_timeout_s,
-                "timeout while NCCL connects the ranks, which takes minutes on many hosts", {1, 86400});
+                "timeout in seconds while NCCL connects the ranks, which takes minutes on many hosts",
+                {1, 86400});
         v.field("simulate_latency_us", simulate_latency_us,
                 "for measurements: additional microseconds of every collective; 0: off", {0, 1e7});
         v.field("simulate_gbytes_per_s", simulate_gbytes_per_s,

@@ -15,7 +15,7 @@ void set_stage(Scheduled<T>& value, int64_t stage) {
     value = Scheduled<T>({value.in(stage)});
 }
 
-// Names of the windows that some part of attention follows.
+// Returns the names of windows that parts of attention follow.
 std::set<std::string> followed_windows(const LayersConfig& layers) {
     std::set<std::string> names;
     const auto note = [&](const LayerConfig& layer) {
@@ -29,7 +29,7 @@ std::set<std::string> followed_windows(const LayersConfig& layers) {
     return names;
 }
 
-// What a window was in the stages up to this one, changes alone.
+// Returns the sizes of a window in the stages up to this one, without repeats.
 std::vector<int64_t> past_of(const std::vector<Scheduled<int64_t>::Entry>& entries, int64_t stage) {
     std::vector<int64_t> sizes;
     for (int64_t i = 0; i <= stage; ++i) {
@@ -44,8 +44,8 @@ void require_stages(const std::string& key, const Scheduled<T>& value, const Sch
     if (value.fits(schedule.num_stages())) return;
     if (schedule.stages.empty()) {
         throw_usage(
-            "{} has {} entries, one for each stage, but schedule.stages is empty: say there after which steps "
-            "stages end",
+            "{} has {} entries, one for each stage, but schedule.stages is empty: set the "
+            "step at the end of each stage there",
             key, value.entries().size());
     }
     throw_usage("{} has {} entries, schedule.stages has {}: one for each stage, or a number for all", key,
@@ -56,7 +56,7 @@ void require_stages(const std::string& key, const Scheduled<T>& value, const Sch
 
 ModelConfig ModelConfig::in_stage(int64_t stage) const {
     ModelConfig model = *this;
-    // That of one stage already has its past.
+    // A model of one stage already has its window_past.
     if (const auto followed = followed_windows(parts.layers); model.parts.window_past.empty())
         for (const auto& [name, keys] : parts.windows)
             if (followed.count(name))

@@ -1,4 +1,4 @@
-// "did you mean": the known name that is nearest to a wrong one.
+// "did you mean": the known name nearest to a wrong one.
 #pragma once
 
 #include <set>
@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-// ", did you mean X?", or "; known here: …" where none is near. Empty for no known names.
+// Returns ", did you mean X?", or "; known here: …" if no name is near. Empty for no known names.
 std::string suggestion(const std::string& wrong, const std::set<std::string>& known);
 
 }  // namespace speedrun

@@ -10,7 +10,7 @@ namespace speedrun {
 
 namespace {
 
-// The keys that need all heads, separated by commas.
+// Returns the keys that need all heads, separated by commas.
 std::string reason_of(const AttentionConfig& attention) {
     std::string reason;
     const auto add = [&](const std::string& name) { reason += (reason.empty() ? "" : ", ") + name; };
@@ -29,7 +29,7 @@ WholeAttention whole_attention(const ModelParts& parts) {
     for (const StreamPartConfig& part : parts.output)
         for (const SumTerm& term : part.terms)
             if (!term.table.empty()) added.insert(term.table);
-    // Through the tables it spreads from layer to layer, until none is new.
+    // Iterates to a fixed point: a whole table makes all attention that reads it whole.
     for (bool found = true; found;) {
         found = false;
         for (size_t i = 0; i < layers.size(); ++i) {
@@ -50,7 +50,7 @@ WholeAttention whole_attention(const ModelParts& parts) {
 }
 
 std::string WholeAttention::describe() const {
-    std::vector<std::pair<std::string, std::string>> numbers;  // by reason, in order of the first layer
+    std::vector<std::pair<std::string, std::string>> numbers;  // reason -> layers, by first layer
     for (const auto& [layer, reason] : layers) {
         const auto at = std::find_if(numbers.begin(), numbers.end(),
                                      [&, why = reason](const auto& known) { return known.first == why; });

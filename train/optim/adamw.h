@@ -32,7 +32,7 @@ struct AdamwConfig {
         v.field("cautious", cautious, "adamw: decay only weights that have the sign of their update");
         v.field(
             "decays_unmoved", decays_unmoved,
-            "adamw, cautious: decay weights with an update of 0 too, such as rows of a table without a token");
+            "adamw, cautious: decay weights with an update of 0, such as rows of a table without a token");
     }
     // Throws a usage error.
     void check(const CheckedGroup& group) const {
@@ -46,8 +46,8 @@ struct AdamwConfig {
         for (const auto& [key, beta] : {std::pair{"beta1", beta1}, std::pair{"beta2", beta2}}) {
             if (beta <= kMostBf16Decay) continue;
             throw_usage(
-                "{}.{} is {}, but moments_dtype is {}, in which a moment that shrinks by less than 1/256 in a step "
-                "is rounded back and never does: lower it to {} or less, or set moments_dtype=f32",
+                "{}.{} is {}, but moments_dtype is {}, which rounds away a decay of less than 1/256 per step: "
+                "lower it to {} or less, or set moments_dtype=f32",
                 group.name, key, beta, word_of(moments_dtype), kMostBf16Decay);
         }
     }

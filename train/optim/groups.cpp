@@ -6,7 +6,7 @@ namespace speedrun {
 
 namespace {
 
-// Groups that cut rows by heads take parameters that have such rows, in groups of heads that fit.
+// Checks heads_per_matrix: the group has matrices of queries or keys, and the value divides their number of heads.
 void check_heads(const ParameterTable& table, const OptimizersConfig& config,
                  const std::vector<int>& group_of) {
     for (size_t g = 0; g < config.groups.size(); ++g) {

@@ -8,9 +8,9 @@
 
 namespace speedrun {
 
-// The group index of each parameter: the first group with a pattern (shell wildcards) that matches its name.
-// Throws a usage error naming every parameter that no group takes, a group that takes none, and a vector
-// given to an optimizer of matrices.
+// Returns the group index of each parameter: the first group with a pattern (shell wildcards) that matches its name. Throws a
+// usage error that names every parameter without a group. Throws one for a group without parameters, and for a vector in a
+// group of an optimizer of matrices.
 std::vector<int> assign_groups(const ParameterTable& table, const OptimizersConfig& config);
 
 }  // namespace speedrun

@@ -9,7 +9,7 @@ namespace speedrun {
 struct LionConfig {
     double beta1 = 0.9, beta2 = 0.95;
     void fields(FieldVisitor& v) {
-        v.field("beta1", beta1, "lion: share of the momentum in the update, below 1", kDecays);
+        v.field("beta1", beta1, "lion: weight of the momentum in the update, below 1", kDecays);
         v.field("beta2", beta2, "lion: decay of the momentum, below 1", kDecays);
     }
     void check(const CheckedGroup&) const {}

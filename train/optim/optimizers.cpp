@@ -51,10 +51,11 @@ int64_t OptimizerGroupConfig::heads_per_matrix() const {
 void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "optimizer of the group");
     v.field("params", params,
-            "name patterns (*, ?) of its parameters; the first group that matches takes a parameter");
-    v.field("lr", lr, "learning rate at the top of the schedule", {0, 1e3});
+            "name patterns (*, ?) of its parameters; a parameter belongs to the first group that matches");
+    v.field("lr", lr, "learning rate at the peak of the schedule", {0, 1e3});
     v.field("weight_decay", weight_decay,
-            "decoupled: a step shrinks weights by this times the factor of weight_decay_by", {0, 1e3});
+            "decoupled weight decay; a step shrinks weights by this times the factor of weight_decay_by",
+            {0, 1e3});
     v.choice(
         "weight_decay_by", weight_decay_by,
         "factor of weight_decay; lr: the learning rate; lr_squared: its square, for muon times the factor "
@@ -66,8 +67,8 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
 #undef SPEEDRUN_OTHER
     on_chosen(*this, [&](auto& config) { config.fields(v); });
     v.field("every", every,
-            "step once in this number of steps of the run, on the sum of their gradients; the gradient norm "
-            "omits the steps between",
+            "steps of the run per update of the group, on the sum of their gradients; the gradient norm "
+            "omits the group in other steps",
             {1, 64});
     extensions.fields(v);
 }
@@ -109,7 +110,7 @@ void OptimizerGroupConfig::check_unused(const std::string& name) const {
 void OptimizersConfig::fields(FieldVisitor& v) {
     v.field("clip", clip, "largest global gradient norm; 0: no clipping", {0, 1e9});
     v.choice("clip_norm", clip_norm,
-             "p of that norm, which is logged as grad_norm; inf: the largest magnitude");
+             "p of the p-norm that is clipped and logged as grad_norm; inf: the largest magnitude");
     v.list(
         "groups", "optimizers and their parameters; together they cover every parameter", groups.size(),
         [this](size_t n) { groups.resize(n); },

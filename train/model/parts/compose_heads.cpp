@@ -14,25 +14,25 @@ constexpr const char *kComposedMaps = "attn.composed_maps", *kComposedOutput = "
 }  // namespace
 
 void ComposeHeadsPart::fields(FieldVisitor& v) {
-    v.field("keys", keys, "last keys of the document, the query's own included, that the maps are of",
+    v.field("keys", keys,
+            "number of last keys of the document, including the query's own, that the maps cover",
             {1, ComposeHeadsOptions::kMostKeys});
     v.field("maps_start", maps_start,
-            "weight of each head's map in the mix at the start; the weights are RMS-normalised over heads",
+            "initial weight of each head's map in the mix; the weights are RMS-normalised over heads",
             {-1e6, 1e6});
     v.field("output_start", output_start,
-            "factor at the start by which each head's output gets its values seen through the mix",
+            "initial factor of the mixed map times the head's values, added to the head's output",
             {-1e6, 1e6});
     v.field("network", network, kNetworkHelp);
 }
 
 void ComposeHeadsPart::check(const AttentionScope& scope) const {
     if (scope.attention.parts.find<PairedHeadsPart>())
-        throw_usage(
-            "{}: not with paired, where a token's heads have two places in a row: leave one of them out",
-            scope.key);
+        throw_usage("{}: not with paired, where a token has two positions in a row: remove one of them",
+                    scope.key);
     if (maps_start == 0)
         throw_usage(
-            "{}.maps_start is 0: weights that are all zero have no direction to be normalised to; give it a value, "
+            "{}.maps_start is 0: all-zero weights cannot be RMS-normalised; set a value, "
             "such as 1",
             scope.key);
 }
@@ -43,20 +43,19 @@ std::vector<TokenNumber> ComposeHeadsPart::numbers() const {
 }
 
 void ComposeHeadsPart::build(AttentionLayer& layer) const {
-    // Backward then adds to the gradients of q, k and v that attention has written.
+    // Runs before attention, so that its backward adds to gradients of q, k and v that attention has already written.
     layer.at(AttentionSlot::before, [this, &a = layer] {
         const ValueId c = a.head_rows("composed heads");
         ComposeHeads::Ports ports{
             .c = c, .q = a.q, .k = a.k, .v = a.v, .first_key = a.w.input(first_key_column())};
         if (network.empty()) {
-            ports.w1 =
-                a.w.parameter(kComposedMaps, {a.heads},
-                              {GraphWriter::filled(maps_start),
-                               "a: the heads' maps of attention are mixed by a, RMS-normalised over heads"});
-            ports.w2 = a.w.parameter(
-                kComposedOutput, {a.heads},
-                {GraphWriter::filled(output_start),
-                 "b: to the output of a head is added b times its values, seen through that mix"});
+            ports.w1 = a.w.parameter(
+                kComposedMaps, {a.heads},
+                {GraphWriter::filled(maps_start),
+                 "a: weights of the heads' attention maps in the mix, RMS-normalised over heads"});
+            ports.w2 = a.w.parameter(kComposedOutput, {a.heads},
+                                     {GraphWriter::filled(output_start),
+                                      "b: output of a head += b times the mixed map applied to its values"});
         } else {
             ports.token_w1 = a.networks.by_heads(kComposedMaps, a.heads);
             ports.token_w2 = a.networks.by_heads(kComposedOutput, a.heads);

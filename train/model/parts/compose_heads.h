@@ -10,8 +10,8 @@ class ComposeHeadsPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "compose_heads";
     static constexpr const char* kHelp =
-        "add to each head's output its values seen through a learned mix of all heads' maps (dynamically composable "
-        "attention); null: do not";
+        "DCMHA (dynamically composable multi-head attention): adds a learned mix of all heads' maps, applied to the head's "
+        "values, to each head's output; null: off";
 
     int64_t keys = 112;        // last keys of the document that the maps cover
     double maps_start = 1;     // w1, weight of each head in the mix, before their norm

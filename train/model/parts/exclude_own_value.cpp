@@ -12,8 +12,7 @@ constexpr const char* kOwnValue = "attn.own_value";
 }  // namespace
 
 void ExcludeOwnValuePart::fields(FieldVisitor& v) {
-    v.field("start", start, "the learned number of each head at the start; tanh of it is the share",
-            {-20, 20});
+    v.field("start", start, "initial a of each head; tanh(a) is the share", {-20, 20});
     v.field("network", network, kNetworkHelp);
 }
 
@@ -26,10 +25,10 @@ void ExcludeOwnValuePart::build(AttentionLayer& layer) const {
         const ValueId y = a.head_rows("attn_out without own value");
         ExcludeOwnValue::Ports ports{.y = y, .o = a.out, .v = a.v};
         if (network.empty())
-            ports.alpha = a.w.parameter(
-                kOwnValue, {a.heads},
-                {GraphWriter::filled(start),
-                 "a: from the output y of a head is taken tanh(a) (y.v)/(v.v) v, v the token's own"});
+            ports.alpha =
+                a.w.parameter(kOwnValue, {a.heads},
+                              {GraphWriter::filled(start),
+                               "a: output y of a head -= tanh(a) (y.v)/(v.v) v, with v the token's own"});
         else
             ports.token_alpha = a.networks.by_heads(kOwnValue, a.heads);
         a.w.add<ExcludeOwnValue>(ports);

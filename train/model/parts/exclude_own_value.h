@@ -1,4 +1,4 @@
-// Attention that excludes the token's own value: each head's output loses tanh(a) of its component along v.
+// Exclusive self-attention (XSA): y − tanh(a)·(y·v)/(v·v)·v for each head's output y and the token's own v.
 #pragma once
 
 #include "train/config/attention_part.h"
@@ -9,7 +9,8 @@ class ExcludeOwnValuePart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "exclude_own_value";
     static constexpr const char* kHelp =
-        "take from each head's output a learned share of its component along the token's own v; null: do not";
+        "XSA (exclusive self-attention): subtracts a learned share of the component along the token's own v from each head's "
+        "output; null: off";
 
     double start = 0;          // a of each head
     std::string network = {};  // network that computes a

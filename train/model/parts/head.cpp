@@ -9,39 +9,37 @@
 namespace speedrun {
 
 void HeadConfig::fields(FieldVisitor& v) {
-    v.field("tied_to", tied_to, "table of tokens, as the matrix of the head; empty: a matrix of its own");
+    v.field("tied_to", tied_to, "table of tokens used as the matrix of the head; empty: a matrix of its own");
     v.field(
         "untied_after", untied_after,
         "last stage of the schedule, counted from 0, with a tied head. Later stages have a matrix (head.weight) that starts "
         "as a copy of the table with a copy of its optimizer's state; -1: tied in all stages",
         {-1, 1e6});
-    v.field("softcap", softcap,
-            "c > 0: bounds logits, to c*tanh(logits/c) if nothing below says otherwise; 0: off", {0, 1e6});
+    v.field("softcap", softcap, "c > 0: bound of the logits, by default c*tanh(logits/c); 0: off", {0, 1e6});
     v.choice(
         "softcap_function", softcap_function,
-        "tanh: c*tanh((logits + logit_shift)/logit_scale); sigmoid: c*sigmoid((logits + logit_shift)/logit_scale)");
-    v.field("logit_shift", logit_shift, "added to logits before they are bounded", {-1e6, 1e6});
-    v.field(
-        "logit_scale", logit_scale,
-        "then they are divided by this; 0: by c for tanh, by c/4 for sigmoid, so that the steepest slope is 1",
-        {0, 1e6});
-    init_field(v, "init", init, "its own matrix at the start");
+        "function of softcap; tanh: c*tanh((logits + logit_shift)/logit_scale); sigmoid: c*sigmoid((logits + "
+        "logit_shift)/logit_scale)");
+    v.field("logit_shift", logit_shift, "shift of the logits before softcap", {-1e6, 1e6});
+    v.field("logit_scale", logit_scale,
+            "divisor of the shifted logits; 0: c for tanh, c/4 for sigmoid, with largest slope 1", {0, 1e6});
+    init_field(v, "init", init, "initial matrix of an untied head");
     v.optional(
         "fp8", fp8,
-        "training multiplies in 8 bits: x and the matrix e4m3, gradients of logits e5m2; validation does not; null: "
+        "FP8 matmuls in training: x and the matrix in e4m3, gradients of logits in e5m2; validation: compute dtype; null: "
         "no");
 }
 
 void HeadConfig::check(int64_t model_dim) const {
     if (fp8) expect_fp8_width("model.head.fp8", model_dim);
     if (comes_apart() && tied_to.empty())
-        throw_usage("model.head.untied_after {}: the head is tied to no table (model.head.tied_to)",
+        throw_usage("model.head.untied_after {}: the head is not tied to a table (model.head.tied_to)",
                     untied_after);
     if (softcap > 0) return;
     if (logit_shift != 0 || logit_scale != 0 || softcap_function != HeadConfig{}.softcap_function)
         throw_usage(
-            "model.head: softcap is 0, so that softcap_function {}, logit_shift {} and logit_scale {} have nothing to "
-            "bound logits by: give softcap, or leave these out",
+            "model.head: softcap is 0, so softcap_function {}, logit_shift {} and logit_scale {} have no effect: "
+            "set softcap, or remove them",
             word_of(softcap_function), logit_shift, logit_scale);
 }
 

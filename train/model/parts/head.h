@@ -22,7 +22,7 @@ struct HeadConfig {
     std::optional<HeadFp8Config> fp8 = {};
 
     void fields(FieldVisitor& v);
-    // Throws a usage error for options without the one that they modify, and for a width that 8-bit products refuse.
+    // Throws a usage error for options without the one that they modify, and for a width that FP8 matmuls refuse.
     void check(int64_t model_dim) const;
     // Returns c·tanh((z + shift)/scale), or c·σ((z + shift)/scale) less its half, which changes no probability. Scale 0: the
     // steepest slope is 1, by a scale of c for tanh and of c/4 for σ.

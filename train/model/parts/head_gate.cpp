@@ -14,9 +14,11 @@ constexpr const char* kHeadGate = "attn.gate";
 
 void HeadGatePart::fields(FieldVisitor& v) {
     v.field("columns", columns, "first columns of the normed stream that the gate reads", {1, kMaxNarrow});
-    v.field("network", network,
-            "name in model.networks: it computes an unbounded factor of each head; empty: none does");
-    v.field("start", start, "a network's factor at the start", {-1e6, 1e6});
+    v.field(
+        "network", network,
+        "name in model.networks of the hyper-network (MUDD-like) that computes an unbounded factor per head; "
+        "empty: sigmoid gate");
+    v.field("start", start, "initial factor, with a network", {-1e6, 1e6});
 }
 
 void HeadGatePart::check(const AttentionScope& scope) const {

@@ -8,7 +8,7 @@ namespace speedrun {
 class HeadGatePart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "gate";
-    static constexpr const char* kHelp = "multiply each head's output by a sigmoid gate, which starts at 1/2";
+    static constexpr const char* kHelp = "sigmoid gate of each head's output, initial value 1/2";
     static constexpr double kStart = 0.5;  // initial value of a sigmoid
 
     int64_t columns = 12;      // first columns of the normed stream

@@ -9,7 +9,7 @@ class KeyOffsetPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "key_offset";
     static constexpr const char* kHelp =
-        "keys take the dimensions that rotary does not rotate from the previous token, across documents; "
+        "shift of unrotated key dimensions: keys read them from the previous token, across documents; "
         "the first token of a row keeps its own";
 
     void check(const AttentionScope& scope) const override;

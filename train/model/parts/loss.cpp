@@ -10,22 +10,21 @@
 namespace speedrun {
 
 void LossConfig::fields(FieldVisitor& v) {
-    v.field("padding", padding, "the columns that pad the vocabulary take part in the softmax");
+    v.field("padding", padding, "include the padding columns of the vocabulary in the softmax");
     v.field(
         "weights", weights,
-        "weights of the cross entropies of the next tokens in the row, the next one first. The loss of training is their "
-        "weighted sum, that of validation the next token's",
+        "weights of the cross entropies of the next tokens in the row, the next one first. Training minimises the weighted "
+        "sum; validation reports the next token's",
         {0, 1e3});
     v.field(
         "prefix_weight", prefix_weight,
-        "weight of the cross entropy of one more target: the longest other token that the next token's bytes begin with. "
-        "Tokens without such a prefix have no such term. Needs the tokenizer's vocabulary (data.vocabulary)",
+        "weight of the cross entropy of one more target, the longest other token that is a prefix of the next token's bytes. "
+        "Tokens without a prefix omit the term. Needs data.vocabulary",
         {0, 1e3});
     v.field(
         "gradient_divisor", gradient_divisor,
-        "divisor of the sum of a step's losses, over all ranks and microbatches, for gradients; 0: the step's number of "
-        "targets, which gives the mean. Set R for a recipe of R ranks that sum over their tokens and average their "
-        "gradients. Reported losses are means either way",
+        "divisor of a step's summed loss for gradients; 0: number of targets (mean). Set R for a recipe of R ranks that "
+        "sums over tokens and averages gradients over ranks. Reported losses are always means",
         {0, 1e12});
 }
 
@@ -40,7 +39,7 @@ void LossConfig::check() const {
             weights.size(), weights.size() + 1, kMost);
     for (const auto& entry : weights.front().entries())
         if (entry.from <= 0 || entry.to < 0)
-            throw_usage("model.loss.weights[0] is {}: the next token has to count",
+            throw_usage("model.loss.weights[0] is {}: the weight of the next token must not be 0",
                         std::min(entry.from, entry.to));
 }
 
@@ -64,7 +63,7 @@ LossConfig LossConfig::in_stage(int64_t stage) const {
     LossConfig loss = *this;
     for (Scheduled<double>& weight : loss.weights) weight = in_stage(weight);
     loss.prefix_weight = in_stage(prefix_weight);
-    // Trailing targets of weight 0 are left out.
+    // Removes trailing targets of weight 0.
     while (loss.weights.size() > 1 && loss.weights.back() == Scheduled<double>(0)) loss.weights.pop_back();
     return loss;
 }

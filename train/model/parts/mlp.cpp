@@ -10,13 +10,13 @@ namespace speedrun {
 void MlpConfig::fields(FieldVisitor& v) {
     v.field("ratio", ratio, "hidden width as a multiple of model.model_dim", {1, 64});
     v.choice("activation", activation, "nonlinearity");
-    v.field("bias", bias, "its linear layers have biases");
-    init_field(v, "init", init, "first matrix at the start");
-    init_field(v, "down_init", down_init, "second matrix at the start");
+    v.field("bias", bias, "biases of the linear layers");
+    init_field(v, "init", init, "initial first matrix");
+    init_field(v, "down_init", down_init, "initial second matrix");
     v.optional(
         "up_fp8", up_fp8,
-        "training's forward multiplies by the first matrix in 8 bits (e4m3); backward and validation do not; null: no");
-    v.optional("down_fp8", down_fp8, "second matrix in 8 bits, as up_fp8");
+        "FP8 (e4m3) matmul by the first matrix in training's forward; backward and validation: compute dtype; null: off");
+    v.optional("down_fp8", down_fp8, "FP8 matmul by the second matrix, as up_fp8");
     v.objects("after", after, kAfterHelp);
     v.retired("join", kJoinRetired);
 }
@@ -25,8 +25,7 @@ void MlpConfig::check(const std::string& key, int64_t model_dim) const {
     if (!uses_fp8()) return;
     expect_fp8_width(key + ", in fp8", model_dim);
     if (bias)
-        throw_usage("{}: products of 8-bit numbers add no bias: mlp.bias false, or up_fp8 and down_fp8 null",
-                    key);
+        throw_usage("{}: FP8 matmuls add no bias: set mlp.bias false, or up_fp8 and down_fp8 null", key);
 }
 
 void MlpConfig::build(MlpLayer& layer) const {

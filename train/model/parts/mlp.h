@@ -22,7 +22,7 @@ struct MlpConfig {
     std::vector<SumTerm> after = {};  // empty: stream + output
 
     void fields(FieldVisitor& v);
-    // Throws a usage error if 8-bit products do not fit the width or a bias. check_sums covers `after`.
+    // Throws a usage error if FP8 matmuls do not fit the width or a bias. check_sums covers `after`.
     void check(const std::string& key, int64_t model_dim) const;
     bool uses_fp8() const { return up_fp8 || down_fp8; }
     void build(MlpLayer& layer) const;

@@ -11,7 +11,7 @@ namespace speedrun {
 
 namespace {
 
-// The value in memory of its own, without the gaps of a view.
+// Returns x, or a contiguous copy if x is a view.
 ValueId without_gaps(AttentionLayer& a, ValueId x) {
     if (!a.w.model.graph[x].is_view) return x;
     const ValueId y = a.head_rows("copied " + a.w.model.graph.local_name(x));
@@ -27,7 +27,7 @@ void PairedHeadsPart::check(const AttentionScope& scope) const {
                     scope.attention.heads);
     if (scope.attention.parts.find<KeyOffsetPart>())
         throw_usage(
-            "{}: not with key_offset, for which the row before would be another head's: set one of them to false",
+            "{}: not with key_offset, which would read the previous row from another head: set one of them to false",
             scope.key);
 }
 

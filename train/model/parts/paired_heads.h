@@ -9,9 +9,8 @@ class PairedHeadsPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "paired";
     static constexpr const char* kHelp =
-        "heads j and j + H/2 of H are one head over rows of twice the length, where their q, k and v alternate: a token has "
-        "two places, and the window, which counts these, half its span. Rotary turns heads of even number by the first "
-        "place, heads of odd number by the second";
+        "attention of heads j and j + H/2 as one head, with two alternating positions per token. The window counts "
+        "positions, so w positions cover w/2 tokens. Rotary uses the first position for even heads, the second for odd heads";
 
     void check(const AttentionScope& scope) const override;
     bool needs_all_heads() const override { return true; }

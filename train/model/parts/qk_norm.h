@@ -8,7 +8,7 @@ namespace speedrun {
 class QkNormPart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "qk_norm";
-    static constexpr const char* kHelp = "RMS-normalise each head's q and k";
+    static constexpr const char* kHelp = "RMS norm of each head's q and k";
     static constexpr bool kDefault = true;
 
     void build(AttentionLayer& layer) const override;

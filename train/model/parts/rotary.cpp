@@ -30,11 +30,11 @@ void check_pairs(const std::string& key, const RotaryConfig& rotary, int64_t pai
     if (turning < 1 || std::abs(asked - static_cast<double>(turning)) > 1e-6)
         throw_usage(
             "{}.fraction {} of {} pairs of a head's dimensions is {:.6g}, expected a whole number from 1 to {}: "
-            "say N/{}, or \"rotary\": null to turn none",
+            "set N/{}, or \"rotary\": null for no rotation",
             key, rotary.fraction, pairs, asked, pairs, pairs);
     if (rotary.endpoint && turning < 2)
         throw_usage(
-            "{}.endpoint: a single pair turns, whose frequency is 1 and not 1/base: expected 2 pairs, "
+            "{}.endpoint: a single rotated pair has frequency 1, not 1/base: expected 2 pairs, "
             "fraction {:.6g}, or endpoint false",
             key, 2.0 / static_cast<double>(pairs));
 }
@@ -47,14 +47,15 @@ void check_yarn(const std::string& key, const YarnConfig& yarn, const ModelParts
         throw_usage("{}.window: no window \"{}\" in model.windows{}", key, yarn.window,
                     suggestion(yarn.window, names));
     if (yarn.alpha >= yarn.beta)
-        throw_usage("{}: alpha {} is not below beta {}, which its ramp leads to", key, yarn.alpha, yarn.beta);
+        throw_usage("{}: alpha {} is not below beta {}: the ramp is from alpha to beta", key, yarn.alpha,
+                    yarn.beta);
     const std::vector<int64_t> past = model.past_of(yarn.window);
     for (size_t i = 1; i < past.size(); ++i) {
         const int64_t before = past[i - 1], keys = past[i];
         if (std::min(before, keys) < 2)
             throw_usage(
-                "{}: model.windows.{} goes from {} to {} keys, which have no ratio to rescale by: a window has 2 "
-                "keys at least, and 0 (all keys) is none",
+                "{}: model.windows.{} changes from {} to {} keys: YaRN rescales by a ratio of windows of at least 2 "
+                "keys; 0 (all keys) has no ratio",
                 key, yarn.window, before, keys);
         const double growth = reach_of(keys) / reach_of(before);
         if (const double factor = yarn.log_scale * std::log(growth) + 1; factor <= 0)
@@ -95,12 +96,18 @@ const RotaryTables& angle_tables(GraphWriter& w, const std::vector<double>& freq
 }  // namespace
 
 void YarnConfig::fields(FieldVisitor& v) {
-    v.field("window", window, "name of a window of model.windows; at its changes frequencies are rescaled");
+    v.field("window", window,
+            "name in model.windows of the window that rescales the frequencies when it changes");
     v.field("alpha", alpha,
-            "pairs with fewer rotations than this within the old window are slowed by old/new", {0, 1e6});
-    v.field("beta", beta, "pairs with more rotations are unchanged; linear in between", {0, 1e6});
-    v.field("log_scale", log_scale,
-            "attention's scale is multiplied by log_scale*ln(new/old) + 1 at each change", {0, 10});
+            "rotations within the old window below which the frequency of a pair is multiplied by old/new",
+            {0, 1e6});
+    v.field("beta", beta,
+            "rotations above which the frequency of a pair is unchanged; linear between alpha and beta",
+            {0, 1e6});
+    v.field(
+        "log_scale", log_scale,
+        "coefficient of the attention scale, which is multiplied by log_scale*ln(new/old) + 1 at each change",
+        {0, 10});
 }
 
 void RotaryConfig::fields(FieldVisitor& v) {
@@ -111,9 +118,9 @@ void RotaryConfig::fields(FieldVisitor& v) {
         {0, 1});
     v.field(
         "endpoint", endpoint,
-        "frequency of the i-th of n rotated pairs: true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
+        "frequency of the i-th of n rotated pairs; true: base^(-i/(n-1)), the last 1/base; false: base^(-i/n)");
     v.optional("yarn", yarn,
-               "rescale the frequencies when a window changes between stages (YaRN); null: do not");
+               "rescale the frequencies when a window changes between stages (YaRN); null: off");
 }
 
 void RotaryPart::check(const AttentionScope& scope) const {

@@ -1,5 +1,5 @@
-// Rotary position embedding: each pair of a head's dimensions of q and k turns by an angle of the position. YaRN rescales the
-// frequencies where a window of attention changes from stage to stage.
+// Rotary position embedding: each pair of dimensions of a head of q and k is rotated by an angle of the position. YaRN rescales
+// the frequencies where a window of attention changes from stage to stage.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,9 @@ namespace speedrun {
 // Peng et al. 2023 (YaRN). All layers that name a window rescale at its changes, also layers with another window.
 struct YarnConfig {
     std::string window = {};  // name in ModelParts::windows
-    double alpha = 1;         // rotations within the old window below which a pair is slowed by old/new
-    double beta = 32;         // rotations above which a pair keeps its frequency
-    double log_scale = 0.2;   // factor of attention's scale: log_scale·ln(new/old) + 1
+    double alpha = 1;  // rotations within the old window below which the frequency is multiplied by old/new
+    double beta = 32;  // rotations above which a pair keeps its frequency
+    double log_scale = 0.2;  // factor of attention's scale: log_scale·ln(new/old) + 1
     void fields(FieldVisitor& v);
 };
 
@@ -31,7 +31,7 @@ struct RotaryConfig {
 class RotaryPart final : public AttentionPart, public RotaryConfig {
   public:
     static constexpr const char* kKey = "rotary";
-    static constexpr const char* kHelp = "rotate q and k by their positions; null: no rotation";
+    static constexpr const char* kHelp = "rotary embedding of q and k; null: no rotation";
     static constexpr bool kDefault = true;
 
     RotaryPart(const RotaryConfig& config = {}) : RotaryConfig(config) {}

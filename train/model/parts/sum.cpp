@@ -16,7 +16,7 @@ namespace speedrun {
 namespace {
 
 struct SlotNames {
-    const char *key, *prefix;  // prefix: of names of parameters
+    const char *key, *prefix;  // prefix: start of parameter names
 };
 SlotNames slot_names(SumSlot slot) {
     constexpr SlotNames kNames[] = {{"model.input", "input."}, {"enter", "enter."},
@@ -151,7 +151,7 @@ class TermWriter {
     ValueId weight_of(const WeightedSum::Term& term) const {
         return term.gate != kNoValue ? term.gate : as_value(term.parameter, GateActivation::identity);
     }
-    // The product becomes the weight of the term: a weighted sum has one weight per source.
+    // Makes the product the weight of the term, because a weighted sum has one weight per source.
     void multiply(WeightedSum::Term& term, const WeightedSum::Term& product) const {
         const std::vector<Extent> extents = w_.model.graph[product.value].extents;
         term.gate = w_.f32("product of numbers", extents);
@@ -191,21 +191,23 @@ class TermWriter {
 void SumTerm::fields(FieldVisitor& v) {
     v.field(
         "of", of,
-        "source: \"stream\" (the current stream), \"output\" (the output of attention or the MLP, in after), \"first\" (x0, "
-        "the output of model.input before its sums), \"input\" (the input of the first layer) or \"after 3\" (the output "
-        "of layer 3)");
-    v.field("table", table, "source: rows of this table, instead of `of`");
+        "source of the term; \"stream\": current stream; \"output\": output of attention or the MLP (in after); \"first\": x0, "
+        "the output of model.input before its sums; \"input\": input of the first layer; \"after 3\": output "
+        "of layer 3");
+    v.field("table", table, "name of a table, with rows that are the source instead of `of`");
     v.field("constant", constant, "constant factor", {-1e6, 1e6});
     v.field(
         "scale", scale,
-        "learned factor, initial value; null: none. With a network: initial value of its number, 0 if null",
+        "initial value of a learned factor; null: none. With a network: initial value of its output, 0 if null",
         {-1e6, 1e6});
-    v.field("gain", gain, "second learned factor, initial value; null: none", {-1e6, 1e6});
-    v.field("gate", gate, "s, initial value: sigmoid(s) with learned s is a factor; null: none", {-1e6, 1e6});
-    v.field("network", network, "network of model.networks that computes scale for each token; empty: none");
+    v.field("gain", gain, "initial value of a second learned factor; null: none", {-1e6, 1e6});
+    v.field("gate", gate, "initial value of a learned s, with factor sigmoid(s); null: none", {-1e6, 1e6});
+    v.field(
+        "network", network,
+        "name in model.networks of the hyper-network (MUDD-like) that computes scale per token; empty: none");
     v.field(
         "name", name,
-        "name of the learned number, instead of SLOT.SOURCE_scale; scales of equal names in a sum are one vector");
+        "name of the learned scalar, instead of SLOT.SOURCE_scale; scales of equal name in a sum are one vector");
 }
 
 double SumTerm::initial_factor() const {
@@ -214,7 +216,7 @@ double SumTerm::initial_factor() const {
 }
 
 void SumConfig::fields(FieldVisitor& v) {
-    v.objects("terms", terms, "the sum of these terms is the new stream");
+    v.objects("terms", terms, "terms of the sum that replaces the stream");
 }
 
 std::vector<Sum> sums_of(const ModelParts& parts) {

@@ -30,7 +30,7 @@ struct SumTerm {
 };
 
 inline constexpr const char* kAfterHelp =
-    "the stream after this sublayer is the sum of these terms; empty: [{\"of\": \"stream\"}, {\"of\": \"output\"}]";
+    "terms of the sum that is the stream after this sublayer; empty: [{\"of\": \"stream\"}, {\"of\": \"output\"}]";
 inline constexpr FieldVisitor::Retired kJoinRetired{
     "null", "\"after\": [{\"of\": \"stream\", \"scale\": 1}, {\"of\": \"output\", \"scale\": 1}]"};
 
@@ -46,7 +46,7 @@ enum class SumSlot : uint8_t { input, enter, values, attention, mlp, output };
 struct Sum {
     SumSlot slot;
     int64_t layer;    // StreamPlace::kInput for model.input, the number of layers for model.output
-    std::string key;  // of the terms, such as "model.layers, layer 3: mlp.after"
+    std::string key;  // key of the terms, such as "model.layers, layer 3: mlp.after"
     std::vector<SumTerm> terms;
 
     bool in_layer() const { return slot != SumSlot::input && slot != SumSlot::output; }

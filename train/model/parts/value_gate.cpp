@@ -16,12 +16,13 @@ constexpr const char* kValueGate = "attn.value_gate";
 void ValueGatePart::fields(FieldVisitor& v) {
     v.field(
         "columns", columns,
-        "the gate is 2*sigmoid of that number of first columns, of attention's normed input and of the row; it starts at 1",
+        "number of first columns, of attention's normed input and of the row, that the gate 2*sigmoid reads; initial gate 1",
         {1, kMaxNarrow / 2});
     v.field(
         "network", network,
-        "name in model.networks: it computes two gates instead, of the first and of the second half of the heads");
-    v.field("start", start, "a network's gates at the start", {-1e6, 1e6});
+        "name in model.networks of the hyper-network (MUDD-like) that computes one gate per half of the heads; "
+        "empty: sigmoid gates");
+    v.field("start", start, "initial gates, with a network", {-1e6, 1e6});
 }
 
 void ValueGatePart::check(const AttentionScope& scope) const {
@@ -53,15 +54,14 @@ void ValueGatePart::build(AttentionLayer& a) const {
     ValueId gates = kNoValue;
     if (network.empty()) {
         gates = a.w.f32(kValueGate, {a.w.extents.tokens(), a.heads});
-        a.w.add<PairGate>(
-            {.y = gates,
-             .x = a.normed,
-             .z = a.value_rows,
-             .weight = a.w.parameter(
-                 "attn.value_gate.weight", {a.heads, {Dimension::numbers, 2 * columns}},
-                 {GraphWriter::filled(0),
-                  "W: to head h of v is added 2 sigmoid(W[h] . [x[0:columns], row[0:columns]]) row"})},
-            PairGate::Options{.tokens = a.w.extents.tokens().size, .columns = columns});
+        a.w.add<PairGate>({.y = gates,
+                           .x = a.normed,
+                           .z = a.value_rows,
+                           .weight = a.w.parameter(
+                               "attn.value_gate.weight", {a.heads, {Dimension::numbers, 2 * columns}},
+                               {GraphWriter::filled(0),
+                                "W: head h of v += 2 sigmoid(W[h] . [x[0:columns], row[0:columns]]) row"})},
+                          PairGate::Options{.tokens = a.w.extents.tokens().size, .columns = columns});
     } else {
         gates = a.networks.number(kValueGate);
     }

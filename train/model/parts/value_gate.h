@@ -9,8 +9,7 @@ namespace speedrun {
 class ValueGatePart final : public AttentionPart {
   public:
     static constexpr const char* kKey = "value_gate";
-    static constexpr const char* kHelp =
-        "v becomes v + gate*row of value_table instead, gates for each token and head";
+    static constexpr const char* kHelp = "gates of the rows of value_table per token and head: v + gate*row";
     static constexpr double kStart = 1;  // initial value of a sigmoid
 
     int64_t columns = 6;       // columns of the input, and of the row
