@@ -33,8 +33,9 @@ const Settings kFurther = {R"(model={"preset": "none", "model_dim": 32, "vocab_s
     "output": [{"type": "norm"}], "head": {"init": {"type": "normal", "value": 0.1}},
     "loss": {"weights": [1, 0.5, 0.25]}})"};
 // A width of 60 in 3 heads; a vocabulary of 64 and 101 n-gram rows, not divisible by 3; value embeddings.
-const Settings kTensor = together({{"batch.microbatch_tokens=180", "batch.tokens_per_step=360",
-                                    "model.model_dim=60", "model.layers.each.attention.heads=3", kMix},
+const Settings kMatrices = {"batch.microbatch_tokens=180", "batch.tokens_per_step=360"};
+const Settings kTensor = together({kMatrices,
+                                   {"model.model_dim=60", "model.layers.each.attention.heads=3", kMix},
                                    with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 101}),
                                    nonzero_outputs()});
 const Settings kMuon = {
@@ -173,7 +174,7 @@ TEST_F(MeshRunTest, AnyMeshContinuesWhatAnotherSaved) {
            "1 ddp", "7 zero2 context=7", "3 ddp context=3", "6 ddp tensor=3 sequence=true",
            "3 zero3 tensor=3"}}},
         {"whole",
-         {all_of({matrices, kWhole}),
+         {all_of({saves, kRows, kMatrices, kWhole}),
           {"4 zero1 tensor=2 sequence=true", "1 ddp", "2 ddp tensor=2", "2 zero2", "3 zero3 tensor=3"}}}};
     for (const auto& [name, settings_and_meshes] : cases) {
         const auto& [settings, continuing] = settings_and_meshes;
@@ -220,7 +221,7 @@ TEST_F(MeshRunTest, RefusesWhatCannotBeShared) {
                      kTensor,
                      {R"(optimizers.groups=[{"params": ["*.weight"], "type": "muon"}, {"params": ["*"]}])"}}),
              "3 ddp tensor=3 sequence=true");
-    expect_error(ExitCode::usage, {"embed.weight has 64 rows, which so many ranks"}, [&] {
+    expect_error(ExitCode::usage, {"embed.weight has 64 rows, not a multiple of it"}, [&] {
         bucket_rules(plan_ranks(muon, 3), parameters_of(muon.model, 50, {.size = 3}), muon.optimizers);
     });
 }
