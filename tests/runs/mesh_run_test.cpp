@@ -204,17 +204,17 @@ TEST_F(MeshRunTest, RefusesWhatCannotBeShared) {
     EXPECT_THAT(refusal(all_of({kContext, {"eval.sequence_length=6"}}), "4 ddp context=4"),
                 HasSubstr("rows have 6 tokens"));
     EXPECT_EQ(refusal(kTensor, "3 ddp tensor=3 sequence=true"), "accepted");
-    EXPECT_EQ(refusal(kTensor, "2 ddp tensor=2"),
-              "parallel.tensor is 2, but attention of layer 0 has 3 heads, which so many ranks cannot share "
-              "evenly: of sizes up to 64, 1, 3 would do");
+    EXPECT_EQ(
+        refusal(kTensor, "2 ddp tensor=2"),
+        "parallel.tensor is 2, but attention of layer 0 has 3 heads, not divisible by it: of sizes up to 64, 1, 3 are "
+        "possible");
     EXPECT_EQ(
         refusal(all_of({kTensor,
                         {"batch.tokens_per_step=480", "batch.microbatch_tokens=160",
                          "batch.sequence_length=10"}}),
                 "3 ddp tensor=3 sequence=true"),
         "parallel.tensor is 3, but a microbatch has 160 tokens on a rank (parallel.sequence shares them), "
-        "which so many ranks cannot share evenly: of sizes up to 64, 1, 2, 4, 5, 8, 10, 16, 20, 32, 40 "
-        "would do");
+        "not divisible by it: of sizes up to 64, 1, 2, 4, 5, 8, 10, 16, 20, 32, 40 are possible");
     // 64 vocabulary rows are padded for 3 ranks, which elementwise optimizers support.
     const Config muon =
         with(all_of({kRows,

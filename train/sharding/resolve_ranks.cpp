@@ -71,7 +71,7 @@ void validate_shares(const Shared& shared, int ranks) {
     for (int64_t size = 1; size <= std::min<int64_t>(count, 64); ++size)
         if (count % size == 0) fitting += (fitting.empty() ? "" : ", ") + std::to_string(size);
     throw_usage(
-        "parallel.tensor is {}, but {} has {} {}, which so many ranks cannot share evenly: of sizes up to 64, {} would do",
+        "parallel.tensor is {}, but {} has {} {}, not divisible by it: of sizes up to 64, {} are possible",
         ranks, where, count, what, fitting);
 }
 

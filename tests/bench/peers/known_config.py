@@ -17,12 +17,12 @@ GROUP = {"type", "params", "lr", "weight_decay", "beta1", "beta2", "epsilon", "m
 # Keys without an implementation in the twin, with the only value that it accepts.
 ONLY = {
     "data": {"rows": "stream", "shuffle": False},
-    "schedule": {"stages": [], "lr_factor": 1, "final_steps": 0},
+    "schedule": {"stages": [], "lr_factor": 1, "final_steps": 0, "scale_final_lr": True},
 }
 ONLY_OF_GROUP = {"cautious": False, "normuon": False, "every": 1, "weight_decay_by": "lr", "moments_dtype": "f32",
                  "weights_dtype": "f32", "momentum_cooldown_steps": 0, "polar_epsilon": 1e-6, "heads_per_matrix": 0,
-                 "decays_unmoved": True}
-UNUSED_OF_GROUP = {"normuon_lines"}  # keys of normuon, which is refused
+                 "decays_unmoved": True, "average": None, "slow_momentum": 0}
+UNUSED_OF_GROUP = {"normuon_lines", "slow_start", "slow_blend", "fast_momentum"}  # keys of normuon and slow_momentum, which are refused
 
 
 def require(condition, message):
