@@ -14,7 +14,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 cases='*' old_configs=configs rename=
 # shellcheck disable=SC2034  # for options.sh
-options='cases old_configs rename' positionals=2
+options='cases old-configs rename' positionals=2
 # shellcheck source=scripts/options.sh
 . scripts/options.sh
 { [ $# -ge 1 ] && [ $# -le 2 ]; } || usage 2
