@@ -68,7 +68,7 @@ Tensor CaseMemory::input(DType dtype, Dims dims, float deviation) {
 
 Tensor CaseMemory::inout(DType dtype, Dims dims, float deviation) {
     const Tensor tensor = input(dtype, dims, deviation);
-    written_ += tensor.bytes();
+    counted_.written += tensor.bytes();
     results_.push_back(tensor);
     return tensor;
 }
@@ -78,7 +78,7 @@ Tensor CaseMemory::output(DType dtype, Dims dims) {
     const std::vector<char> poison(static_cast<size_t>(std::min<int64_t>(tensor.bytes(), 64 << 20)),
                                    static_cast<char>(0xff));  // every element is NaN
     upload(tensor, poison.data(), static_cast<int64_t>(poison.size()));
-    written_ += tensor.bytes();
+    counted_.written += tensor.bytes();
     results_.push_back(tensor);
     poisoned_.push_back(tensor);
     return tensor;
@@ -108,7 +108,7 @@ Tensor CaseMemory::uncounted_input(DType dtype, Dims dims) {
 }
 
 Tensor CaseMemory::as_input(Tensor tensor) {
-    read_ += tensor.bytes();
+    counted_.read += tensor.bytes();
     return tensor;
 }
 

@@ -30,8 +30,8 @@ class CaseMemory {
     Tensor workspace(DType dtype, Dims dims);  // not counted, not checked
     // Not counted: for tensors that are only partly accessed. The case counts the accessed part itself.
     Tensor uncounted_input(DType dtype, Dims dims);
-    void count_read(int64_t bytes) { read_ += bytes; }
-    void count_written(int64_t bytes) { written_ += bytes; }
+    void count_read(int64_t bytes) { counted_.read += bytes; }
+    void count_written(int64_t bytes) { counted_.written += bytes; }
     // Declares an uncounted tensor to be written by the call.
     void check(Tensor tensor) { results_.push_back(tensor); }
     // Declares results of setup work to be inputs.
@@ -39,8 +39,12 @@ class CaseMemory {
     // Runs `work` once, immediately, before the timing.
     void setup(const std::function<void(Ops&, Stream&)>& work);
 
-    int64_t bytes() const { return read_ + written_; }                 // minimum bytes of one call
-    int64_t bytes_written() const { return written_; }                 // written part of bytes()
+    // Minimum bytes of one call.
+    struct Counted {
+        int64_t read = 0, written = 0;
+        int64_t bytes() const { return read + written; }
+    };
+    const Counted& counted() const { return counted_; }
     int64_t footprint() const { return footprint_; }                   // bytes of memory held
     const std::vector<Tensor>& results() const { return results_; }    // all tensors that a call writes
     const std::vector<Tensor>& poisoned() const { return poisoned_; }  // tensors that start as NaN
@@ -54,7 +58,8 @@ class CaseMemory {
     Ops& ops_;
     Stream& stream_;
     const DType real_;
-    int64_t read_ = 0, written_ = 0, footprint_ = 0;
+    Counted counted_;
+    int64_t footprint_ = 0;
     std::vector<Buffer> buffers_;
     std::vector<Tensor> results_, poisoned_;
 };

@@ -25,8 +25,8 @@ class PreparedCase {
     const std::vector<std::function<void()>>& calls() const { return calls_; }
     int sets() const { return static_cast<int>(sets_.size()); }
     // Cost of one call: its minimum bytes by the case's tensors, and by MeteredOps.
-    int64_t bytes() const { return sets_.front()->bytes(); }
-    int64_t bytes_written() const { return sets_.front()->bytes_written(); }
+    int64_t bytes() const { return sets_.front()->counted().bytes(); }
+    int64_t bytes_written() const { return sets_.front()->counted().written; }
     const OpCost& cost() const { return cost_; }
     // Call after all calls have run at least once: throws unless every output is written and finite.
     void check_outputs();
