@@ -50,7 +50,7 @@ int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options optio
     before->synchronize();
     enqueue(*ops, *watched);
     watched->synchronize();
-    return memory.bytes();
+    return memory.counted().bytes();
 }
 
 }  // namespace speedrun::simt

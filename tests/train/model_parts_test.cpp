@@ -297,7 +297,7 @@ TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
          "model.tables.grams.hash: products is a hash of 2-grams, not of up to 3-grams"},
         {"/tables/grams",
          {{"rows", "ngrams"}, {"num_rows", 1}, {"hash", "products"}},
-         "model.tables.grams.num_rows 1: hash products needs 2"},
+         "model.tables.grams.num_rows 1: hash products needs at least 2"},
         {"/input/0",
          {{"type", "sum"}, {"terms", {{{"of", "stream"}}}}},
          "model.input[0]: begin with a table of tokens"},
