@@ -56,37 +56,39 @@ class OptionLister final : public FieldVisitor {
         add(name, value, fmt::format("{} ({})", doc, fmt::join(choices, "|")));
     }
     void section(const char* name, const char* doc, const Fields& fields) override {
-        add_section(name, doc, "", fields);
+        add_section({name, "", doc}, fields);
     }
     void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) override {
-        add_section(name, doc, present ? "{...}" : "null", fields);
+        add_section({name, present ? "{...}" : "null", doc}, fields);
     }
     std::vector<std::string> own_keys(const std::vector<std::string>&) override { return {"NAME"}; }
     void list(const char* name, const char* doc, size_t, const std::function<void(size_t)>& resize,
               const std::function<void(size_t, FieldVisitor&)>& element) override {
         options.push_back({prefix_ + name, "[]", doc});
         resize(1);
-        add_section(fmt::format("{}[i]", name).c_str(), "", "",
-                    [&](FieldVisitor& inner) { element(0, inner); });
+        add_section({fmt::format("{}[i]", name), "", ""}, [&](FieldVisitor& inner) { element(0, inner); });
     }
 
   private:
     static constexpr const char* kByStage = " (or a list: by stage)";
 
-    void add_section(const std::string& name, std::string meaning, const std::string& value,
-                     const Fields& fields) {
+    // section.key: its name.
+    void add_section(OptionHelp section, const Fields& fields) {
         constexpr size_t kLeast = 5;
-        const std::string key = prefix_ + name;
-        OptionLister inner(key + ".", &seen_);
+        section.key = prefix_ + section.key;
+        OptionLister inner(section.key + ".", &seen_);
         fields(inner);
         std::string content;
         for (const OptionHelp& option : inner.options)
-            content += option.key.substr(key.size()) + " " + option.value + " " + option.meaning + "\n";
-        const auto [first, is_new] = seen_.try_emplace(content, key);
+            content +=
+                option.key.substr(section.key.size()) + " " + option.value + " " + option.meaning + "\n";
+        const auto [first, is_new] = seen_.try_emplace(content, section.key);
         const bool repeats = !is_new && inner.options.size() >= kLeast;
         if (repeats)
-            meaning += fmt::format("{}the options of {}", meaning.empty() ? "" : "; ", first->second);
-        if (repeats || !value.empty()) options.push_back({key, value.empty() ? "{...}" : value, meaning});
+            section.meaning +=
+                fmt::format("{}the options of {}", section.meaning.empty() ? "" : "; ", first->second);
+        if (repeats && section.value.empty()) section.value = "{...}";
+        if (!section.value.empty()) options.push_back(section);
         if (!repeats) options.insert(options.end(), inner.options.begin(), inner.options.end());
     }
     void add(const char* name, const nlohmann::json& value, const std::string& meaning) {
