@@ -49,7 +49,7 @@ from_program configs/schema.json "$speedrun" plan --schema
 from_program scripts/speedrun_report/metric_fields.json "$speedrun" plan --metrics
 pages=$(mktemp -d)
 trap 'rm -rf "$made" "$pages"' EXIT
-"$speedrun" plan --option-pages "$pages" || code=1
+"$speedrun" plan --option-pages "$pages" >/dev/null || code=1
 mkdir -p docs/config
 for page in "$pages"/*.md; do from_program "docs/config/${page##*/}" cat "$page"; done
 # Tables of docs/metrics.md: rows after the heads that are marked with the name of a list of metrics.

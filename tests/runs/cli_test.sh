@@ -19,6 +19,9 @@ expect 2 "subcommand" "$speedrun"
 expect 2 "nonsense" "$speedrun" nonsense
 expect 2 "config" "$speedrun" train
 expect 0 "schedule.steps" "$speedrun" plan --options
+expect 0 "pages/new: [1-9][0-9]* pages" "$speedrun" plan --option-pages pages/new
+grep -q '^| .schedule.steps. | .1000. |' pages/new/schedule.md || fail "pages/new/schedule.md lacks schedule.steps"
+expect 2 "pages/new/schedule.md/x: the folder cannot be made: Not a directory" "$speedrun" plan --option-pages pages/new/schedule.md/x
 expect 0 '"key":"comm_exposed_ms"' "$speedrun" plan --metrics
 expect 0 "^speedrun $(cat "$here/../../VERSION")\$" "$speedrun" --version
 for line in "build  *[A-Z][a-zA-Z]* \(unknown\|[0-9a-f]\{40\}\)" "CPU level  *a[vm]x" "libraries .*OpenSSL 3\.[0-9]" MPI NCCL CUDA; do

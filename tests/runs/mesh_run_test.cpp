@@ -152,7 +152,7 @@ TEST_F(MeshRunTest, AnyMeshTrainsAsOneRankDoes) {
     EXPECT_NE(of_one["pairs"], of_one["offset"]);
 }
 
-// The same mesh continues bitwise.
+// A run on the mesh that saved continues bitwise.
 TEST_F(MeshRunTest, AnyMeshContinuesWhatAnotherSaved) {
     const Settings saves = {kSanitized ? "schedule.steps=6" : "schedule.steps=12", "checkpoint.every=4",
                             "checkpoint.keep=100"};

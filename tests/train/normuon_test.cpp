@@ -108,7 +108,7 @@ TEST_F(NormuonTest, TenStepsAgreeInF32) {
     }
 }
 
-// Each key alone changes the result. `columns` changes only matrices with at least as many rows as columns.
+// Each key alone changes the result. `columns` changes only matrices with rows >= columns.
 TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
     const Ends usual = ends_of_reference_steps();
     const OptimizerGroupConfig given = fixture_.group;

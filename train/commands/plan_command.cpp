@@ -201,9 +201,15 @@ int run_plan(const PlanOptions& options) {
         return 0;
     }
     if (!options.option_pages.empty()) {
-        std::filesystem::create_directories(options.option_pages);
-        for (const auto& [file, page] : option_pages())
+        std::error_code error;
+        std::filesystem::create_directories(options.option_pages, error);
+        if (error)
+            throw_usage("--option-pages {}: the folder cannot be made: {}", options.option_pages,
+                        error.message());
+        const auto pages = option_pages();
+        for (const auto& [file, page] : pages)
             write_file(options.option_pages + "/" + file, page, OutputFile::Path::own);
+        std::printf("%s: %zu pages\n", options.option_pages.c_str(), pages.size());
         return 0;
     }
     if (options.schema) {
