@@ -14,6 +14,7 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/rows.h"
+#include "tests/train/twin_gradients.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
@@ -238,29 +239,8 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
         const Values losses = h.read(h.model.losses()), expected = twin.losses();
         // A loss accumulates a few dozen roundings of 6e-8.
         for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 2e-5) << "token " << t;
-        for (const Parameter& p : h.table().all()) {
-            const Values gradient = h.gradient(p);
-            EXPECT_GT(norm_of(gradient), 0) << p.name;
-            for (int trial = 0; trial < 3; ++trial) {
-                Values& values = twin.p.at(p.name);
-                const Values start = values;
-                Values direction(values.size());
-                for (double& d : direction) d = normal(random);
-                const double given =
-                    std::inner_product(direction.begin(), direction.end(), gradient.begin(), 0.0);
-                constexpr double kStep = 1e-5;
-                const auto at = [&](double step) {
-                    for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + step * direction[i];
-                    return twin.loss();
-                };
-                const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
-                values = start;
-                // f32 roundings of the engine, which sums over 18 tokens. Scalar stream factors also sum over 24
-                // columns with much cancellation. The float64 difference quotient errs by 1e-8.
-                EXPECT_NEAR(given, slope, 5e-5 * norm_of(gradient) + (p.numel() == 1 ? 3e-5 : 1e-5))
-                    << p.name;
-            }
-        }
+        // Roundings of f32 in sums over 18 tokens. Scalar stream factors also sum over 24 columns with much cancellation.
+        expect_gradients(h, twin, random, [](const Parameter& p) { return p.numel() == 1 ? 3e-5 : 1e-5; });
     }
 }
 
