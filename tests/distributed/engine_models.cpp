@@ -142,6 +142,9 @@ constexpr const char* kConstant =
 // No exact step: exact scales depend on a rank's rows.
 constexpr const char* kKept =
     R"({"x": {"by": "last_step", "value": 1.25, "exact_steps": 0}, "weight": {"by": "last_step", "value": 1.25, "exact_steps": 0}})";
+// Current scales in the first steps, of x in two and of weights in four; then delayed ones.
+constexpr const char* kCurrent =
+    R"({"x": {"by": "last_step", "value": 1.25, "exact_steps": 2}, "weight": {"by": "last_step", "value": 1.25, "exact_steps": 4}})";
 std::vector<std::string> in_fp8(const std::string& scales) {
     const std::string each = "model.layers.each.mlp.", last = "model.layers.at.3.mlp.";
     return {"model.head.fp8={}", each + "up_fp8=" + scales, each + "down_fp8=" + scales, last + "up_fp8=null",
@@ -153,6 +156,7 @@ const std::map<std::string, ModelText>& models() {
         {"parts", {kParts}},
         {"fp8", {kParts, in_fp8(kConstant)}},
         {"scales", {kParts, in_fp8(kKept)}},
+        {"current", {kParts, in_fp8(kCurrent)}},
         // Mixes of attention maps across heads in all layers but the last.
         {"composed",
          {kParts,

@@ -1,4 +1,5 @@
-// Models that no preset has, as JSON: "parts", "fp8", "scales", "composed", "injected", "networks", "places", "newest", "offset".
+// Models that no preset has, as JSON: "parts", "fp8", "scales", "current", "composed", "injected", "networks", "places", "newest",
+// "offset".
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace speedrun::testing {
 
-// Returns the settings of "gpt2", "modern" and "recipe" over the base config of a mode, and of nonzero outputs for other models.
+// Returns the settings of "gpt2", "modern" and "recipe" over the base config of a mode. Other models: nonzero outputs.
 ModelSettings settings_of_preset(const std::string& name, int64_t heads);
 
 bool is_model_text(const std::string& name);
