@@ -26,6 +26,8 @@ done
 case ${1:-} in '' | -*) sed -n '2,/^set -u/{/^set -u/!s/^# \{0,1\}//p;}' scripts/same_plans.sh >&2; exit 2 ;; esac
 work=build/same
 mkdir -p "$work"
+exec 9>"$work/plans.lock"
+flock -n 9 || { echo "error: $work is written by another comparison: wait until it ends" >&2; exit 1; }
 . scripts/program_of.sh
 old=$(program_of "$1" $work) || exit 1
 new=$(program_of "${2:-build/release/speedrun}" $work) || exit 1

@@ -21,6 +21,8 @@ options='cases old-configs rename' positionals=2
 [ -f data/kjv/dataset.json ] || { echo "error: data/kjv is empty: run data/kjv/prepare.sh SPEEDRUN first" >&2; exit 1; }
 work=build/same
 mkdir -p "$work"
+exec 9>"$work/results.lock"
+flock -n 9 || { echo "error: $work is written by another comparison: wait until it ends" >&2; exit 1; }
 
 . scripts/program_of.sh
 old=$(program_of "$1" $work) || exit 1
