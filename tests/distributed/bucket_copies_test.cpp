@@ -47,12 +47,7 @@ struct View {
           table(cut_table({.size = mesh.size(Axis::tensor), .index = coordinate(Axis::tensor)})),
           layout(table, bucket_rules(ranks, table, optimizers(muon))) {}
 
-    static Sharing sharing(Strategy strategy) {
-        Sharing sharing;
-        sharing.strategy = strategy;
-        sharing.bucket_bytes = 400;
-        return sharing;
-    }
+    static Sharing sharing(Strategy strategy) { return {.strategy = strategy, .bucket_bytes = 400}; }
     int coordinate(Axis axis) const {
         return ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(axis)];
     }

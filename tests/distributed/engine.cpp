@@ -166,9 +166,8 @@ Sharing sharing_of(const Mode& mode) {
     sharing.reshard_after_forward = mode.reshard;
     sharing.step_order = mode.step_order;
     sharing.optimizer_step = mode.optimizer_step;
-    sharing.global_clip = mode.clip > 0;
     sharing.reduce_dtype = mode.reduce_dtype;
-    sharing.sequence_parallel = mode.sequence;
+    sharing.sequence = mode.sequence;
     sharing.bucket_bytes = mode.bucket_bytes;
     return resolve_sharing(sharing);
 }

@@ -23,6 +23,7 @@ int64_t rows_for(int64_t shares) {
 }
 
 bool legal(const Mode& mode) {
+    if (mode.clip > 0 && mode.optimizer_step == OptimizerStep::in_backward) return false;
     try {
         sharing_of(mode);
         return true;

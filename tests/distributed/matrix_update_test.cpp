@@ -37,10 +37,7 @@ struct Case {
 };
 
 Sharing sharing_of(const Case& c) {
-    Sharing sharing;
-    sharing.strategy = c.strategy;
-    sharing.bucket_bytes = c.bucket_bytes;
-    return resolve_sharing(sharing);
+    return {.strategy = c.strategy, .bucket_bytes = c.bucket_bytes};
 }
 
 OptimizersConfig optimizers_of(const Case& c) {

@@ -57,11 +57,8 @@ void sum_twice(World& world, Strategy strategy) {
     table.declare("table.weight", {{Dimension::rows, kRows}, {Dimension::columns, kColumns}}, {});
     table.add_row_ids(0);
     table.set_num_units(1);
-    Sharing sharing;
-    sharing.strategy = strategy;
-    sharing.reduce_dtype = dtype_of<T>();
     const int n = world.size();
-    const Ranks ranks(Mesh({1, n, 1, 1}), resolve_sharing(sharing), &world);
+    const Ranks ranks(Mesh({1, n, 1, 1}), {.strategy = strategy, .reduce_dtype = dtype_of<T>()}, &world);
     const BucketLayout layout(table, bucket_rules(ranks, table, adamw(), {.microbatch = 12, .step = 12}));
     const Bucket& bucket = layout[0];
     ASSERT_EQ(bucket.most_rows, 12);

@@ -27,12 +27,7 @@ struct Mode {
             optimizer_group(OptimizerKind::adamw, {"*"})};
         return config;
     }
-    Sharing sharing() const {
-        Sharing sharing;
-        sharing.strategy = strategy;
-        sharing.bucket_bytes = 400;
-        return sharing;
-    }
+    Sharing sharing() const { return {.strategy = strategy, .bucket_bytes = 400}; }
     int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
 };
 

@@ -120,10 +120,7 @@ TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     OptimizersConfig optimizers;
     optimizers.groups.emplace_back().params = {"*"};
-    Sharing sharing;
-    sharing.strategy = Strategy::zero2;
-    sharing.bucket_bytes = 1 << 30;
-    sharing = resolve_sharing(sharing);
+    const Sharing sharing{.strategy = Strategy::zero2, .bucket_bytes = 1 << 30};
     const auto buckets = [&](const Mesh& mesh) {
         const Ranks ranks(mesh, sharing);
         const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));

@@ -86,6 +86,13 @@ void Config::validate_stage() const {
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.parts.num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
     }
+    if (parallel.optimizer_step == OptimizerStep::in_backward && optimizers.clip > 0) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
+            "all gradients, "
+            "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
+            "after_backward");
+    }
     optimizers.validate(schedule.total_steps());
     if (precision) optimizers.check_precision(*precision);
     for (size_t i = 0; i < optimizers.groups.size(); ++i) {
