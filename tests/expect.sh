@@ -17,6 +17,11 @@ expect() {
     if [ "$got" -ne "$code" ]; then fail "exit $got instead of $code: $*"; return; fi
     grep -q -e "$text" out || fail "no '$text' in the output of: $*"
 }
+# check DESCRIPTION COMMAND...: the command must succeed.
+check() {
+    description=$1; shift
+    "$@" >/dev/null 2>&1 || fail "$description: $*"
+}
 # has FILE TEXT...: the file has each text (a grep pattern). printed TEXT...: the last output has each.
 has() {
     of=$1; shift
