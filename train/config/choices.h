@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/columns/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
 #include "train/fields/choice.h"
@@ -22,22 +21,6 @@ template <>
 inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activation::relu_squared},
                                                           {"gelu_tanh", Activation::gelu_tanh},
                                                           {"gelu_erf", Activation::gelu_erf}};
-
-// Index of the rows of a table.
-enum class TableRows : uint8_t { tokens, positions, ngrams };
-template <>
-inline constexpr Word<TableRows> kWords<TableRows>[] = {
-    {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
-
-// Reduction of a table's gradient over ranks: all rows, or the rows looked up in the step.
-enum class TableExchange : uint8_t { whole, rows };
-template <>
-inline constexpr Word<TableExchange> kWords<TableExchange>[] = {{"whole", TableExchange::whole},
-                                                                {"rows", TableExchange::rows}};
-
-template <>
-inline constexpr Word<NgramHash> kWords<NgramHash>[] = {{"mixed", NgramHash::mixed},
-                                                        {"products", NgramHash::products}};
 
 enum class InitKind : uint8_t { constant, normal, uniform };
 template <>

@@ -18,50 +18,6 @@ void InitConfig::fields(FieldVisitor& v) {
         "divide the standard deviation by sqrt(2*layers), as GPT-2 does for output matrices of sublayers");
 }
 
-void TableConfig::fields(FieldVisitor& v) {
-    v.choice("rows", rows, "index of the rows; ngrams: hashes of the last tokens");
-    init_field(v, "init", init, "initial values of the table");
-    v.field("max_ngram", max_ngram, "largest n of the n-grams with n = 2, 3, ... (rows=ngrams)", {2, 16});
-    v.field("num_rows", num_rows, "number of rows (rows=ngrams); n-grams of equal hash share a row",
-            {1, 1 << 24});
-    v.choice(
-        "hash", hash,
-        "hash of an n-gram (rows=ngrams); mixed: tokens before the document are absent; products: 2-grams, across documents, "
-        "((36313*token) xor (27191*previous)) mod (num_rows - 1) in wrapping 32 bits, the last row for a row's first token");
-    v.field(
-        "sign_rows", sign_rows,
-        "number of fixed rows of random signs, for hash=products; row (token xor previous) mod sign_rows multiplies the "
-        "embedding of the 2-gram; 0: no signs",
-        {0, 1 << 20});
-    v.choice(
-        "exchange", exchange,
-        "exchange of the gradient between ranks; whole: all rows; rows: rows looked up in the step, sent to the ranks that "
-        "update them. Results in f32 are bitwise equal; rows is faster if few rows are looked up");
-}
-
-void TableConfig::validate(const std::string& key) const {
-    const bool products = hash == NgramHash::products;
-    if (products && (rows != TableRows::ngrams || max_ngram != 2))
-        throw_usage("{}.hash: products is a hash of 2-grams, not of {}", key,
-                    rows == TableRows::ngrams ? fmt::format("up to {}-grams", max_ngram)
-                                              : std::string(word_of(rows)));
-    if (products && num_rows < 2)
-        throw_usage("{}.num_rows {}: hash products needs at least 2: the last row is for first tokens", key,
-                    num_rows);
-    if (exchange == TableExchange::rows && rows == TableRows::positions)
-        throw_usage("{}.exchange is rows, but every rank looks up all rows for positions; use whole", key);
-    if (sign_rows > 0 && !products)
-        throw_usage("{}.sign_rows {}: signs belong to ngrams of hash products", key, sign_rows);
-}
-
-void TableConfig::validate_tied(const std::string& name) const {
-    if (exchange == TableExchange::rows)
-        throw_usage(
-            "model.tables.{0}.exchange is rows, but the head is tied to \"{0}\" (model.head.tied_to), and its gradient fills all "
-            "rows; use whole",
-            name);
-}
-
 void NormConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "normalisation in every norm of the stream");
     v.field("gain", gain, "learned gain of each norm");
@@ -201,11 +157,7 @@ const TableConfig* ModelParts::find_table(const std::string& name) const {
 
 NgramTable ModelParts::ngram_table() const {
     for (const auto& [name, table] : tables)
-        if (table.rows == TableRows::ngrams)
-            return {.max_ngram = table.max_ngram,
-                    .num_rows = table.num_rows,
-                    .hash = table.hash,
-                    .sign_rows = table.sign_rows};
+        if (table.rows == TableRows::ngrams) return table.ngrams;
     return {};
 }
 

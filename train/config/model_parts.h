@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "data/columns/ngrams.h"
 #include "kernels/ops/combine.h"
 #include "kernels/ops/loss.h"
 #include "train/config/attention_part.h"
@@ -18,22 +17,9 @@
 #include "train/model/parts/loss.h"
 #include "train/model/parts/mlp.h"
 #include "train/model/parts/sum.h"
+#include "train/model/parts/tables.h"
 
 namespace speedrun {
-
-// An embedding table with one row per token, position or n-gram. Its parameter is NAME.weight.
-struct TableConfig {
-    TableRows rows = TableRows::tokens;
-    InitConfig init = {};
-    int64_t max_ngram = 2, num_rows = 8192;  // for rows = ngrams
-    NgramHash hash = NgramHash::mixed;
-    int64_t sign_rows = 0;
-    TableExchange exchange = TableExchange::whole;
-    void fields(FieldVisitor& v);
-    void validate(const std::string& key) const;  // throws a usage error
-    void validate_tied(
-        const std::string& name) const;  // throws a usage error if the head cannot be tied to this table
-};
 
 struct NormConfig {
     NormKind type = NormKind::rmsnorm;

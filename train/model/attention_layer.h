@@ -5,9 +5,9 @@
 #include <map>
 #include <vector>
 
+#include "train/model/layers.h"
 #include "train/model/networks.h"
 #include "train/model/nodes/attention.h"
-#include "train/model/token_tables.h"
 
 namespace speedrun {
 

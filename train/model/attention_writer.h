@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "train/config/whole_attention.h"
+#include "train/model/layers.h"
 #include "train/model/networks.h"
 #include "train/model/nodes/attention.h"
 #include "train/model/nodes/key_travel.h"
-#include "train/model/token_tables.h"
 
 namespace speedrun {
 

@@ -2,12 +2,54 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "train/model/networks.h"
-#include "train/model/token_tables.h"
+#include "train/model/nodes/embedding.h"
 
 namespace speedrun {
+
+// Embedding tables of tokens, positions and n-grams, and their lookups (parts/tables.cpp).
+class TokenTables {
+  public:
+    // Declares the tables in the order of the config. value_columns: for each table that attention adds to its values, the columns of
+    // this rank.
+    TokenTables(GraphWriter& writer, const ModelParts& parts, std::map<std::string, Extent> value_columns);
+
+    ParameterId operator[](const std::string& table) const { return tables_.at(table); }
+    // True if tensor ranks share the table. A lookup for the stream is then a term of a sum over ranks.
+    bool gives_terms(const std::string& table) const {
+        return rows_in(table).parts > 1 || columns_of(table).parts > 1;
+    }
+    // Returns the table's rows for the batch's tokens or positions, plus rows of the table `positions` unless it is empty.
+    ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
+    // Returns x plus the table's rows of n-grams. x must be a term if gives_terms(table).
+    ValueId add_ngrams(ValueId x, const std::string& table);
+    // Returns the table's rows for the batch's tokens or 2-grams, placed as the stream. Each table is looked up once.
+    ValueId in_stream(const std::string& table);
+
+  private:
+    TableRows rows_of(const std::string& table) const { return parts_.find_table(table)->rows; }
+    std::string meaning_of(const std::string& table, TableRows rows) const;
+    Extent columns_of(const std::string& table) const;
+    // Columns of a lookup. A term has the columns of all ranks.
+    Extent looked_up(const std::string& table) const;
+    Extent rows_in(const std::string& table) const;
+    // Column of the batch with the row numbers; n-grams: of 2 tokens.
+    Column ids_of(const std::string& table) const;
+    // Records that these ids select the rows to exchange, if the table exchanges rows.
+    void note_ids(const std::string& table, const Column& ids);
+    SignPorts signs_of(const std::string& table);
+    SharedTable sharing_of(const std::string& table) const;
+
+    GraphWriter& w_;
+    const ModelParts& parts_;
+    const std::map<std::string, Extent> value_columns_;
+    std::map<std::string, ParameterId> tables_;
+    std::map<std::string, ValueId> in_stream_;
+    SignPorts signs_;
+};
 
 struct MlpLayer {
     GraphWriter& w;

@@ -1,7 +1,7 @@
 // Input of the first layer: lookups, n-grams, smears and norms in the order of the config, up to its first sum.
 #pragma once
 
-#include "train/model/token_tables.h"
+#include "train/model/layers.h"
 
 namespace speedrun {
 
