@@ -27,25 +27,6 @@ template <>
 inline constexpr Word<InitKind> kWords<InitKind>[] = {
     {"constant", InitKind::constant}, {"normal", InitKind::normal}, {"uniform", InitKind::uniform}};
 
-enum class StreamPart : uint8_t { table, smear, norm, sum };
-template <>
-inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::table},
-                                                          {"smear", StreamPart::smear},
-                                                          {"norm", StreamPart::norm},
-                                                          {"sum", StreamPart::sum}};
-
-// Scaling of an FP8 operand: constant, current (amax) or delayed (last_step).
-enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
-template <>
-inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
-    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
-
-// Function that bounds logits, see HeadConfig::cap().
-enum class SoftcapFunction : uint8_t { tanh, sigmoid };
-template <>
-inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", SoftcapFunction::tanh},
-                                                                    {"sigmoid", SoftcapFunction::sigmoid}};
-
 // ---- data
 
 // Content of a training sequence: consecutive tokens of a shard, or documents from their starts.

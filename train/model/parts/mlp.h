@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "train/config/fp8.h"
 #include "train/config/init_config.h"
+#include "train/model/parts/fp8.h"
 #include "train/model/parts/sum.h"
 
 namespace speedrun {
