@@ -1,6 +1,5 @@
 // The rule of placement, measured: raw gradients before any reduction match the rule for every parameter on every
 // axis. Partial: the ranks' terms sum to one rank's gradient. Replicate: each rank has one rank's gradient.
-// Covers: train/model/stream_input.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -35,7 +35,8 @@ double Config::rough_work() const {
     double weights = width * number(model.padded_vocab_size()) * (1 + number(std::ssize(parts.tables)));
     double attention = 0;
     for (const auto& layer : parts.layers.resolved()) {
-        if (layer && layer->mlp) weights += 2 * width * width * number(layer->mlp->ratio);
+        if (layer && layer->mlp)
+            weights += number(layer->mlp->num_matrices() * layer->mlp->ratio) * width * width;
         if (layer && layer->attention)
             weights += 4 * width * width, attention += width * number(batch.sequence_length);
     }

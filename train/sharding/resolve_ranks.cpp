@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
-#include "train/config/whole_attention.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 
