@@ -53,7 +53,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     if (squares > 1) bytes += 2 * share(squares, layout.buckets.size() * 4);
     for (const Bucket& bucket : layout.buckets.all()) {
         // Partial terms of the tensor axis: the whole bucket, or the shard in which microbatches are accumulated.
-        const Parameter& any = *bucket.pieces.front().parameter;
+        const Parameter& any = bucket.first();
         if (any.cut.all() && any.summed.meets({Dimension::own_tokens, Dimension::head_width}))
             bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(mode.reduce_dtype) /
                                            (sharing.accumulate == Accumulate::reduce_scatter ? shards : 1));
@@ -66,10 +66,9 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             bytes += 2 * share(all, gradient);
         } else {
             bool read_again = false, in_last_unit = false;  // in backward; where backward begins
-            for (const Piece& piece : bucket.pieces) {
-                const Parameter& p = *piece.parameter;
-                for (const UnitUse& use : p.uses) read_again |= use.in_backward;
-                in_last_unit |= p.uses.back().unit == layout.table.num_units() - 1;
+            for (const Parameter* p : bucket.parameters) {
+                for (const UnitUse& use : p->uses) read_again |= use.in_backward;
+                in_last_unit |= p->uses.back().unit == layout.table.num_units() - 1;
             }
             const bool again = zero3 && read_again && *sharing.reshard_after_forward != Reshard::no &&
                                !(in_last_unit && *sharing.reshard_after_forward == Reshard::except_last);

@@ -8,6 +8,7 @@
 
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/each_element.h"
 #include "train/comm/wrapped_world.h"
 #include "train/sharding/placement.h"
 
@@ -85,11 +86,9 @@ double norm_of(const std::vector<double>& values) {
 // Elements of a part, cut from a whole gradient; 0 in its padding.
 std::vector<double> slice(const std::vector<float>& whole, const Parameter& part) {
     std::vector<double> values(static_cast<size_t>(part.numel()));
-    for (const Box& box : part.boxes({0, part.numel()}))
-        for (int64_t row = 0; row < box.rows; ++row)
-            for (int64_t column = 0; column < box.columns; ++column)
-                values[static_cast<size_t>(box.in_part + row * box.columns + column)] =
-                    whole[static_cast<size_t>(box.in_whole + row * box.stride + column)];
+    each_element(part, {0, part.numel()}, [&](int64_t at, int64_t element) {
+        values[static_cast<size_t>(at)] = whole[static_cast<size_t>(element)];
+    });
     return values;
 }
 

@@ -258,7 +258,7 @@ TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
         EXPECT_GT(sent, formula);
         // late: elements that the end of backward through the first block waits for.
         for (const Bucket& bucket : planned.layout.all()) {
-            const Parameter& first = *bucket.pieces.front().parameter;
+            const Parameter& first = bucket.first();
             if (first.unit() > 0) (first.unit() == 1 ? late : early) += static_cast<double>(bucket.count);
         }
         EXPECT_LT(late, 0.2 * (early + late)) << ranks << " ranks";
