@@ -272,7 +272,6 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     runner.warm_up();
     EXPECT_EQ(runner.has_graphs(), mode.graphs);
     runner.state().initialize(3);
-    if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
     Curve curve;
     const auto read_masters = [&](std::vector<std::vector<float>>& masters) {
@@ -283,13 +282,16 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     };
     for (const Parameter& p : runner.state().model().table().all()) curve.names.push_back(p.name);
     read_masters(curve.start);
+    if (watch) watch(runner, runtime);
     runner.start_clock();
     const int64_t held = runtime.device().memory().total();
     const int64_t sent_before = runner.state().bytes_sent();
     const auto collect = [&] {
-        const StepResult result = runner.collect();
-        curve.losses.push_back(result.loss);
-        curve.norms.push_back(result.grad_norm);
+        // An event may be early in virtual time and still incomplete in real time.
+        if (clock) runtime.synchronize();
+        curve.steps.push_back(runner.collect());
+        curve.losses.push_back(curve.steps.back().loss);
+        curve.norms.push_back(curve.steps.back().grad_norm);
     };
     for (int64_t step = 0; step < kSteps; ++step) {
         runner.use_graphs(step % 5 != 3);
@@ -297,6 +299,8 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
         if (runner.uncollected() == 2) collect();
     }
     collect();
+    runtime.synchronize();
+    device.set_trace(nullptr);
     curve.bytes_sent = runner.state().bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "a step allocated memory";
     read_masters(curve.masters);

@@ -66,6 +66,7 @@ struct Layout {
 
 struct Curve {
     std::vector<double> losses, norms;
+    std::vector<StepResult> steps;
     std::vector<std::string> names;                  // parameter names
     std::vector<std::vector<float>> start, masters;  // one entry per parameter: before the steps, and after
     std::vector<float> scales;                       // after the last step
