@@ -151,6 +151,8 @@ void exchange_rows(Mode& mode) {
 std::string name_of(const std::string& words) {
     std::vector<std::string> all = split(words);
     std::erase(all, "/1");
+    for (std::string& word : all)
+        if (word.front() == '/') word.replace(0, 1, "microbatches");
     std::sort(all.begin() + 1, all.end());
     std::string name = fmt::format("{}", fmt::join(all, "_"));
     for (char& c : name)
@@ -249,18 +251,6 @@ RuntimeOptions runtime_of(const Mode& mode) {
 }
 
 }  // namespace
-
-void train_one_step(const Mode& mode, World* world, const Watch& watch) {
-    const Ranks ranks = mode.ranks(world);
-    Runtime runtime(runtime_of(mode));
-    StepRunner runner(mode.config, runtime, ranks);
-    runner.warm_up();
-    runner.state().initialize(3);
-    RowSource source(mode, ranks);
-    runner.enqueue(0, source);
-    runner.collect();
-    watch(runner, runtime);
-}
 
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Ranks ranks = mode.ranks(world);

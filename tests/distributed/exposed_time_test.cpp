@@ -1,6 +1,6 @@
 // Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h)
 // they equal the parts of the trace. On the machine's clock they differ by thread noise.
-// Covers: train/trace/exposure.cpp
+// Covers: train/trace/exposure.cpp train/trace/overlap.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -65,7 +65,7 @@ class MessageHub {
         return true;
     }
 
-    // Of all messages sent.
+    // Totals of sent messages.
     int64_t messages() const { return messages_; }
     int64_t bytes() const { return bytes_; }
 
