@@ -102,7 +102,7 @@ void check_rank(World& world, const Mode& mode) {
         statistics.take_norm(bucket);
     }
     runtime.ops().fill({.x = statistics.loss_sum(), .value = 1}, runtime.compute());
-    runtime.ops().fill({.x = statistics.passenger(), .value = 0}, runtime.compute());
+    runtime.ops().fill({.x = statistics.stop(), .value = 0}, runtime.compute());
     statistics.take_loss();
     runtime.synchronize();
     statistics.combine(std::vector<bool>(static_cast<size_t>(layout.size()), true));
