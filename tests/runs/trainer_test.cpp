@@ -2,7 +2,7 @@
 // accumulation, and the files of a run folder.
 // build: in run_test_cases
 // Covers: train/engine/batch_sources.cpp train/runlog/environment.cpp train/runlog/progress.cpp train/runlog/run_folder.cpp
-// Covers: train/engine/finite_check.cpp train/engine/warm_up.cpp train/sharding/nonfinite.cpp
+// Covers: train/engine/finite_check.cpp train/engine/warm_up.cpp
 #include <array>
 #include <atomic>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Reported values and parameter changes of a step with all optimizers, on one rank.
-// Covers: train/sharding/elementwise_update.cpp train/sharding/group_update.cpp train/sharding/state_memory.cpp
+// Covers: train/sharding/group_update.cpp train/sharding/state_memory.cpp
 #include "train/sharding/bucket_schedule.h"
 #include "tests/errors.h"
 

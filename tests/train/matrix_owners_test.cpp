@@ -142,9 +142,10 @@ void expect_one_owner_each(const Sharers& sharers, int64_t target) {
             loads[static_cast<size_t>(owned.owner * (all / ranks) + t)] += flops;
         std::set<int64_t> arrived;  // received elements; indices are concatenated over the slices
         for (int rank = 0; rank < ranks; ++rank) {
-            const auto span = MatrixOwners::stored(bucket, m, rank);
-            for (int64_t e = 0; e < span.count; ++e)
-                EXPECT_TRUE(arrived.insert(span.in_parts + e).second) << m.parameter->name << " twice";
+            const Range stored = MatrixOwners::stored(bucket, m, rank);
+            const int64_t part = MatrixRanks(bucket).part_of(rank) * m.numel();
+            for (int64_t e = stored.begin; e < stored.end(); ++e)
+                EXPECT_TRUE(arrived.insert(part + e).second) << m.parameter->name << " twice";
         }
         EXPECT_EQ(static_cast<int64_t>(arrived.size()), m.whole_numel()) << m.parameter->name;
         EXPECT_EQ(*arrived.begin(), 0);
