@@ -1,8 +1,6 @@
 // Covers: data/stream_rows.cpp
 #include "data/batch_loader.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "tests/data/test_files.h"

@@ -1,8 +1,6 @@
 // Covers: data/data_identity_json.cpp
 #include "data/data_identity.h"
 
-#include <gtest/gtest.h>
-
 #include "data/json_text.h"
 #include "data/prepare.h"
 #include "tests/data/test_files.h"

@@ -1,8 +1,6 @@
 // Covers: data/shard_listing.cpp
 #include "data/dataset.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
 namespace speedrun {

@@ -2,8 +2,6 @@
 // Covers: data/document_index.cpp
 #include "data/document_rows.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -11,7 +9,6 @@
 #include <set>
 #include <thread>
 
-#include "data/batch_loader.h"
 #include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 

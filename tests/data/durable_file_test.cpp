@@ -4,18 +4,12 @@
 #include "tests/errors.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
-#include <vector>
 
 #include "data/xxh128.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
 namespace speedrun {

@@ -2,20 +2,16 @@
 #include "data/folder_lock.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <regex>
 #include <thread>
 
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 

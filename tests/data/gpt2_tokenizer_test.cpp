@@ -4,7 +4,6 @@
 #include "data/gpt2_tokenizer.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -2,8 +2,6 @@
 #include "data/json_text.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 namespace speedrun {

@@ -1,11 +1,8 @@
 // Rows of stages with different lengths: each starts at the end of the previous one, so that no token is read twice in an
 // epoch. All callers read the same rows.
 // Covers: data/columns/targets.cpp
-#include <gtest/gtest.h>
-
 #include <set>
 
-#include "data/batch_loader.h"
 #include "data/columns/targets.h"
 #include "data/prefetcher.h"
 #include "tests/data/test_files.h"

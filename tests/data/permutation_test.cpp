@@ -1,9 +1,5 @@
 #include "data/permutation.h"
 
-#include <gtest/gtest.h>
-
-#include <vector>
-
 #include "tests/data/test_files.h"
 
 namespace speedrun {

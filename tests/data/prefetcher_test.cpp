@@ -1,8 +1,6 @@
 #include "data/prefetcher.h"
 #include "data/columns/ngrams.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 #include "tests/data/test_files.h"

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include <gtest/gtest.h>
-
-#include "data/shard.h"
 #include "data/tokenizer.h"
 #include "tests/data/test_files.h"
 

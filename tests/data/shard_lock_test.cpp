@@ -1,7 +1,5 @@
 #include "data/shard_lock.h"
 
-#include <gtest/gtest.h>
-
 #include "data/data_identity.h"
 #include "data/verify.h"
 #include "tests/data/test_files.h"

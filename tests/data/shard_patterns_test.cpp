@@ -1,7 +1,5 @@
 #include "data/shard_patterns.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 #include "tests/data/test_files.h"

@@ -1,7 +1,5 @@
 #include "data/shard.h"
 
-#include <gtest/gtest.h>
-
 #include <sys/resource.h>
 #include <sys/stat.h>
 

@@ -1,13 +1,8 @@
 // Helpers of the data tests: small files, and checks of error messages.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <fstream>
 #include <iterator>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "data/batch_loader.h"
 #include "data/shard.h"

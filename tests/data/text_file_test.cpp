@@ -1,15 +1,12 @@
 // Regular files and anonymous pipes are read. Other kinds are refused before they block or fill the memory.
 #include "data/text_file.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <filesystem>
 
 #include "tests/data/test_files.h"
-#include "tests/temp_dir.h"
 
 namespace speedrun {
 namespace text_file_test {

@@ -1,7 +1,5 @@
 #include "data/token_prefixes.h"
 
-#include <gtest/gtest.h>
-
 #include "data/bpe_vocabulary.h"
 #include "tests/data/test_files.h"
 

@@ -1,7 +1,5 @@
 #include "data/tokenizer.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
 namespace speedrun {

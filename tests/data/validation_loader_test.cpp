@@ -1,6 +1,4 @@
-#include <gtest/gtest.h>
 
-#include "data/batch_loader.h"
 #include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 

@@ -1,8 +1,6 @@
 // Covers: data/sha256.cpp
 #include "data/verify.h"
 
-#include <gtest/gtest.h>
-
 #include "data/data_identity.h"
 #include "data/prepare.h"
 #include "tests/data/test_files.h"

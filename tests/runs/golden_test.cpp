@@ -6,7 +6,6 @@
 // build: prepared
 // Covers: data/zipf_tokens.cpp
 #include <cmath>
-#include <cstdlib>
 
 #include "tests/runs/run_fixture.h"
 
@@ -46,7 +45,7 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
         EXPECT_EQ(losses.back(), *summary.val_loss);
     }
     if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN"))
-        std::ofstream(path) << Json(losses).dump(1) << "\n";
+        std::ofstream(path) << Json(losses).dump() << "\n";
 
     std::ifstream file(project_root() / "tests/runs/golden_kjv.json");
     const auto golden = Json::parse(file).get<std::vector<double>>();

@@ -1,7 +1,5 @@
 // Whole runs of a model with the parts of speedrun recipes on one rank: frequencies of YaRN, divisors of gradients, and values kept
 // for backward, which have no effect on results. mesh_run_test.cpp: on several ranks.
-#include <cmath>
-
 #include "tests/runs/recipe_settings.h"
 
 namespace speedrun::testing {
@@ -9,11 +7,7 @@ namespace recipe_run_test {
 
 class RecipeRunTest : public RankRunFixture {
   protected:
-    Config recipe(const Settings& more) const {
-        Settings all = recipe_settings();
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
-    }
+    Config recipe(const Settings& more) const { return config(recipe_settings(), more); }
 };
 
 // Learning rate 0, so that the initial model is validated. The validation window selects the visible keys; YaRN depends on the

@@ -9,7 +9,6 @@
 
 #include "tests/runs/run_fixture.h"
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 #include "train/engine/step_bench.h"
 #include "train/runlog/environment.h"
 #include "train/sharding/resolve_ranks.h"

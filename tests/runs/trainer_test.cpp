@@ -51,12 +51,7 @@ TEST_F(TrainerTest, WarmUpChangesNothing) {
 TEST_F(TrainerTest, ValidationInBetweenChangesNothing) {
     run(config({"schedule.steps=10"}), "without");
     run(config({"schedule.steps=10", "eval.every=2"}), "with");
-    std::vector<double> without, with;
-    for (const Json& line : metrics("without"))
-        if (line["event"] == "step") without.push_back(line["loss"]);
-    for (const Json& line : metrics("with"))
-        if (line["event"] == "step") with.push_back(line["loss"]);
-    EXPECT_EQ(without, with);
+    EXPECT_EQ(step_losses("without"), step_losses("with"));
 }
 
 TEST_F(TrainerTest, AccumulationEqualsOneBatch) {

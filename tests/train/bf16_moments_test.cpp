@@ -1,7 +1,4 @@
 // AdamW's moments in bf16 with everything else in f32: memory, and checkpoints of mixed dtypes.
-#include <gtest/gtest.h>
-
-#include <fstream>
 #include <functional>
 #include <sstream>
 
@@ -9,10 +6,8 @@
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
-#include "tests/train/small_model.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
-#include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace bf16_moments_test {

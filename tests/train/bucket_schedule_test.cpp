@@ -3,8 +3,6 @@
 #include "train/sharding/bucket_schedule.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -1,12 +1,9 @@
 // Impossible values in checkpoint.json and file names outside its folder are refused with a short message.
 #include "train/checkpoint/checkpoint_info.h"
 
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/data/test_files.h"
-#include "tests/temp_dir.h"
 
 namespace speedrun {
 namespace checkpoint_info_test {

@@ -1,13 +1,9 @@
 // Checkpoints written by any tensor and shard cut contain the same tensors as one rank's and load under any other
 // cut.
 // Covers: train/sharding/sharded_state.cpp train/optim/state.cpp
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/cut_table.h"

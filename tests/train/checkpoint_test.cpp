@@ -1,17 +1,11 @@
 // Checkpoint files: damage is detected and named, and a crash or a full disk at any call leaves a good checkpoint.
 // Covers: train/checkpoint/*.cpp
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/dataset.h"
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "train/checkpoint/checkpoint_reader.h"

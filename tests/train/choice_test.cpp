@@ -2,8 +2,6 @@
 #include "train/fields/choice.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "train/config/config.h"

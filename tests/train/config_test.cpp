@@ -4,9 +4,6 @@
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 
-#include <gtest/gtest.h>
-
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
 namespace speedrun {

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/embedding.h"
 

@@ -1,8 +1,4 @@
 // A model with FP8 matmuls against its float64 definition: quantised operands, scales, and dtype per direction.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
 #include <random>
 
 #include "tests/errors.h"

@@ -1,8 +1,6 @@
 // Extensions of optimizer groups: called once after each update of a shard, with state of their own.
 #include "train/optim/group_extension.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/train/optimizer_harness.h"
 #include "train/optim/state.h"
 

@@ -2,8 +2,6 @@
 #include "train/optim/groups.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"

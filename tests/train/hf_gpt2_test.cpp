@@ -3,13 +3,9 @@
 // Covers: train/hf/*.cpp
 #include "train/hf/hf_gpt2.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/data/test_files.h"

@@ -2,8 +2,6 @@
 #include "train/model/graph/layer_table.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/linear.h"

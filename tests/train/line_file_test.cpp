@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include <csignal>
-#include <filesystem>
 
 #include "data/text_file.h"
 #include "tests/temp_dir.h"

@@ -1,8 +1,6 @@
 // Loss means are over valid targets of the whole step or validation, for any split into microbatches and ranks.
 // Reference: the model's token losses, and gradients of their plain sum, added in double.
 // Covers: train/engine/microbatch_runner.cpp
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "tests/data/test_files.h"

@@ -2,11 +2,6 @@
 // build: release
 #include "train/runlog/machine_state.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-
-#include "kernels/device/error.h"
 #include "tests/data/test_files.h"
 
 namespace speedrun {

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <thread>
 

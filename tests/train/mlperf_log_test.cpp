@@ -2,8 +2,6 @@
 // build: apart
 #include "train/records/mlperf_log.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <sstream>
 

@@ -10,7 +10,6 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 
 namespace speedrun::testing {
 namespace model_gradient_test {

@@ -1,12 +1,9 @@
 // Accumulation over microbatches, and gradient announcements: each parameter once per microbatch, after its last
 // contribution, in an order that lets communication and optimizer overlap with backward.
 // Covers: train/sharding/pass_tracker.cpp
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include <algorithm>
-#include <map>
 
 #include "tests/errors.h"
 #include "tests/train/model_harness.h"

@@ -1,8 +1,6 @@
 // Reading of items and counting of correct answers. tests/runs/multiple_choice_test.py checks the scores.
 #include "train/commands/multiple_choice.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
 namespace speedrun {

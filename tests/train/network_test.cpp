@@ -3,12 +3,8 @@
 #include "train/timeline/network.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
-#include <fstream>
 #include <numeric>
 
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
 namespace speedrun::testing {

@@ -1,11 +1,6 @@
 // NorMuon (Muon with second moments per line) on the parameters and gradients of the Muon fixture, against float64
 // reference operations.
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <string>
 
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"

@@ -1,8 +1,5 @@
 // Values accepted and refused in optimizer groups.
 // Covers: train/fields/field_texts.cpp
-#include <gtest/gtest.h>
-
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 

@@ -1,8 +1,6 @@
 // Ten steps of every optimizer against PyTorch (fixtures/generate.py). Elementwise optimizers update a shard without
 // a model. Muon runs in the group update that gathers its matrices.
 // Covers: train/optim/optimizers.cpp
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <list>

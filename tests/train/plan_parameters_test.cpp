@@ -2,12 +2,9 @@
 #include "train/commands/plan_parameters.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 

@@ -1,10 +1,6 @@
 // Loss with the next token's prefix as an additional target: the whole model against float64 formulas, sources of the
 // prefix table, and refused configs.
 // Covers: train/engine/prefix_targets.cpp
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
 #include <random>
 
 #include "data/dataset.h"

@@ -1,5 +1,5 @@
 // modded-nanogpt's 44th record at small width, as a whole recipe, against an independent float64 twin
-// (fixtures/record_44_twin.py).
+// (fixtures/recipe_twin.py).
 // Covers: train/engine/validation.cpp
 #include "tests/train/recipe_fixture.h"
 

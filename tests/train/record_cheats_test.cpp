@@ -1,13 +1,8 @@
 // Twenty ways to cheat with a record. `verify --strict` or `rerun` rejects each, as the table in docs/verify.md
 // states.
 // build: apart
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <fstream>
 
-#include "data/text_file.h"
-#include "tests/errors.h"
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 

@@ -1,9 +1,6 @@
 // Verdicts on runs that replicate a record, their files, and the number of runs needed to detect an effect.
 // build: apart
 #include "train/records/replication.h"
-#include "data/durable_file.h"
-#include "data/text_file.h"
-#include "tests/errors.h"
 
 #include "tests/train/record_fixture.h"
 #include "train/records/record_folder.h"

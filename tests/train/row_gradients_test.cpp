@@ -3,13 +3,9 @@
 #include "train/engine/row_gradients.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
-#include <fstream>
 
 #include "data/shard.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"

@@ -1,8 +1,6 @@
 // Metrics of a run after a full disk or a killed process: damaged lines are skipped and counted.
 #include "train/records/run_metrics.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
 

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "kernels/cpu/cpu_device.h"
 #include "tests/reference/reference.h"
 #include "train/config/config_json.h"

@@ -1,10 +1,7 @@
 // Configs with stages: accepted and refused lists, the resulting config of each stage, and per-stage values within a
 // run.
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 #include "train/config/lr_schedule.h"

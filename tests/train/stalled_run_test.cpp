@@ -5,9 +5,6 @@
 #include <gtest/gtest.h>
 #include <utime.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "tests/temp_dir.h"
 #include "train/runlog/sign_of_life.h"
 

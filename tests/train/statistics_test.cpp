@@ -2,8 +2,6 @@
 // Covers: train/runlog/train_clock.cpp
 #include "train/records/statistics.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,5 @@
 // Amount of weight decay per step. Gradients are zero, so that nothing else changes the weights. Tolerance: ten f32
 // roundings, 6e-7 of a weight.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 
