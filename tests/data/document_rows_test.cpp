@@ -12,8 +12,7 @@
 #include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace document_rows_test {
+namespace speedrun::document_rows_test {
 
 constexpr uint16_t X = 999;  // the separator
 constexpr int32_t kVocab = 60000;
@@ -356,5 +355,4 @@ TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
     }
 }
 
-}  // namespace document_rows_test
-}  // namespace speedrun
+}  // namespace speedrun::document_rows_test

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <iterator>
 #include <optional>
 #include <regex>
 #include <thread>
@@ -28,10 +27,7 @@ class FolderLockTest : public testing::Test {
   protected:
     std::string folder() const { return dir_.path(); }
     std::string file() const { return folder() + "/" + kFolderLock; }
-    std::string text() const {
-        std::ifstream stream(file());
-        return {std::istreambuf_iterator<char>(stream), {}};
-    }
+    std::string text() const { return read_text(file()); }
     void write(const std::string& text) const { std::ofstream(file()) << text; }
     // The lock's content as written by another kernel.
     static std::string of_other_boot(const std::string& text) {

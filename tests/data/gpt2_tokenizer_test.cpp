@@ -12,8 +12,7 @@
 #include "data/gpt2_pieces.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace gpt2_tokenizer_test {
+namespace speedrun::gpt2_tokenizer_test {
 
 using Json = nlohmann::json;
 
@@ -207,5 +206,4 @@ TEST(BpeVocabulary, BadTokenizerJson) {
     changed("/added_tokens/0/id", "x", {"added_tokens[0].id: expected a whole number"});
 }
 
-}  // namespace gpt2_tokenizer_test
-}  // namespace speedrun
+}  // namespace speedrun::gpt2_tokenizer_test

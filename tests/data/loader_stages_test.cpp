@@ -7,8 +7,7 @@
 #include "data/prefetcher.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace loader_stages_test {
+namespace speedrun::loader_stages_test {
 
 constexpr uint16_t kSeparator = 59999;
 constexpr int32_t kVocab = 60000;
@@ -272,5 +271,4 @@ TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
     }
 }
 
-}  // namespace loader_stages_test
-}  // namespace speedrun
+}  // namespace speedrun::loader_stages_test

@@ -5,8 +5,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace prefetcher_test {
+namespace speedrun::prefetcher_test {
 
 class PrefetcherTest : public testing::Test {
   protected:
@@ -129,5 +128,4 @@ TEST_F(PrefetcherTest, ChecksItsArguments) {
     expect_error(ExitCode::usage, {"depth is 0"}, [&] { make({.rows_per_microbatch = {24}, .depth = 0}); });
 }
 
-}  // namespace prefetcher_test
-}  // namespace speedrun
+}  // namespace speedrun::prefetcher_test

@@ -8,8 +8,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace text_file_test {
+namespace speedrun::text_file_test {
 
 TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
     const TempDir dir;
@@ -68,5 +67,4 @@ TEST(TextFileTest, TextIsShownCutAndEscaped) {
     EXPECT_FALSE(is_utf8("\xc3"));
 }
 
-}  // namespace text_file_test
-}  // namespace speedrun
+}  // namespace speedrun::text_file_test

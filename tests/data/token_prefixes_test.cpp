@@ -3,8 +3,7 @@
 #include "data/bpe_vocabulary.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace token_prefixes_test {
+namespace speedrun::token_prefixes_test {
 
 using Tokens = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
@@ -51,5 +50,4 @@ TEST(TokenPrefixesTest, HoldsForAVocabulary) {
     EXPECT_GT(with, 100);
 }
 
-}  // namespace token_prefixes_test
-}  // namespace speedrun
+}  // namespace speedrun::token_prefixes_test

@@ -1,5 +1,4 @@
 // A checkpoint.json. An accepted one names files in its folder and has values that a run can have.
-#include <cmath>
 #include <cstdlib>
 
 #include "tests/fuzz/fuzz_input.h"

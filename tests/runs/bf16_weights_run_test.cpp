@@ -8,8 +8,7 @@
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
-namespace speedrun::testing {
-namespace bf16_weights_run_test {
+namespace speedrun::testing::bf16_weights_run_test {
 
 using Values = std::vector<std::vector<float>>;  // whole parameters; index: id
 
@@ -208,5 +207,4 @@ TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
     EXPECT_THROW(train(bf16(), 1, "mixed", checkpoint("with", 4)), Error) << "another config";
 }
 
-}  // namespace bf16_weights_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bf16_weights_run_test

@@ -5,12 +5,10 @@
 // build: in run_test_cases
 // build: prepared
 // Covers: data/zipf_tokens.cpp
-#include <cmath>
 
 #include "tests/runs/run_fixture.h"
 
-namespace speedrun::testing {
-namespace golden_test {
+namespace speedrun::testing::golden_test {
 
 constexpr const char* kConfig = R"({
     "model": {"preset": "modern", "model_dim": 128, "vocab_size": 257,
@@ -61,5 +59,4 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     }
 }
 
-}  // namespace golden_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::golden_test

@@ -8,8 +8,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace mesh_run_test {
+namespace speedrun::testing::mesh_run_test {
 
 const Settings kShared = {"eval.every=5", "threads=1"};
 // Rows of 30 tokens, which 2, 3 and 6 chunks divide but 4 and 8 do not; a window, and separate validation rows.
@@ -222,5 +221,4 @@ TEST_F(MeshRunTest, RefusesWhatCannotBeShared) {
     });
 }
 
-}  // namespace mesh_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::mesh_run_test

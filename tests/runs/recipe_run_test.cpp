@@ -2,8 +2,7 @@
 // for backward, which have no effect on results. mesh_run_test.cpp: on several ranks.
 #include "tests/runs/recipe_settings.h"
 
-namespace speedrun::testing {
-namespace recipe_run_test {
+namespace speedrun::testing::recipe_run_test {
 
 class RecipeRunTest : public RankRunFixture {
   protected:
@@ -57,5 +56,4 @@ TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {
     }
 }
 
-}  // namespace recipe_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::recipe_run_test

@@ -4,8 +4,7 @@
 
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace resume_state_test {
+namespace speedrun::testing::resume_state_test {
 
 class ResumeStateTest : public RankRunFixture {
   protected:
@@ -221,5 +220,4 @@ TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
     expect_good(folder, c);
 }
 
-}  // namespace resume_state_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::resume_state_test

@@ -4,8 +4,7 @@
 
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace resume_test {
+namespace speedrun::testing::resume_test {
 
 class ResumeTest : public RankRunFixture {};
 
@@ -256,5 +255,4 @@ TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
     EXPECT_FALSE(fs::exists(path("run"))) << "a removed folder is not created again";
 }
 
-}  // namespace resume_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::resume_test

@@ -4,8 +4,7 @@
 #include "tests/runs/forwarded_state.h"
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace saved_run_test {
+namespace speedrun::testing::saved_run_test {
 
 class SavedRunTest : public RankRunFixture {
   protected:
@@ -283,5 +282,4 @@ TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
     EXPECT_EQ(saved("run"), (Steps{5, 10}));
 }
 
-}  // namespace saved_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::saved_run_test

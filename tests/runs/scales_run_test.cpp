@@ -2,8 +2,7 @@
 // later.
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace scales_run_test {
+namespace speedrun::testing::scales_run_test {
 
 class ScalesRunTest : public RankRunFixture {
   protected:
@@ -36,16 +35,15 @@ TEST_F(ScalesRunTest, AnyRanksContinueWhatOthersSaved) {
     };
     train(on({by("zero1")}), 3, "three");
     for (const int step : kSanitized ? std::vector{6} : std::vector{2, 6}) {
-        const std::string from = checkpoint("three", step), behind = std::to_string(step);
+        const std::string from = checkpoint("three", step), number = std::to_string(step);
         const std::vector<double> expected = losses("three", step);
         if (!kSanitized) {
-            train(on({}), 1, "one" + behind, from);
-            expect_near(losses("one" + behind), expected, 1e-6, "one rank");
+            train(on({}), 1, "one" + number, from);
+            expect_near(losses("one" + number), expected, 1e-6, "one rank");
         }
-        train(on({by("ddp"), "parallel.tensor=2"}), 2, "tensor" + behind, from);
-        expect_near(losses("tensor" + behind), expected, 1e-4, "tensor ranks");
+        train(on({by("ddp"), "parallel.tensor=2"}), 2, "tensor" + number, from);
+        expect_near(losses("tensor" + number), expected, 1e-4, "tensor ranks");
     }
 }
 
-}  // namespace scales_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::scales_run_test

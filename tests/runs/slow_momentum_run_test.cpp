@@ -2,8 +2,7 @@
 #include "tests/runs/rank_run_fixture.h"
 #include "train/optim/optimizers.h"
 
-namespace speedrun::testing {
-namespace slow_momentum_run_test {
+namespace speedrun::testing::slow_momentum_run_test {
 
 constexpr int64_t kStart = 5;
 
@@ -140,5 +139,4 @@ TEST_F(SlowMomentumRunTest, KeysNeedASlowMomentumAndStepsInTheRun) {
     refused("slow_momentum is 0.9, but type is adamw", {"type=adamw", "slow_momentum=0.9"});
 }
 
-}  // namespace slow_momentum_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::slow_momentum_run_test

@@ -3,8 +3,7 @@
 // Covers: train/engine/run_stages.cpp
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace staged_run_test {
+namespace speedrun::testing::staged_run_test {
 
 // Rows of 16, 64 and 32 tokens; one, two and four microbatches per step; a window and a rate for each stage.
 const Settings kStages = {"schedule.steps=12",
@@ -227,5 +226,4 @@ TEST_F(StagedRunTest, StagesShareMemory) {
     EXPECT_GE(activations(c), largest);
 }
 
-}  // namespace staged_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::staged_run_test

@@ -1,6 +1,5 @@
 // The timeline of a run on several ranks, its analysis, and the order in which buckets are stepped.
 // Covers: train/comm/clock_offset.cpp train/engine/run_trace.cpp train/trace/t*.cpp
-#include <array>
 #include <set>
 
 #include "tests/runs/rank_run_fixture.h"
@@ -11,8 +10,7 @@
 #include "train/trace/overlap.h"
 #include "train/trace/timeline_svg.h"
 
-namespace speedrun::testing {
-namespace trace_test {
+namespace speedrun::testing::trace_test {
 
 constexpr int64_t kFirst = 2, kLast = 4;  // traced steps
 
@@ -301,5 +299,4 @@ TEST(ClockOffsetTest, BoundsHoldTheTruth) {
     });
 }
 
-}  // namespace trace_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::trace_test

@@ -13,8 +13,7 @@
 #include "tests/runs/run_fixture.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace trainer_test {
+namespace speedrun::testing::trainer_test {
 
 class TrainerTest : public RunFixture {};
 
@@ -192,5 +191,4 @@ TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
     ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and one validation
 }
 
-}  // namespace trainer_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::trainer_test

@@ -3,8 +3,7 @@
 #include "tests/runs/forwarded_state.h"
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace untied_run_test {
+namespace speedrun::testing::untied_run_test {
 
 // Checkpoints before, at and after the step that unties the head.
 const std::vector<int> kSaved = kSanitized ? std::vector<int>{6} : std::vector<int>{4, 6, 8};
@@ -119,5 +118,4 @@ TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
     EXPECT_NE(curve("apart"), curve("tied"));
 }
 
-}  // namespace untied_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::untied_run_test

@@ -1,8 +1,7 @@
 // Averages of weights: against float64 over the checkpoints of a run without, continued, on several ranks, and their refusals.
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace weight_average_run_test {
+namespace speedrun::testing::weight_average_run_test {
 
 // Samples of the weights of a run of 10 steps after its steps `start`, `start` + `every` …, counted from 0.
 struct Average {
@@ -170,5 +169,4 @@ TEST_F(WeightAverageRunTest, RefusesValuesThatHaveNoMeaning) {
     refused("unknown key", {group + R"(average={"start": 5, "rate": 0.1})"});
 }
 
-}  // namespace weight_average_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weight_average_run_test

@@ -10,8 +10,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace bucket_layout_test {
+namespace speedrun::testing::bucket_layout_test {
 
 TEST(BucketLayoutTest, CoversEveryElementOnce) {
     const ParameterTable table = parameters_of(odd_model(), 16);
@@ -138,5 +137,4 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
         EXPECT_GT(layout[order[i - 1]].first_parameter(), layout[order[i]].first_parameter());
 }
 
-}  // namespace bucket_layout_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bucket_layout_test

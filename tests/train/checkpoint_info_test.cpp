@@ -5,8 +5,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace checkpoint_info_test {
+namespace speedrun::checkpoint_info_test {
 
 using Json = nlohmann::json;
 
@@ -65,5 +64,4 @@ TEST(CheckpointInfoTest, ALineOfSumsIsShownCut) {
                  [&] { read_sums(path); });
 }
 
-}  // namespace checkpoint_info_test
-}  // namespace speedrun
+}  // namespace speedrun::checkpoint_info_test

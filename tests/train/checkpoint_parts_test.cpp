@@ -2,7 +2,6 @@
 // cut.
 // Covers: train/sharding/sharded_state.cpp train/optim/state.cpp
 #include <algorithm>
-#include <sstream>
 
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
@@ -10,8 +9,7 @@
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/safetensors.h"
 
-namespace speedrun::testing {
-namespace checkpoint_parts_test {
+namespace speedrun::testing::checkpoint_parts_test {
 
 struct Cut {
     int parts = 1, shards = 1;
@@ -237,5 +235,4 @@ TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
     EXPECT_EQ(state(NormuonLines::columns), (CheckpointTensor{"normuon_v/qkv.weight", {5, 6}}));
 }
 
-}  // namespace checkpoint_parts_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::checkpoint_parts_test

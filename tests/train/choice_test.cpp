@@ -6,8 +6,7 @@
 
 #include "train/config/config.h"
 
-namespace speedrun::testing {
-namespace choice_test {
+namespace speedrun::testing::choice_test {
 
 template <class E>
 class WordsTest : public ::testing::Test {};
@@ -40,5 +39,4 @@ TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }
 
-}  // namespace choice_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::choice_test

@@ -3,8 +3,7 @@
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 
-namespace speedrun {
-namespace class_rules_test {
+namespace speedrun::class_rules_test {
 
 using Json = nlohmann::json;
 
@@ -259,5 +258,4 @@ TEST_F(RecordTest, WallTimesStandBesideTrainingTimesWhereThereAreAny) {
     EXPECT_EQ(again.runs.front().wall_s, 2.5);
 }
 
-}  // namespace class_rules_test
-}  // namespace speedrun
+}  // namespace speedrun::class_rules_test

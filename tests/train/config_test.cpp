@@ -6,8 +6,7 @@
 
 #include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace config_test {
+namespace speedrun::config_test {
 
 // Smallest valid config with these extra members.
 std::string config_text(const std::string& members = "") {
@@ -338,5 +337,4 @@ TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of("", {"optimizers.groups.1.params=[]"}), {"optimizers.groups[1].params is empty"});
 }
 
-}  // namespace config_test
-}  // namespace speedrun
+}  // namespace speedrun::config_test

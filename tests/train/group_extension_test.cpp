@@ -4,8 +4,7 @@
 #include "tests/train/optimizer_harness.h"
 #include "train/optim/state.h"
 
-namespace speedrun::testing {
-namespace group_extension_test {
+namespace speedrun::testing::group_extension_test {
 
 // Adds the master to a sum after each update, and replaces the master by the sum after the last one.
 class SumExtension final : public GroupExtension {
@@ -71,5 +70,4 @@ TEST(GroupExtensionTest, FlatSumsOfAnyLength) {
     }
 }
 
-}  // namespace group_extension_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::group_extension_test

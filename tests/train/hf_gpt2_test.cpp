@@ -18,8 +18,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace hf_gpt2_test {
+namespace speedrun::testing::hf_gpt2_test {
 
 using Json = nlohmann::json;
 
@@ -342,5 +341,4 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
                  [&] { weights(dir_.file("absent")); });
 }
 
-}  // namespace hf_gpt2_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::hf_gpt2_test

@@ -11,8 +11,7 @@
 #include "train/engine/step_runner.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace loss_mean_test {
+namespace speedrun::testing::loss_mean_test {
 
 constexpr int64_t kRows = 8, kSequence = 16;
 constexpr int32_t kVocab = 61;
@@ -205,5 +204,4 @@ TEST_F(LossMeanTest, AStepWithoutTargetsOrWithOthersThanAnnouncedIsAnError) {
     }
 }
 
-}  // namespace loss_mean_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::loss_mean_test

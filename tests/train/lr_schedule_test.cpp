@@ -7,8 +7,7 @@
 
 #include "train/config/config.h"
 
-namespace speedrun {
-namespace lr_schedule_test {
+namespace speedrun::lr_schedule_test {
 
 ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
     return {.steps = 100,
@@ -179,5 +178,4 @@ TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
     }
 }
 
-}  // namespace lr_schedule_test
-}  // namespace speedrun
+}  // namespace speedrun::lr_schedule_test

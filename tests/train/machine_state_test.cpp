@@ -4,8 +4,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace machine_state_test {
+namespace speedrun::machine_state_test {
 
 // Files of a machine with four cores, two of them in the process's affinity mask.
 class MachineStateTest : public ::testing::Test {
@@ -139,5 +138,4 @@ TEST(CoresInList, ReadsRangesAndRefusesTheRest) {
         EXPECT_TRUE(cores_in_list(bad).empty()) << bad;
 }
 
-}  // namespace machine_state_test
-}  // namespace speedrun
+}  // namespace speedrun::machine_state_test

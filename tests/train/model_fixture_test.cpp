@@ -8,8 +8,7 @@
 
 #include "tests/train/model_harness.h"
 
-namespace speedrun::testing {
-namespace model_fixture_test {
+namespace speedrun::testing::model_fixture_test {
 
 class ModelFixtureTest : public ::testing::TestWithParam<const char*> {
   protected:
@@ -143,5 +142,4 @@ TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
     }
 }
 
-}  // namespace model_fixture_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::model_fixture_test

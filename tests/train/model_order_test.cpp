@@ -10,8 +10,7 @@
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace model_order_test {
+namespace speedrun::testing::model_order_test {
 
 constexpr int64_t kSequence = 8;
 
@@ -201,5 +200,4 @@ TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
     EXPECT_THAT(message, HasSubstr(harness_.table()[1].name));
 }
 
-}  // namespace model_order_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::model_order_test

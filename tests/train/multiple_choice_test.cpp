@@ -3,8 +3,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace multiple_choice_test {
+namespace speedrun::multiple_choice_test {
 
 TEST(MultipleChoiceTest, ReadsItemsAndNamesBadLines) {
     const TempDir dir;
@@ -36,5 +35,4 @@ TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
     EXPECT_EQ(result.items, 3);
 }
 
-}  // namespace multiple_choice_test
-}  // namespace speedrun
+}  // namespace speedrun::multiple_choice_test

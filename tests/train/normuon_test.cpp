@@ -5,8 +5,7 @@
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"
 
-namespace speedrun::testing {
-namespace normuon_test {
+namespace speedrun::testing::normuon_test {
 
 class NormuonTest : public ::testing::Test {
   protected:
@@ -173,5 +172,4 @@ TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
     EXPECT_EQ(by_column.optimizer_bytes() - without.optimizer_bytes(), columns);
 }
 
-}  // namespace normuon_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::normuon_test

@@ -9,8 +9,7 @@
 #include "tests/train/optimizer_harness.h"
 #include "train/optim/optimizers.h"
 
-namespace speedrun::testing {
-namespace optimizer_fixture_test {
+namespace speedrun::testing::optimizer_fixture_test {
 
 // ---- elementwise optimizers: all names accepted in configs, on a shard of 96 elements
 
@@ -173,5 +172,4 @@ TEST_F(MuonFixtureTest, GradientsAreScaledAndBadScalesChangeNothing) {
     }
 }
 
-}  // namespace optimizer_fixture_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::optimizer_fixture_test

@@ -12,8 +12,7 @@
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace parameter_table_test {
+namespace speedrun::testing::parameter_table_test {
 
 ModelConfig model_config(const char* preset, int64_t layers, int64_t width, int64_t vocab,
                          const ModelSettings& more = {}) {
@@ -256,5 +255,4 @@ TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
     }
 }
 
-}  // namespace parameter_table_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::parameter_table_test

@@ -21,8 +21,7 @@
 #include "train/model/nodes/redistribute.h"
 #include "train/sharding/first_fit.h"
 
-namespace speedrun::testing {
-namespace program_test {
+namespace speedrun::testing::program_test {
 
 using reference::Matrix;
 
@@ -370,5 +369,4 @@ TEST(ProgramTest, AnOverlappingLifetimeShows) {
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-}  // namespace program_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::program_test

@@ -7,8 +7,7 @@
 #include "tests/train/recipe_fixture.h"
 #include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace record_89_test {
+namespace speedrun::testing::record_89_test {
 
 // Values pass through 21 sublayers. Errors of the f32 twin: 2.3e-6 in token losses, 4.1e-5 in gradients of stream
 // factors, 6e-6 in other gradients. The engine on AVX2 has at most these errors. After ten steps its total changes
@@ -179,5 +178,4 @@ TEST(Record89Items, AreAllTested) {
     EXPECT_EQ(load_json_fixture("recipe_items").at("items").size(), 25U);
 }
 
-}  // namespace record_89_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::record_89_test

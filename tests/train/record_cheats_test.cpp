@@ -6,8 +6,7 @@
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 
-namespace speedrun {
-namespace record_cheats_test {
+namespace speedrun::record_cheats_test {
 
 using ForgeRecord = std::function<void(Forgery&)>;
 
@@ -183,5 +182,4 @@ TEST(RecordCheatsTest, RerunRefusesWhatNoFileShows) {
     }
 }
 
-}  // namespace record_cheats_test
-}  // namespace speedrun
+}  // namespace speedrun::record_cheats_test

@@ -7,8 +7,7 @@
 #include "train/records/record_verify.h"
 #include "train/records/sample_size.h"
 
-namespace speedrun {
-namespace replication_test {
+namespace speedrun::replication_test {
 
 class ReplicationTest : public RecordTest {
   protected:
@@ -114,5 +113,4 @@ TEST(RatioTest, FindsASmallerFactor) {
     EXPECT_FALSE(test_ratio_less({{1, 15, 0}, fast}, {slow, fast}));
 }
 
-}  // namespace replication_test
-}  // namespace speedrun
+}  // namespace speedrun::replication_test

@@ -10,8 +10,7 @@
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace row_gradients_test {
+namespace speedrun::testing::row_gradients_test {
 
 constexpr int32_t kSeparator = 31;
 const std::vector<int32_t> kRow{31, 4, 5, 6, 31, 7, 8, 9, 10, 31, 11, 12};
@@ -181,5 +180,4 @@ TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
                 HasSubstr("cannot be read"));
 }
 
-}  // namespace row_gradients_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::row_gradients_test

@@ -10,8 +10,7 @@
 #include "train/engine/batch_sources.h"
 #include "train/engine/step_runner.h"
 
-namespace speedrun::testing {
-namespace scale_store_test {
+namespace speedrun::testing::scale_store_test {
 
 using Settings = std::vector<std::string>;
 
@@ -202,5 +201,4 @@ TEST(ScaleStoreTest, ValidationLeavesThem) {
     EXPECT_EQ(engine.step(2).loss, undisturbed.step(2).loss);
 }
 
-}  // namespace scale_store_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::scale_store_test

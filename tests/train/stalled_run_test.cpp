@@ -8,8 +8,7 @@
 #include "tests/temp_dir.h"
 #include "train/runlog/sign_of_life.h"
 
-namespace speedrun::testing {
-namespace stalled_run_test {
+namespace speedrun::testing::stalled_run_test {
 
 class StalledRunTest : public ::testing::Test {
   protected:
@@ -71,5 +70,4 @@ TEST_F(StalledRunTest, ASuspendedMachineIsNoStall) {
     EXPECT_TRUE(stalls_within(2));
 }
 
-}  // namespace stalled_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::stalled_run_test

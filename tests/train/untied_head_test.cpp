@@ -13,8 +13,7 @@
 #include "train/engine/step_runner.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace untied_head_test {
+namespace speedrun::testing::untied_head_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kWidth = 8, kVocabulary = 12, kTokens = 48, kTied = 3, kSteps = 7;
@@ -255,5 +254,4 @@ TEST(UntiedHeadTest, AnEngineOfOneStageDoesNotAskWhereOthersEnd) {
     }
 }
 
-}  // namespace untied_head_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::untied_head_test

@@ -5,8 +5,7 @@
 
 #include "tests/train/optimizer_harness.h"
 
-namespace speedrun::testing {
-namespace weight_decay_test {
+namespace speedrun::testing::weight_decay_test {
 
 class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
   protected:
@@ -68,5 +67,4 @@ TEST(WeightDecayAmountTest, AtACommonRate) {
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.00108);
 }
 
-}  // namespace weight_decay_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weight_decay_test
