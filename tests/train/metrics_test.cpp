@@ -7,8 +7,7 @@
 
 #include "train/runlog/metrics_json.h"
 
-namespace speedrun {
-namespace metrics_test {
+namespace speedrun::metrics_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -151,5 +150,4 @@ TEST(MetricsTest, MembersAreReadBackByTheirDeclaration) {
     EXPECT_STREQ(field_of(&RunSummary::comm_ms).title, "communication in all");
 }
 
-}  // namespace metrics_test
-}  // namespace speedrun
+}  // namespace speedrun::metrics_test

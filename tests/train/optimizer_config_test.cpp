@@ -1,13 +1,9 @@
 // Values accepted and refused in optimizer groups.
 // Covers: train/fields/field_texts.cpp
-#include <gtest/gtest.h>
-
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 
-namespace speedrun {
-namespace optimizer_config_test {
+namespace speedrun::optimizer_config_test {
 
 using Settings = std::vector<std::string>;
 
@@ -146,5 +142,4 @@ TEST(OptimizerConfigTest, DecaysAreBelowOne) {
     expect_refused({"momentum=[[0.9,1]]"}, "momentum[0][1]: 1 is outside");
 }
 
-}  // namespace optimizer_config_test
-}  // namespace speedrun
+}  // namespace speedrun::optimizer_config_test

@@ -5,7 +5,6 @@
 #include <random>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "tests/reference/reference.h"
 #include "train/model/graph/graph.h"

@@ -1,14 +1,11 @@
 // Amount of weight decay per step. Gradients are zero, so that nothing else changes the weights. Tolerance: ten f32
 // roundings, 6e-7 of a weight.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 
 #include "tests/train/optimizer_harness.h"
 
-namespace speedrun::testing {
-namespace weight_decay_test {
+namespace speedrun::testing::weight_decay_test {
 
 class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
   protected:
@@ -70,5 +67,4 @@ TEST(WeightDecayAmountTest, AtACommonRate) {
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.00108);
 }
 
-}  // namespace weight_decay_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weight_decay_test
