@@ -43,8 +43,9 @@ std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType 
     SyntheticBatches batches(config, ranks);
     runner.warm_up();
     period = runner.state().period;
+    const int64_t first = runner.first_steady_step();
     meter.start();
-    for (int64_t step = 0; step < period; ++step) {
+    for (int64_t step = first; step < first + period; ++step) {
         runner.enqueue(step, batches);
         runner.collect();
     }

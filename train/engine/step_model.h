@@ -55,7 +55,7 @@ struct OperationTimes {
 };
 
 // Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run with this compute
-// dtype. `period` is set to the optimizer groups' common period.
+// dtype, from StepRunner::first_steady_step(). `period` is set to the optimizer groups' common period.
 std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period);
 
 // bf16 unless the config requests f32: every modelled GPU supports bf16.
