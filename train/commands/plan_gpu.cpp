@@ -56,7 +56,7 @@ std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& con
                                    const GpuModel& gpu) {
     std::vector<std::string> notes = {
         "modelled, not measured: operations in sequence, without the copies of tokens to the GPU",
-        "attention is counted without documents, which hide keys"};
+        documents_note(config)};
     if (ranks.mesh().world_size() > 1)
         notes.push_back(
             fmt::format("operations are of one rank; stages and the run include communication{}: "

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/normal_quantile.h"
+
 namespace speedrun {
 
 namespace {
@@ -48,17 +50,6 @@ CollectiveTime direct_time(const Network& network, const RecordedCollective& col
                 1e-6 * (network.start_us + (leaves ? network.between.latency_us : network.inside.latency_us)),
             .inside_s = network.inside.seconds(busiest(true)),
             .between_s = network.between.seconds(busiest(false))};
-}
-
-// Returns the normal quantile q with P(X <= q) = p, by bisection.
-double normal_quantile(double p) {
-    double low = -10, high = 10;
-    constexpr int kHalvings = 60;
-    for (int i = 0; i < kHalvings; ++i) {
-        const double middle = (low + high) / 2;
-        (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
-    }
-    return (low + high) / 2;
 }
 
 }  // namespace
