@@ -295,5 +295,20 @@ TEST(MeasuredKernelsTest, MatchesHeadSizesTargetsAndSoftcap) {
     EXPECT_NEAR(ms, 508.5, 0.05 * 508.5);
 }
 
+TEST(CollectivesTest, OccupyMultiprocessors) {
+    const Config config =
+        read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json", {"batch.tokens_per_step=262144"});
+    Network network = default_network();
+    const auto compute_ms = [&] {
+        return predict_gpu_step(config, plan_ranks(config, 8), find_gpu_model("h100"), nullptr, network)
+            .timeline.compute_ms;
+    };
+    const double with = compute_ms();
+    network.device_share = 0;
+    const double without = compute_ms();
+    EXPECT_GT(with, without);
+    EXPECT_LT(with, 1.02 * without);
+}
+
 }  // namespace step_families_test
 }  // namespace speedrun::testing
