@@ -73,15 +73,16 @@ else
     echo "not made: tables of docs/metrics.md need python3"
 fi
 # Tests compare the tables of kernels with the build; with an environment variable they write them instead.
-table_of_kernels() { # VARIABLE TEST FILTER FILE
-    [ -x "$build/$2" ] || { echo "left alone: $4 needs $build/$2"; return; }
-    before=$(cksum <"$4")
+tables=kernels/cuda/tables.txt
+table_of_kernels() { # VARIABLE TEST FILTER
+    [ -x "$build/$2" ] || { echo "not made: a section of $tables needs $build/$2"; return; }
+    before=$(cksum <$tables)
     env "$1=1" "$build/$2" --gtest_brief=1 "--gtest_filter=$3" >"$made" 2>&1 || { cat "$made" >&2; code=1; return; }
-    [ "$before" = "$(cksum <"$4")" ] || echo "renewed: $4"
+    [ "$before" = "$(cksum <$tables)" ] || echo "renewed: $3 of $tables"
 }
 if ! $check; then
-    table_of_kernels SPEEDRUN_UPDATE_SASS cuda_code_tests Sass.IsTheCommittedTable kernels/cuda/sass_sm_90a.txt
-    table_of_kernels SPEEDRUN_UPDATE_RESOURCES cuda_host_tests Resources.AreTheCommittedTable kernels/cuda/resources_sm_90a.txt
-    table_of_kernels SPEEDRUN_UPDATE_TRAFFIC watch_tests 'TrafficTable.*' kernels/cuda/traffic.txt
+    table_of_kernels SPEEDRUN_UPDATE_SASS cuda_code_tests Sass.IsTheCommittedTable
+    table_of_kernels SPEEDRUN_UPDATE_RESOURCES cuda_host_tests Resources.AreTheCommittedTable
+    table_of_kernels SPEEDRUN_UPDATE_TRAFFIC watch_tests 'TrafficTable.*'
 fi
 exit $code

@@ -80,6 +80,39 @@ class Traffic {
     int64_t read_ = 0, written_ = 0;
 };
 
+// An elementwise operation declares its operands once, all real [T,C] of one size and type:
+//   static void operands(auto& op, auto visit) { visit.writes(op.y, "y"); visit.reads(op.x, "x"); }
+// Its check, its traffic and its benchmark case follow from them. Errors have these names.
+template <class Op>
+void check_elementwise(const Op& op) {
+    struct First {
+        const Tensor*& tensor;
+        void writes(const Tensor& /*operand*/, const char* /*name*/) const {}
+        void reads(const Tensor& operand, const char* /*name*/) const {
+            if (!tensor) tensor = &operand;
+        }
+    };
+    struct Expect {
+        const Tensor& like;
+        void writes(const Tensor& operand, const char* name) const {
+            expect(operand, like.dtype, {like.rows(), like.cols()}, name);
+        }
+        void reads(const Tensor& operand, const char* name) const { writes(operand, name); }
+    };
+    const Tensor* first = nullptr;
+    Op::operands(op, First{first});
+    Op::operands(op, Expect{*first});
+}
+template <class Op>
+void count_elementwise(const Op& op, Traffic& traffic) {
+    struct Count {
+        Traffic& traffic;
+        void writes(const Tensor& operand, const char* /*name*/) const { traffic.writes(operand); }
+        void reads(const Tensor& operand, const char* /*name*/) const { traffic.reads(operand); }
+    };
+    Op::operands(op, Count{traffic});
+}
+
 // Sizes of a matmul, for its name in profiles.
 struct ProductShape {
     std::array<int64_t, 3> sizes{};  // M, N, K, or n, R, C of a batch; zeros: no matmul

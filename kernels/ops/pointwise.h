@@ -27,11 +27,12 @@ struct ActivationForward {
     Tensor x;  // real [T,C]
     Activation activation;
 
-    void check() const { expect(y, x.dtype, {x.rows(), x.cols()}, "activation y"); }
-    void traffic(Traffic& t) const {
-        t.writes(y);
-        t.reads(x);
+    static void operands(auto& op, auto visit) {
+        visit.writes(op.y, "activation y");
+        visit.reads(op.x, "activation x");
     }
+    void check() const { check_elementwise(*this); }
+    void traffic(Traffic& t) const { count_elementwise(*this, t); }
 };
 
 // dx = dy · activation'(x).
@@ -42,14 +43,13 @@ struct ActivationBackward {
     Tensor x;   // real [T,C], the input of the forward
     Activation activation;
 
-    void check() const {
-        expect(dx, x.dtype, {x.rows(), x.cols()}, "activation dx");
-        expect(dy, x.dtype, {x.rows(), x.cols()}, "activation dy");
+    static void operands(auto& op, auto visit) {
+        visit.writes(op.dx, "activation dx");
+        visit.reads(op.x, "activation x");
+        visit.reads(op.dy, "activation dy");
     }
-    void traffic(Traffic& t) const {
-        t.writes(dx);
-        t.reads(dy, x);
-    }
+    void check() const { check_elementwise(*this); }
+    void traffic(Traffic& t) const { count_elementwise(*this, t); }
 };
 
 // y = x + z.
@@ -59,14 +59,13 @@ struct Add {
     Tensor x;  // real [T,C]
     Tensor z;  // real [T,C]
 
-    void check() const {
-        expect(y, x.dtype, {x.rows(), x.cols()}, "add y");
-        expect(z, x.dtype, {x.rows(), x.cols()}, "add z");
+    static void operands(auto& op, auto visit) {
+        visit.writes(op.y, "add y");
+        visit.reads(op.x, "add x");
+        visit.reads(op.z, "add z");
     }
-    void traffic(Traffic& t) const {
-        t.writes(y);
-        t.reads(x, z);
-    }
+    void check() const { check_elementwise(*this); }
+    void traffic(Traffic& t) const { count_elementwise(*this, t); }
 };
 
 #define SPEEDRUN_POINTWISE_OPS(X)              \

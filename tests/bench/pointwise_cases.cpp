@@ -1,4 +1,5 @@
-// All operations of a forward and backward pass except matmuls and attention: memory-bound.
+// All operations of a forward and backward pass except matmuls and attention: memory-bound. Cases of elementwise operations follow
+// from their operands.
 #include <fmt/format.h>
 
 #include <set>
@@ -79,24 +80,38 @@ void add_mix_norm(std::vector<Case>& cases, const ModelShape& s) {
     });
 }
 
+// Allocates the operands of an elementwise operation.
+struct Allocate {
+    CaseMemory& memory;
+    int64_t rows, cols;
+    void writes(Tensor& operand, const char* /*name*/) const { operand = memory.output({rows, cols}); }
+    void reads(Tensor& operand, const char* /*name*/) const { operand = memory.input({rows, cols}); }
+};
+
+// Adds a case of an elementwise operation: an activation on rows of the MLP, another one on rows of the stream.
+template <class Op>
 void add_elementwise(std::vector<Case>& cases, const ModelShape& s, Activation activation) {
-    const int64_t tokens = s.tokens, hidden = s.mlp_width, width = s.width;
-    const std::string prefix = fmt::format("pointwise.{}.", s.name), shape = sizes(tokens, hidden);
-    add_case(cases, {prefix + "activation_forward", shape, 0, kPointwise}, [=](CaseMemory& m) {
-        return op::ActivationForward{
-            .y = m.output({tokens, hidden}), .x = m.input({tokens, hidden}), .activation = activation};
-    });
-    add_case(cases, {prefix + "activation_backward", shape, 0, kPointwise}, [=](CaseMemory& m) {
-        return op::ActivationBackward{.dx = m.output({tokens, hidden}),
-                                      .dy = m.input({tokens, hidden}),
-                                      .x = m.input({tokens, hidden}),
-                                      .activation = activation};
-    });
-    if (activation != Activation::relu_squared) return;
-    add_case(cases, {prefix + "add", sizes(tokens, width), 0, kPointwise}, [=](CaseMemory& m) {
-        return op::Add{
-            .y = m.output({tokens, width}), .x = m.input({tokens, width}), .z = m.input({tokens, width})};
-    });
+    if constexpr (requires(Op op, Allocate allocate) { Op::operands(op, allocate); }) {
+        const std::string name = testing::name_of_op(static_cast<const Op*>(nullptr));
+        constexpr bool kActivates = requires(Op op) {
+            op.activation;
+        };
+        if (activation != Activation::relu_squared && !kActivates) return;  // one case is enough
+        const int64_t tokens = s.tokens, cols = kActivates ? s.mlp_width : s.width;
+        add_case(cases, {fmt::format("pointwise.{}.{}", s.name, name), sizes(tokens, cols), 0, kPointwise},
+                 [=](CaseMemory& m) {
+                     Op op{};
+                     if constexpr (kActivates) op.activation = activation;
+                     Op::operands(op, Allocate{m, tokens, cols});
+                     return op;
+                 });
+    }
+}
+
+void add_elementwise(std::vector<Case>& cases, const ModelShape& s, Activation activation) {
+#define SPEEDRUN_ELEMENTWISE_CASE(name, Arguments) add_elementwise<op::Arguments>(cases, s, activation);
+    SPEEDRUN_EACH_OP(SPEEDRUN_ELEMENTWISE_CASE)
+#undef SPEEDRUN_ELEMENTWISE_CASE
 }
 
 // In place in every call: with rstd = 1 repeated gradients neither grow nor vanish.

@@ -1,44 +1,65 @@
-// Committed tables that a compile gate compares kernels with, one line per kernel.
+// Committed tables that a compile gate compares kernels with: sections of one file, which begin with "== NAME".
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace speedrun::testing {
 
-// Compares lines, in any order. If the environment variable `renew` is set, writes the file instead and skips
-// the test. Also skips if the first line of the file, which names the compiler, differs from the table's.
-inline void compare_with_committed(const std::string& path, const std::string& table, const char* renew) {
-    if (std::getenv(renew)) {
-        std::ofstream file(path);
-        file << table;
-        file.close();
-        ASSERT_TRUE(file) << "cannot write " << path;
-        GTEST_SKIP() << "wrote " << path;
+inline const std::string kTables = SPEEDRUN_SOURCE_ROOT "/kernels/cuda/tables.txt";
+
+// Returns the text of each section by its name.
+inline std::map<std::string, std::string> committed_tables() {
+    std::map<std::string, std::string> sections;
+    std::ifstream file(kTables);
+    EXPECT_TRUE(file) << kTables;
+    std::string name;
+    for (std::string line; std::getline(file, line);) {
+        if (line.rfind("== ", 0) == 0)
+            name = line.substr(3);
+        else
+            sections[name] += line + "\n";
     }
-    std::ifstream file(path);
-    ASSERT_TRUE(file) << path;
-    std::stringstream committed;
-    committed << file.rdbuf();
+    return sections;
+}
+
+// Compares a table with the section. If the environment variable `renew` is set, replaces the section instead and skips the test.
+// Also skips if the first line, which names the compiler, differs.
+inline void compare_with_committed(const std::string& section, const std::string& table, const char* renew) {
+    std::map<std::string, std::string> tables = committed_tables();
+    const std::string committed = std::exchange(tables[section], table);
+    if (std::getenv(renew)) {
+        std::ofstream file(kTables);
+        for (const auto& [name, text] : tables) file << "== " << name << "\n" << text;
+        file.close();
+        ASSERT_TRUE(file) << "cannot write " << kTables;
+        GTEST_SKIP() << "wrote section " << section << " of " << kTables;
+    }
     const std::string compiler = table.substr(0, table.find('\n') + 1);
-    if (committed.str().rfind(compiler, 0) != 0)
-        GTEST_SKIP() << path << " was made by another compiler than " << compiler;
-    std::istringstream expected(committed.str()), actual(table);
-    std::set<std::string> missing, extra;
+    if (committed.rfind(compiler, 0) != 0)
+        GTEST_SKIP() << section << " of " << kTables << " was made by another compiler than " << compiler;
+    if (committed == table) return;
+    std::istringstream expected(committed), actual(table);
+    std::multiset<std::string> missing, extra;
     for (std::string line; std::getline(expected, line);) missing.insert(line);
-    for (std::string line; std::getline(actual, line);)
-        if (missing.erase(line) == 0) extra.insert(line);
-    std::string difference;
+    for (std::string line; std::getline(actual, line);) {
+        if (const auto at = missing.find(line); at != missing.end())
+            missing.erase(at);
+        else
+            extra.insert(line);
+    }
+    std::string difference = missing.empty() && extra.empty() ? "the order of lines\n" : "";
     for (const std::string& line : missing) difference += "- " + line + "\n";
     for (const std::string& line : extra) difference += "+ " + line + "\n";
-    if (!difference.empty())
-        ADD_FAILURE() << path << " (-) and this build (+) differ:\n"
-                      << difference << "If that is meant, renew the table: " << renew << "=1 and this test.";
+    ADD_FAILURE() << section << " of " << kTables << " (-) and this build (+) differ:\n"
+                  << difference << "If that is meant, renew the table: " << renew << "=1 and this test.";
 }
 
 }  // namespace speedrun::testing

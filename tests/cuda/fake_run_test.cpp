@@ -246,9 +246,7 @@ TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
     const Config c = gpu_config();
     for (const Launch launch : {Launch::ready, Launch::after_backward}) {
         Runtime runtime(runtime_options(c));
-        Sharing sharing;
-        sharing.launch = launch;
-        StepRunner runner(c, runtime, Ranks(Mesh(), sharing));
+        StepRunner runner(c, runtime, Ranks(Mesh(), {.launch = launch}));
         const FakeEvents before = fake_gpu_events();
         runner.warm_up();
         ASSERT_TRUE(runner.has_graphs());

@@ -1,6 +1,5 @@
 // Compile gate: resources of each kernel on Hopper must equal the committed table
-// kernels/cuda/resources_sm_90a.txt. After an intended change:
-//   SPEEDRUN_UPDATE_RESOURCES=1 build/release/cuda_host_tests --gtest_filter='Resources.*'
+// in kernels/cuda/tables.txt. After an intended change: scripts/regenerate.sh
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -118,8 +117,8 @@ TEST_F(Resources, AreTheCommittedTable) {
         EXPECT_LE(launch.shared_bytes, kHopper) << short_name(name);
     }
     EXPECT_GT(num_launched, 60) << "the runs launch too few kernels";
-    compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/resources_sm_90a.txt",
-                           table_of(kernels, launched, ampere, ada), "SPEEDRUN_UPDATE_RESOURCES");
+    compare_with_committed("resources", table_of(kernels, launched, ampere, ada),
+                           "SPEEDRUN_UPDATE_RESOURCES");
 }
 
 }  // namespace

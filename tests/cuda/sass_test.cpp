@@ -1,7 +1,6 @@
 // Compile gate: the machine code of every kernel for Hopper respects the limits below, and its hot loop
-// equals the committed table kernels/cuda/sass_sm_90a.txt. Needs NVIDIA's disassembler; skipped without.
-// After an intended change:
-//   SPEEDRUN_UPDATE_SASS=1 build/release/cuda_code_tests --gtest_filter='Sass.*'
+// equals the committed table in kernels/cuda/tables.txt. Needs NVIDIA's disassembler; skipped without.
+// After an intended change: scripts/regenerate.sh
 // build: in cuda_code_tests
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,8 +48,7 @@ std::string table_of(const std::map<std::string, SassListing>& kernels) {
         "tests/cuda/sass.h).\n"
         "# BSSY: divergent branches; LDL: accesses to local memory, such as spills; MMA: tensor "
         "instructions; FFMA: fused\n"
-        "# multiply-adds; shrd, glob: accesses to shared and to global memory.\n"
-        "# Renew: SPEEDRUN_UPDATE_SASS=1 build/release/cuda_code_tests --gtest_filter='Sass.*'\n";
+        "# multiply-adds; shrd, glob: accesses to shared and to global memory.\n";
     text += fmt::format("# {:<81} {:<14}  {}\n", "", "kernel", "hot loop: depth (0: none)");
     text += fmt::format("# {:<81} {:>5} {:>4} {:>3} {:>5} {:>5} {:>4} {:>4} {:>4} {:>4} {:>4}\n", "", "all",
                         "BSSY", "LDL", "depth", "all", "MMA", "FFMA", "shrd", "glob", "BSSY");
@@ -81,8 +79,7 @@ TEST(Sass, IsTheCommittedTable) {
                 << short_name(name);
         }
     }
-    compare_with_committed(SPEEDRUN_RESOURCES_FOLDER "/sass_sm_90a.txt", table_of(kernels),
-                           "SPEEDRUN_UPDATE_SASS");
+    compare_with_committed("sass", table_of(kernels), "SPEEDRUN_UPDATE_SASS");
 }
 
 // A loop over rows that contains a loop over columns and a branch between. After it, a loop closed by a jump

@@ -47,18 +47,13 @@ struct View {
           table(cut_table({.size = mesh.size(Axis::tensor), .index = coordinate(Axis::tensor)})),
           layout(table, bucket_rules(ranks, table, optimizers(muon))) {}
 
-    static Sharing sharing(Strategy strategy) {
-        Sharing sharing;
-        sharing.strategy = strategy;
-        sharing.bucket_bytes = 400;
-        return sharing;
-    }
+    static Sharing sharing(Strategy strategy) { return {.strategy = strategy, .bucket_bytes = 400}; }
     int coordinate(Axis axis) const {
         return ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(axis)];
     }
     // Key of the state that this rank holds of a bucket: (tensor part, shard).
     std::pair<int, int> held(const Bucket& bucket) const {
-        const bool cut = !bucket.pieces.front().parameter->cut.all();
+        const bool cut = !bucket.first().cut.all();
         return {cut ? coordinate(Axis::tensor) : 0, bucket.index};
     }
 };
@@ -96,7 +91,7 @@ TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameWrites) {
                 counts[view->held(own)] = copies.count;
                 writers[view->held(own)] += writes_bucket(view->ranks, own);
             }
-            const bool cut = !bucket.pieces.front().parameter->cut.all();
+            const bool cut = !bucket.first().cut.all();
             const int parts = cut ? views.front()->ranks.mesh().size(Axis::tensor) : 1;
             ASSERT_EQ(indices.size(), static_cast<size_t>(parts * bucket.num_shards)) << what;
             for (const auto& [held, own] : indices) {
@@ -138,7 +133,7 @@ TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameAddsItsTerm) {
                     adds[other.held(other.layout[bucket.id])] +=
                         adds_norm_term(other.layout[bucket.id], axes, other.ranks);
                 }
-                const bool cut = !bucket.pieces.front().parameter->cut.all();
+                const bool cut = !bucket.first().cut.all();
                 EXPECT_EQ(adds.size(),
                           static_cast<size_t>((cut ? mesh.size(Axis::tensor) : 1) * bucket.num_shards))
                     << what;

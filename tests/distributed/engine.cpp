@@ -1,7 +1,10 @@
 #include "tests/distributed/engine.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <random>
 #include <sstream>
 
@@ -19,50 +22,98 @@
 
 namespace speedrun::testing {
 
-Mode mode_of(const std::string& words) {
-    using Set = std::function<void(Mode&, const std::string&)>;
-    static const std::map<std::string, Set> setters = {
-        {"muon", [](Mode& m, auto&) { m.optimizer = OptimizerKind::muon; }},
-        {"after_backward", [](Mode& m, auto&) { m.launch = Launch::after_backward; }},
-        {"in_backward", [](Mode& m, auto&) { m.optimizer_step = OptimizerStep::in_backward; }},
-        {"bf16", [](Mode& m, auto&) { m.precision = DType::bf16; }},
-        {"reduce_bf16", [](Mode& m, auto&) { m.reduce_dtype = DType::bf16; }},
-        {"forward", [](Mode& m, auto&) { m.step_order = StepOrder::forward; }},
-        {"full", [](Mode& m, auto&) { m.checkpointing = Checkpointing::full; }},
-        {"selective", [](Mode& m, auto&) { m.checkpointing = Checkpointing::selective; }},
-        {"stages", [](Mode& m, auto&) { m.stages = true; }},
-        {"graphs", [](Mode& m, auto&) { m.graphs = true; }},
-        {"unmasked", [](Mode& m, auto&) { m.masked = false; }},
-        {"sequence", [](Mode& m, auto&) { m.sequence = true; }},
-        {"clip", [](Mode& m, auto& value) { m.clip = std::stod(value); }},
-        {"norm", [](Mode& m, auto& value) { m.clip_norm = choice_of<VectorNorm>(value); }},
-        {"accumulate",
-         [](Mode& m, auto& value) { m.accumulate = choice_of<std::optional<Accumulate>>(value); }},
-        {"reshard", [](Mode& m, auto& value) { m.reshard = choice_of<std::optional<Reshard>>(value); }},
-        {"every", [](Mode& m, auto& value) { m.every = std::stoi(value); }},
-        {"model", [](Mode& m, auto& value) { m.family = value; }},
-        {"context", [](Mode& m, auto& value) { m.context = std::stoi(value); }},
-        {"tensor", [](Mode& m, auto& value) { m.tensor = std::stoi(value); }},
-        {"heads", [](Mode& m, auto& value) { m.heads = std::stoi(value); }},
-        {"heads_per_matrix", [](Mode& m, auto& value) { m.heads_per_matrix = std::stoi(value); }},
-        {"bucket_bytes", [](Mode& m, auto& value) { m.bucket_bytes = std::stoi(value); }}};
-    Mode mode;
+namespace {
+
+// Settings of a word, or of the key of a word with a value.
+const std::map<std::string, std::string> kSettings = {
+    {"muon", "optimizers.groups.0.type=muon"},
+    {"after_backward", "parallel.launch=after_backward"},
+    {"in_backward", "parallel.optimizer_step=in_backward"},
+    {"bf16", "precision=bf16"},
+    {"reduce_bf16", "parallel.reduce_dtype=bf16"},
+    {"forward", "parallel.step_order=forward"},
+    {"full", "memory.activation_checkpointing=full"},
+    {"selective", "memory.activation_checkpointing=selective"},
+    {"sequence", "parallel.sequence=true"},
+    {"clip", "optimizers.clip"},
+    {"norm", "optimizers.clip_norm"},
+    {"accumulate", "parallel.accumulate"},
+    {"reshard", "parallel.reshard_after_forward"},
+    {"every", "optimizers.groups.1.every"},
+    {"context", "parallel.context"},
+    {"tensor", "parallel.tensor"},
+    {"heads", "model.layers.each.attention.heads"},
+    {"heads_per_matrix", "optimizers.groups.0.heads_per_matrix"},
+    {"bucket_bytes", "parallel.bucket_bytes"}};
+
+// Biases of keys have a gradient of rounding errors only, which AdamW would amplify to whole steps without this epsilon.
+constexpr const char* kBase = R"({
+    "model": {"model_dim": 48, "vocab_size": 257, "windows": {"window": 0},
+              "layers": {"count": 3, "each": {"attention": {"window": "window"}}}},
+    "batch": {"sequence_length": 16},
+    "optimizers": {"groups": [{"params": ["blocks.*.weight"], "epsilon": 1e-5}, {"params": ["*"], "epsilon": 1e-5}]},
+    "schedule": {"cooldown_fraction": 0.5},
+    "device": "cpu", "precision": "f32", "threads": 1})";
+
+std::vector<std::string> split(const std::string& words) {
     std::istringstream stream(words);
-    for (std::string word; stream >> word;) {
-        const std::string name = word.substr(0, word.find('='));
-        if (const Word<Strategy>* const strategy = find_word<Strategy>(word)) {
-            mode.strategy = strategy->value;
-        } else if (const size_t by = word.find('x'); std::isdigit(word.front())) {
-            mode.replicate = std::stoi(word);
-            mode.shard = std::stoi(word.substr(by + 1));
+    return {std::istream_iterator<std::string>(stream), {}};
+}
+
+}  // namespace
+
+Mode mode_of(const std::string& words) {
+    Mode mode{.words = words, .config = {}};
+    std::string model = "recipe";
+    std::vector<std::string> settings;
+    int64_t replicate = 1, shard = 1, accumulation = 1;
+    for (const std::string& word : split(words)) {
+        const std::string key = word.substr(0, word.find('='));
+        if (find_word<Strategy>(word)) {
+            settings.push_back("parallel.strategy=" + word);
+        } else if (std::isdigit(word.front())) {
+            replicate = std::stoi(word);
+            shard = std::stoi(word.substr(word.find('x') + 1));
         } else if (word.front() == '/') {
-            mode.accumulation = std::stoi(word.substr(1));
-        } else if (setters.count(name)) {
-            setters.at(name)(mode, word.substr(std::min(word.size(), name.size() + 1)));
-        } else {
+            accumulation = std::stoi(word.substr(1));
+        } else if (key == "model") {
+            model = word.substr(key.size() + 1);
+        } else if (const auto setting = kSettings.find(key); setting != kSettings.end()) {
+            settings.push_back(setting->second + word.substr(key.size()));
+        } else if (word != "stages" && word != "graphs" && word != "unmasked") {
             throw_internal("'{}' is no word of a mode, in '{}'", word, words);
         }
     }
+    mode.graphs = mode.has("graphs");
+    mode.masked = !mode.has("unmasked");
+    const bool muon = mode.has("muon");
+    // Few distinct row counts: each needs its own run on one rank.
+    int64_t rows = 24;
+    while (rows % (replicate * shard * accumulation) != 0) rows += 6;
+    // At a higher rate, GPT-2's gradient norms differ by 6e-5 between one microbatch and two by the eighth step: too
+    // much for the tolerances.
+    const double lr = model == "gpt2" ? 0.001 : 0.003;
+    std::vector<std::string> all = model_settings(model);
+    for (const std::string& setting :
+         {std::string("model.layers.each.attention.heads=3"),
+          fmt::format("batch.tokens_per_step={}", rows * kSequence),
+          fmt::format("batch.microbatch_tokens={}", rows * kSequence / (replicate * shard * accumulation)),
+          fmt::format("parallel.replicate={}", replicate), fmt::format("parallel.shard={}", shard),
+          fmt::format("schedule.steps={}", kSteps),
+          fmt::format("optimizers.groups.0.lr={}", muon ? 0.02 : lr),
+          fmt::format("optimizers.groups.1.lr={}", lr)})
+        all.push_back(setting);
+    if (words.find("heads_per_matrix") != std::string::npos)
+        all.push_back("optimizers.groups.0.normuon=true");
+    if (mode.has("stages")) {
+        all.push_back(
+            fmt::format("schedule.stages=[{}, {}, {}]", kSanitized ? 1 : 3, kSanitized ? 2 : 6, kSteps));
+        all.push_back("schedule.lr_factor=[1, [1, 0.5], 0.8]");
+        if (muon) all.push_back("optimizers.groups.0.momentum=[0.9, [0.9, 0.95], 0.95]");
+        for (const std::string& setting : stage_settings(model)) all.push_back(setting);
+    }
+    all.insert(all.end(), settings.begin(), settings.end());
+    mode.config = parse_config(kBase, words, all);
     return mode;
 }
 
@@ -74,114 +125,43 @@ std::vector<Mode> modes_of(const std::vector<std::string>& strategies,
     return modes;
 }
 
+bool Mode::has(const std::string& word) const {
+    const std::vector<std::string> all = split(words);
+    return std::find(all.begin(), all.end(), word) != all.end();
+}
+
+Mesh Mode::mesh() const {
+    const ParallelConfig& p = config.parallel;
+    return Mesh({static_cast<int>(p.replicate), std::stoi(p.shard), static_cast<int>(p.context),
+                 static_cast<int>(p.tensor)});
+}
+
+Ranks Mode::ranks(World* world) const {
+    return world ? resolve_ranks(config, *world) : plan_ranks(config, num_ranks());
+}
+
 void PrintTo(const Mode& mode, std::ostream* out) {
-    *out << word_of(mode.strategy) << "_" << mode.replicate << "x" << mode.shard << "_accumulate"
-         << mode.accumulation << "_" << word_of(mode.optimizer) << "_"
-         << (mode.launch == Launch::ready ? "ready" : "after_backward") << "_" << name_of(mode.precision)
-         << (mode.clip > 0 ? "_clip" : "");
-    if (mode.accumulate) *out << (*mode.accumulate == Accumulate::local ? "_local" : "_scatter");
-    if (mode.reshard) *out << "_reshard" << static_cast<int>(*mode.reshard);
-    if (mode.optimizer_step == OptimizerStep::in_backward) *out << "_in_backward";
-    if (mode.step_order == StepOrder::forward) *out << "_forward";
-    if (mode.reduce_dtype != DType::f32) *out << "_reduce_" << name_of(mode.reduce_dtype);
-    if (mode.every > 1) *out << "_every" << mode.every;
-    if (mode.clip_norm != VectorNorm::two) *out << "_norm_" << word_of(mode.clip_norm);
-    if (mode.family != "recipe") *out << "_" << mode.family;
-    if (mode.checkpointing != Checkpointing::none) *out << "_" << word_of(mode.checkpointing);
-    if (mode.stages) *out << "_stages";
-    if (mode.graphs) *out << "_graphs";
-    if (mode.context > 1) *out << "_context_" << mode.context;
-    if (mode.tensor > 1) *out << (mode.sequence ? "_sequence_" : "_tensor_") << mode.tensor;
-    if (mode.heads_per_matrix > 0) *out << "_per_matrix_" << mode.heads_per_matrix;
-    if (mode.exchange_rows) *out << "_exchange_rows";
-    if (mode.heads != 3) *out << "_heads_" << mode.heads;
+    *out << mode.words;
 }
 
-std::string name_of(const Mode& mode) {
-    std::ostringstream name;
-    PrintTo(mode, &name);
-    return name.str();
+void exchange_rows(Mode& mode) {
+    for (auto& [name, table] : mode.config.model.parts.tables) table.exchange = TableExchange::rows;
 }
 
-Config config_of(const Mode& mode) {
-    Config config = parse_config(R"({
-        "model": {"model_dim": 48, "vocab_size": 257, "windows": {"window": 0},
-                  "layers": {"count": 3, "each": {"attention": {"heads": 3, "window": "window"}}}},
-        "batch": {"sequence_length": 16, "microbatch_tokens": 384, "tokens_per_step": 384},
-        "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.003}]},
-        "schedule": {"cooldown_fraction": 0.5},
-        "threads": 1
-    })",
-                                 "test", settings_of_preset(mode.family, mode.heads));
-    if (mode.rows % (mode.data_ranks() * mode.accumulation) != 0)
-        throw_internal("{} rows are no multiple of {} ranks x {}", mode.rows, mode.data_ranks(),
-                       mode.accumulation);
-    config.device = DeviceKind::cpu;
-    config.precision = mode.precision;
-    config.schedule.steps = kSteps;
-    config.batch.tokens_per_step = mode.rows * kSequence;
-    config.batch.microbatch_tokens = mode.rows * kSequence / (mode.data_ranks() * mode.accumulation);
-    config.optimizers.clip = mode.clip;
-    config.optimizers.clip_norm = mode.clip_norm;
-    config.memory.activation_checkpointing = mode.checkpointing;
-    config.parallel.tensor = mode.tensor;
-    config.parallel.sequence = mode.sequence;
-    const std::string& family = mode.family;
-    if (is_model_text(family)) config.model = model_of_text(family, mode.heads, mode.stages);
-    for (auto& [name, table] : config.model.parts.tables)
-        if (mode.exchange_rows) table.exchange = TableExchange::rows;
-    OptimizerGroupConfig matrices, rest;
-    matrices.type = mode.optimizer;
-    matrices.params = {"blocks.*.weight"};
-    matrices.lr = 0.003;
-    rest.params = {"*"};
-    rest.lr = 0.003;
-    // At a higher rate, GPT-2's gradient norms differ by 6e-5 between one microbatch and two by the eighth step: too
-    // much for the tolerances.
-    if (family == "gpt2") rest.lr = matrices.lr = 0.001;
-    if (matrices.type == OptimizerKind::muon) matrices.lr = 0.02;
-    matrices.muon.heads_per_matrix = mode.heads_per_matrix;
-    matrices.muon.normuon = mode.heads_per_matrix > 0;
-    rest.every = mode.every;
-    // Biases of keys have a gradient of rounding errors only, which AdamW would amplify to whole steps.
-    for (OptimizerGroupConfig* group : {&matrices, &rest}) group->adamw.epsilon = group->muon.epsilon = 1e-5;
-    if (mode.stages) {
-        config.schedule.stages = {kSanitized ? 1 : 3, kSanitized ? 2 : 6, kSteps};
-        config.schedule.lr_factor = Scheduled<double>({{1, 1}, {1, 0.5}, {0.8, 0.8}});
-        for (auto& [name, keys] : config.model.parts.windows)
-            keys = Scheduled<int64_t>({{4, 4}, {0, 0}, {8, 8}});
-        if (family == "parts")
-            config.model.parts.loss.weights[1] = Scheduled<double>({{0.5, 0.25}, {0.25, 0}, {0, 0}});
-        matrices.muon.momentum = Scheduled<double>({{0.9, 0.9}, {0.9, 0.95}, {0.95, 0.95}});
-    }
-    config.optimizers.groups = {matrices, rest};
-    return config;
-}
-
-Sharing sharing_of(const Mode& mode) {
-    Sharing sharing;
-    sharing.strategy = mode.strategy;
-    sharing.launch = mode.launch;
-    sharing.accumulate = mode.accumulate;
-    sharing.reshard_after_forward = mode.reshard;
-    sharing.step_order = mode.step_order;
-    sharing.optimizer_step = mode.optimizer_step;
-    sharing.global_clip = mode.clip > 0;
-    sharing.reduce_dtype = mode.reduce_dtype;
-    sharing.sequence_parallel = mode.sequence;
-    sharing.bucket_bytes = mode.bucket_bytes;
-    return resolve_sharing(sharing);
-}
-
-Mesh mesh_of(const Mode& mode) {
-    return Mesh({mode.replicate, mode.shard, mode.context, mode.tensor});
+std::string name_of(const std::string& words) {
+    std::vector<std::string> all = split(words);
+    std::erase(all, "/1");
+    std::sort(all.begin() + 1, all.end());
+    std::string name = fmt::format("{}", fmt::join(all, "_"));
+    for (char& c : name)
+        if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    return name;
 }
 
 Layout::Layout(const Mode& mode)
-    : ranks(mesh_of(mode), sharing_of(mode)),
-      table(parameters_of(config_of(mode).model, config_of(mode).batch.sequence_length, ranks.tensor())),
-      buckets(table,
-              bucket_rules(ranks, table, config_of(mode).optimizers, rank_tokens(config_of(mode), ranks))) {}
+    : ranks(mode.ranks()),
+      table(parameters_of(mode.config.model, mode.config.batch.sequence_length, ranks.tensor())),
+      buckets(table, bucket_rules(ranks, table, mode.config.optimizers, rank_tokens(mode.config, ranks))) {}
 
 namespace {
 
@@ -210,11 +190,11 @@ void add_row(Batch& batch, const RowPlace& place, bool masks) {
 class RowSource final : public BatchSource {
   public:
     RowSource(const Mode& mode, const Ranks& ranks)
-        : rows_of_step_(mode.rows),
-          rows_(rows_of_step_ / (mode.data_ranks() * mode.accumulation)),
-          accumulation_(mode.accumulation),
+        : rows_of_step_(mode.rows()),
+          rows_(mode.config.batch.microbatch_tokens / kSequence),
+          accumulation_(mode.accumulation()),
           masks_(mode.masked && !mode.graphs),
-          config_(config_of(mode)),
+          config_(mode.config),
           ranks_(ranks) {}
 
     const Batch& next() override {
@@ -255,7 +235,7 @@ std::unique_ptr<BatchSource> batches_of(const Mode& mode, const Ranks& ranks) {
 
 std::vector<int32_t> first_keys_of_step(const Mode& mode, int64_t step) {
     Batch batch;
-    for (int64_t row = 0; row < mode.rows; ++row) add_row(batch, {step, row, row}, false);
+    for (int64_t row = 0; row < mode.rows(); ++row) add_row(batch, {step, row, row}, false);
     return batch.first_key;
 }
 
@@ -263,17 +243,17 @@ namespace {
 
 RuntimeOptions runtime_of(const Mode& mode) {
     return {.device = DeviceKind::cpu,
-            .precision = mode.precision,
+            .precision = *mode.config.precision,
             .threads = 1,
-            .communicates = mode.ranks() > 1};
+            .communicates = mode.num_ranks() > 1};
 }
 
 }  // namespace
 
 void train_one_step(const Mode& mode, World* world, const Watch& watch) {
-    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
+    const Ranks ranks = mode.ranks(world);
     Runtime runtime(runtime_of(mode));
-    StepRunner runner(config_of(mode), runtime, ranks);
+    StepRunner runner(mode.config, runtime, ranks);
     runner.warm_up();
     runner.state().initialize(3);
     RowSource source(mode, ranks);
@@ -283,13 +263,12 @@ void train_one_step(const Mode& mode, World* world, const Watch& watch) {
 }
 
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
-    const Config config = config_of(mode);
-    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
+    const Ranks ranks = mode.ranks(world);
     Runtime runtime(runtime_of(mode));
     auto& device = static_cast<CpuDevice&>(runtime.device());
     device.allow_graphs(mode.graphs);
     if (clock) device.set_clock(*clock);
-    StepRunner runner(config, runtime, ranks);
+    StepRunner runner(mode.config, runtime, ranks);
     runner.warm_up();
     EXPECT_EQ(runner.has_graphs(), mode.graphs);
     runner.state().initialize(3);
@@ -333,9 +312,9 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
 }
 
 Curve train_ranks(const Mode& mode, const Delays& delays) {
-    if (mode.ranks() == 1) return train(mode, nullptr);
-    std::vector<Curve> curves(static_cast<size_t>(mode.ranks()));
-    run_ranks(mode.ranks(), [&](World& world) {
+    if (mode.num_ranks() == 1) return train(mode, nullptr);
+    std::vector<Curve> curves(static_cast<size_t>(mode.num_ranks()));
+    run_ranks(mode.num_ranks(), [&](World& world) {
         Curve& curve = curves[static_cast<size_t>(world.rank())];
         if (delays.jitter_s == 0) {
             curve = train(mode, &world);
@@ -360,14 +339,15 @@ Curve train_ranks(const Mode& mode, const Delays& delays) {
 }
 
 const Curve& one_rank(const Mode& mode) {
-    // The key has no parallelism.
-    Mode alone;
-    std::tie(alone.optimizer, alone.precision, alone.clip, alone.clip_norm, alone.every, alone.family,
-             alone.rows, alone.masked, alone.stages, alone.heads, alone.heads_per_matrix) =
-        std::tuple(mode.optimizer, mode.precision, mode.clip, mode.clip_norm, mode.every, mode.family,
-                   mode.rows, mode.masked && !mode.graphs, mode.stages, mode.heads, mode.heads_per_matrix);
+    Mode alone = mode;
+    alone.config.parallel = {};
+    alone.config.parallel.shard = "1";
+    alone.config.batch.microbatch_tokens = mode.config.batch.tokens_per_step;
+    alone.config.memory = {};
+    alone.masked = mode.masked && !mode.graphs;
+    alone.graphs = false;
     static std::map<std::string, Curve> known;
-    const std::string key = fmt::format("{} {} {} {}", name_of(alone), alone.clip, alone.rows, alone.masked);
+    const std::string key = config_to_json(alone.config) + (alone.masked ? "masked" : "");
     if (!known.count(key)) known[key] = train(alone, nullptr);
     return known[key];
 }

@@ -2,7 +2,6 @@
 // on rows with uneven documents.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,53 +19,36 @@ namespace speedrun::testing {
 
 constexpr int64_t kSequence = 16, kSteps = kSanitized ? 4 : 10;
 
-// A config of the test: parallelism, and the model.
+// A training of these tests: a config, and settings that no config has.
 struct Mode {
-    Strategy strategy = Strategy::ddp;
-    int replicate = 1, shard = 1;
-    int64_t accumulation = 1;
-    OptimizerKind optimizer = OptimizerKind::adamw;  // for matrices
-    Launch launch = Launch::ready;
-    DType precision = DType::f32;
-    double clip = 0;
-    std::optional<Accumulate> accumulate = {};
-    std::optional<Reshard> reshard = {};
-    OptimizerStep optimizer_step = OptimizerStep::after_backward;
-    DType reduce_dtype = DType::f32;
-    int64_t every = 1;  // for other parameters
-    VectorNorm clip_norm = VectorNorm::two;
-    std::string family =
-        "recipe";  // "gpt2", "modern", "recipe" (modern with mixes and value embeddings), or of engine_models.h
-    Checkpointing checkpointing = Checkpointing::none;
-    StepOrder step_order = StepOrder::reverse;
-    bool stages = false;  // three, with different windows, learning rates and momentum
-    int64_t rows = 24;    // per step: a multiple of data ranks x accumulation
+    std::string words;  // mode_of()
+    Config config;
     bool masked = true;   // one target in eight does not count; never with graphs
     bool graphs = false;  // in four steps of five
-    int context = 1;      // context parallel ranks
-    int tensor = 1;       // tensor parallel ranks
-    bool sequence = false;
-    int64_t heads = 3;
-    int64_t heads_per_matrix = 0;  // Muon's, with second moments
-    bool exchange_rows = false;    // table gradients
-    int64_t bucket_bytes = 0;
 
-    int data_ranks() const { return replicate * shard; }
-    int ranks() const { return data_ranks() * context * tensor; }
+    Mesh mesh() const;
+    int num_ranks() const { return mesh().world_size(); }
+    int data_ranks() const { return mesh().size({Axis::replicate, Axis::shard}); }
+    int64_t accumulation() const { return config.microbatches_per_step(data_ranks()); }
+    int64_t rows() const { return config.batch.tokens_per_step / kSequence; }  // per step
+    // Ranks of the config. null: ranks that do not run.
+    Ranks ranks(World* world = nullptr) const;
+    bool has(const std::string& word) const;
 };
 
 // Reads a mode: "zero1 2x4 /3 muon in_backward tensor=2 heads=4 model=parts" has 2 replicas of 4 shards, 3 microbatches, Muon for
-// the matrices. Words are values or keys of a config; absent ones have the defaults above.
+// the matrices. A word is a setting of the config, or several (engine.cpp has the table); model: "recipe" (modern with mixes and
+// value embeddings, the default) or one of engine_models.h.
 Mode mode_of(const std::string& words);
-// Product of strategies and modes.
+// Product of strategies and words.
 std::vector<Mode> modes_of(const std::vector<std::string>& strategies, const std::vector<std::string>& words);
 inline const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3"};
 
 void PrintTo(const Mode& mode, std::ostream* out);
-std::string name_of(const Mode& mode);  // the text of PrintTo: letters, digits and _
-Sharing sharing_of(const Mode& mode);
-Mesh mesh_of(const Mode& mode);
-Config config_of(const Mode& mode);
+// The ranks exchange the gradients of tables by row.
+void exchange_rows(Mode& mode);
+// Words as letters, digits and _, in an order that does not depend on theirs.
+std::string name_of(const std::string& words);
 
 // Microbatches of a rank, from the first step on. The arguments must outlive it.
 std::unique_ptr<BatchSource> batches_of(const Mode& mode, const Ranks& ranks);
@@ -112,13 +94,21 @@ const Curve& one_rank(const Mode& mode);
 // with a negligible gradient.
 std::vector<double> master_deviations(const Curve& actual, const Curve& expected);
 
-// Choices of a mode, as numbers from 0 to 15: strategy, replicate, shard, accumulation, muon, launch,
-// step_order, optimizer_step, accumulate, reshard, every, family (recipe, modern, gpt2), clip, graphs.
-constexpr size_t kNumChoices = 14;
-using Choices = std::array<int, kNumChoices>;
+// Words of the choices of a mode, by choice and value; joined, they are the words of a mode.
+extern const std::vector<std::vector<std::string>> kChoices;
+using Choices = std::vector<size_t>;  // index: choice; values from 0 to 15
+std::string words_of(const Choices& choices);
+// The choices that a mode's config has.
 Choices choices_of(const Mode& mode);
-// Returns a few f32 modes that contain every pair of choices that a legal config permits; deterministic.
-// all: returns every legal combination of these choices instead.
-std::vector<Mode> combined_modes(bool all);
+// True if no config has choice `a` with value `of_a` together with choice b > a with value `of_b`.
+bool refused(size_t a, size_t of_a, size_t b, size_t of_b);
+bool last_is_refused(const Choices& choices);  // together with one before it
+// Visits the values of the first choice, and for each of them the values of the next choices. If `visit` returns false, the
+// following choices are left out.
+using Visit = std::function<bool(const Choices&)>;
+void each_combination(const Visit& visit);
+// Returns a few f32 modes that contain every pair of choices that is not refused; deterministic.
+// all: returns every combination of these choices instead.
+std::vector<Choices> combined_modes(bool all);
 
 }  // namespace speedrun::testing

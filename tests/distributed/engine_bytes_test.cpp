@@ -18,7 +18,7 @@ namespace engine_bytes_test {
 // Mean bytes that a rank sends to gather matrices on their owners and to return the updates: all elements but the
 // ones that the owner stores itself.
 double exchanged_per_step(const Mode& mode, const Layout& layout) {
-    const int64_t size = mode.precision == DType::f32 ? 4 : 2;
+    const int64_t size = size_of(*mode.config.precision);
     double bytes = 0;
     const MatrixOwners owners(layout.buckets, 0);
     for (const OwnedMatrix& owned : owners.all()) {
@@ -36,16 +36,17 @@ double exchanged_per_step(const Mode& mode, const Layout& layout) {
 // Mean bytes that a rank sends per step: (n-1)/n of the buffer for each reduce_scatter, all_gather and all_to_all,
 // twice that for an all_reduce.
 double bytes_per_step(const Mode& mode, const Layout& layout) {
-    const int all = mode.ranks() / mode.tensor, shards = mode.shard * mode.context, copies = mode.replicate,
-              tensor = mode.tensor;
+    const Mesh mesh = mode.mesh();
+    const int tensor = mesh.size(Axis::tensor), all = mode.num_ranks() / tensor,
+              shards = mesh.size({Axis::shard, Axis::context}), copies = mesh.size(Axis::replicate);
     const auto share = [](int ranks, int64_t bytes) {
         return static_cast<double>(bytes) * (ranks - 1) / ranks;
     };
-    const bool ddp = mode.strategy == Strategy::ddp, zero3 = mode.strategy == Strategy::zero3;
-    const Sharing sharing = sharing_of(mode);
-    const auto microbatches = static_cast<double>(mode.accumulation);
+    const Sharing& sharing = layout.ranks.sharing();
+    const bool ddp = mode.has("ddp"), zero3 = mode.has("zero3");
+    const auto microbatches = static_cast<double>(mode.accumulation());
     const double reduces = sharing.accumulate == Accumulate::reduce_scatter ? microbatches : 1;
-    double bytes = 2 * share(mode.ranks(), 2 * 4);  // loss and stop
+    double bytes = 2 * share(mode.num_ranks(), 2 * 4);  // loss and stop
     const auto& buckets = layout.buckets.all();
     const bool cut =
         std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.num_shards > 1; });
@@ -53,12 +54,12 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     if (squares > 1) bytes += 2 * share(squares, layout.buckets.size() * 4);
     for (const Bucket& bucket : layout.buckets.all()) {
         // Partial terms of the tensor axis: the whole bucket, or the shard in which microbatches are accumulated.
-        const Parameter& any = *bucket.pieces.front().parameter;
+        const Parameter& any = bucket.first();
         if (any.cut.all() && any.summed.meets({Dimension::own_tokens, Dimension::head_width}))
-            bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(mode.reduce_dtype) /
+            bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(sharing.reduce_dtype) /
                                            (sharing.accumulate == Accumulate::reduce_scatter ? shards : 1));
-        const int64_t gradient = layout.buckets.padded(bucket) * size_of(mode.reduce_dtype);
-        const bool f32 = bucket.full_precision || mode.precision == DType::f32;
+        const int64_t gradient = layout.buckets.padded(bucket) * size_of(sharing.reduce_dtype);
+        const bool f32 = bucket.full_precision || !mode.has("bf16");
         const int64_t values = layout.buckets.padded(bucket) * (f32 ? 4 : 2);
         if (ddp && bucket.num_shards > 1) {
             bytes += share(all, gradient) + share(all, values);  // Muon's state is sharded under ddp too
@@ -66,10 +67,9 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             bytes += 2 * share(all, gradient);
         } else {
             bool read_again = false, in_last_unit = false;  // in backward; where backward begins
-            for (const Piece& piece : bucket.pieces) {
-                const Parameter& p = *piece.parameter;
-                for (const UnitUse& use : p.uses) read_again |= use.in_backward;
-                in_last_unit |= p.uses.back().unit == layout.table.num_units() - 1;
+            for (const Parameter* p : bucket.parameters) {
+                for (const UnitUse& use : p->uses) read_again |= use.in_backward;
+                in_last_unit |= p->uses.back().unit == layout.table.num_units() - 1;
             }
             const bool again = zero3 && read_again && *sharing.reshard_after_forward != Reshard::no &&
                                !(in_last_unit && *sharing.reshard_after_forward == Reshard::except_last);
@@ -79,7 +79,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
             bytes += (kept ? 1 : microbatches) * (again ? 2 : 1) * share(shards, values);
         }
     }
-    if (mode.optimizer == OptimizerKind::muon) bytes += exchanged_per_step(mode, layout);
+    if (mode.has("muon")) bytes += exchanged_per_step(mode, layout);
     return bytes;
 }
 
@@ -87,13 +87,13 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
 // every other rank with a query that sees it, and its gradient is returned. A recomputed forward sends the key again.
 // first_keys: of all rows of the step; empty: each row is one document.
 double exchanged_values(const Mode& mode, int64_t window, const std::vector<int32_t>& first_keys = {}) {
-    const int C = mode.context;
+    const int C = mode.mesh().size(Axis::context);
     const int64_t K = (kSequence + 2 * C - 1) / (2 * C);
     const auto has = [&](int rank, int64_t place) {
         return place / K == rank || place / K == 2 * C - 1 - rank;
     };
     int64_t sent = 0;  // keys in all rows
-    for (int64_t row = 0; row < mode.rows; ++row) {
+    for (int64_t row = 0; row < mode.rows(); ++row) {
         for (int rank = 0; rank < C; ++rank) {
             for (int64_t key = 0; key < kSequence; ++key) {
                 bool seen = false;
@@ -108,101 +108,59 @@ double exchanged_values(const Mode& mode, int64_t window, const std::vector<int3
             }
         }
     }
-    const ModelConfig model = config_of(mode).model;
+    const ModelConfig& model = mode.config.model;
     // Family parts: one of its four layers has no attention. The smears before attention read the row before each
     // chunk, which is on another rank except at the border of the two middle chunks.
-    const bool parts = std::string(mode.family) == "parts";
+    const bool parts = mode.has("model=parts");
     const int64_t attentions = parts ? 3 : model.parts.layers.count, before = parts ? 2 * C - 2 : 0;
     // The last checkpointed block keeps its activations.
-    const int64_t again = mode.checkpointing == Checkpointing::full ? attentions - 1 : 0;
+    const int64_t again = mode.has("full") ? attentions - 1 : 0;
     const int64_t numbers =
-        (2 * attentions + again) * sent * 2 * model.model_dim + 2 * mode.rows * before * model.model_dim;
-    return static_cast<double>(numbers * (mode.precision == DType::f32 ? 4 : 2)) / (mode.data_ranks() * C);
+        (2 * attentions + again) * sent * 2 * model.model_dim + 2 * mode.rows() * before * model.model_dim;
+    return static_cast<double>(numbers * size_of(*mode.config.precision)) / (mode.data_ranks() * C);
 }
 
 // Bytes that a rank sends between parts of matrices per step: (T-1)/T of the stream's rows, eight times per block and
 // four times for embeddings and head. An all_reduce counts as a reduce_scatter and an all_gather. The loss adds two
 // f32 numbers per token for every other rank.
 double exchanged_between_matrices(const Mode& mode) {
-    if (mode.tensor == 1) return 0;
-    const ModelConfig model = config_of(mode).model;
-    const int64_t size = mode.precision == DType::f32 ? 4 : 2;
-    const auto tokens = static_cast<double>(mode.rows * kSequence / (mode.data_ranks() * mode.context));
-    const double once =
-        tokens * static_cast<double>(model.model_dim * size) * (mode.tensor - 1) / mode.tensor;
-    const double losses = tokens * 2 * 4 * (mode.tensor - 1);
+    const int tensor = mode.mesh().size(Axis::tensor), context = mode.mesh().size(Axis::context);
+    if (tensor == 1) return 0;
+    const ModelConfig& model = mode.config.model;
+    const int64_t size = size_of(*mode.config.precision);
+    const auto tokens = static_cast<double>(mode.rows() * kSequence / (mode.data_ranks() * context));
+    const double once = tokens * static_cast<double>(model.model_dim * size) * (tensor - 1) / tensor;
+    const double losses = tokens * 2 * 4 * (tensor - 1);
     return static_cast<double>(8 * model.parts.layers.count + 4) * once + losses;
 }
 
 // Compares bytes counted at the send, the planned bytes of step_collectives, and the formula. The plan is an upper
 // bound: it does not know the documents.
 TEST(EngineBytesTest, EqualTheFormula) {
-    const auto scatter = Accumulate::reduce_scatter;
-    std::vector<Mode> modes{
-        {Strategy::ddp, 1, 4, 3, OptimizerKind::muon, Launch::ready},
-        {Strategy::ddp, 2, 2, 1, OptimizerKind::adamw, Launch::ready},
-        {Strategy::zero1, 1, 4, 3, OptimizerKind::muon, Launch::ready},
-        {Strategy::zero1, 1, 4, 1, OptimizerKind::adamw, Launch::ready, DType::bf16},
-        {Strategy::zero1, 2, 2, 1, OptimizerKind::muon, Launch::after_backward},
-        {Strategy::zero2, 1, 4, 3, OptimizerKind::muon, Launch::ready, DType::bf16},
-        {Strategy::zero2, 2, 2, 3, OptimizerKind::adamw, Launch::ready},
-        {Strategy::zero3, 1, 4, 3, OptimizerKind::muon, Launch::ready, DType::bf16},
-        {Strategy::zero3, 2, 2, 3, OptimizerKind::muon, Launch::ready},
-        {Strategy::zero3, 1, 4, 3, OptimizerKind::adamw, Launch::ready, DType::f32, 0, scatter, Reshard::yes},
-        {Strategy::zero3, 1, 4, 3, OptimizerKind::adamw, Launch::ready, DType::f32, 0, Accumulate::local,
-         Reshard::no}};
-    modes.push_back(modes[6]);
-    modes.back().reduce_dtype = DType::bf16;
-    Mode context{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
-    context.context = 2;
-    modes.push_back(context);
-    context = {Strategy::zero3, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-    context.context = 3;  // the last chunk is shorter
-    context.checkpointing = Checkpointing::full;
-    modes.push_back(context);
-    context.strategy = Strategy::ddp;
-    context.replicate = 2;
-    context.context = 2;
-    modes.push_back(context);
-    context.stages = true;
-    modes.push_back(context);
-    context = {Strategy::zero2, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-    context.context = 2;
-    context.family = "parts";
-    modes.push_back(context);
-    for (const bool stages : {false, true}) {
-        Mode shared{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
-        shared.context = stages ? 4 : 3;
-        shared.stages = stages;
-        shared.checkpointing = stages ? Checkpointing::none : Checkpointing::full;
-        modes.push_back(shared);
-    }
-    for (const bool sequence : {false, true}) {
-        Mode tensor{Strategy::zero1, 1, 2, 3, OptimizerKind::muon, Launch::ready, DType::bf16};
-        tensor.tensor = 2;
-        tensor.heads = 4;
-        tensor.sequence = sequence;
-        modes.push_back(tensor);
-        tensor = {Strategy::ddp, 2, 1, 1, OptimizerKind::adamw, Launch::ready};
-        tensor.tensor = 3;
-        tensor.sequence = sequence;
-        modes.push_back(tensor);
-        tensor = {Strategy::zero3, 1, 2, 3, OptimizerKind::adamw, Launch::ready};
-        tensor.tensor = 2;
-        tensor.heads = 4;
-        tensor.sequence = sequence;
-        modes.push_back(tensor);
-    }
-    for (const Mode& mode : modes) {
+    for (const std::string words :
+         {"ddp 1x4 /3 muon", "ddp 2x2", "zero1 1x4 /3 muon", "zero1 1x4 bf16",
+          "zero1 2x2 muon after_backward", "zero2 1x4 /3 muon bf16", "zero2 2x2 /3",
+          "zero2 2x2 /3 reduce_bf16", "zero3 1x4 /3 muon bf16", "zero3 2x2 /3 muon",
+          "zero3 1x4 /3 accumulate=reduce_scatter reshard=true",
+          "zero3 1x4 /3 accumulate=local reshard=false",
+          // Context: with 3 ranks, the last chunk is shorter.
+          "zero1 1x2 /3 muon bf16 context=2", "zero3 context=3 full", "ddp 2x1 context=2 full",
+          "ddp 2x1 context=2 full stages", "zero2 context=2 model=parts",
+          "zero1 1x2 /3 muon bf16 context=3 full", "zero1 1x2 /3 muon bf16 context=4 stages",
+          // Tensor
+          "zero1 1x2 /3 muon bf16 tensor=2 heads=4", "ddp 2x1 tensor=3", "zero3 1x2 /3 tensor=2 heads=4",
+          "zero1 1x2 /3 muon bf16 tensor=2 heads=4 sequence", "ddp 2x1 tensor=3 sequence",
+          "zero3 1x2 /3 tensor=2 heads=4 sequence"}) {
+        const Mode mode = mode_of(words);
         const Layout layout(mode);
-        const Config config = config_of(mode);
+        const Config& config = mode.config;
         const std::vector<CollectiveRow> values = plan_memory(config, layout.ranks).values;
         double sent = 0;  // bytes per rank
         for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
-            auto rows = step_collectives(layout.buckets, layout.ranks, mode.precision);
+            auto rows = step_collectives(layout.buckets, layout.ranks, *mode.config.precision);
             rows.push_back(values[static_cast<size_t>(stage)]);
             double planned = 0;
-            for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation)))
+            for (const double kind : step_wire_bytes(rows, static_cast<int>(mode.accumulation())))
                 planned += kind;
             const double others = bytes_per_step(mode, layout) + exchanged_between_matrices(mode);
             const ModelParts parts = config.in_stage(stage).model.parts;
@@ -213,7 +171,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
                  ++step)
                 sent += others + exchanged_values(mode, window, first_keys_of_step(mode, step));
         }
-        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), mode.ranks() * sent, 1e-6)
+        EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent), mode.num_ranks() * sent, 1e-6)
             << ::testing::PrintToString(mode);
     }
 }
@@ -225,41 +183,37 @@ TEST(EngineBytesTest, EqualTheFormula) {
 TEST(EngineBytesTest, WholeAttentionSendsLess) {
     for (const bool sequence : {false, true}) {
         constexpr int kMicrobatches = 3;
-        Mode mode{Strategy::zero2, 1, 2, kMicrobatches, OptimizerKind::muon, Launch::ready};
-        mode.tensor = 2;
-        mode.heads = 4;
-        mode.sequence = sequence;
-        const auto planned = [&](const char* family) {
-            mode.family = family;
+        const std::string shared = std::string("zero2 1x2 /3 muon tensor=2 ") + (sequence ? "sequence " : "");
+        const auto planned = [&](const std::string& words) {
+            const Mode mode = mode_of(shared + words);
             const Layout layout(mode);
-            auto rows = plan_memory(config_of(mode), layout.ranks).values;
+            auto rows = plan_memory(mode.config, layout.ranks).values;
             double values = 0, all = 0;
             for (const double kind : step_wire_bytes(rows, kMicrobatches)) values += kind;
-            for (const CollectiveRow& row : step_collectives(layout.buckets, layout.ranks, mode.precision))
+            for (const CollectiveRow& row :
+                 step_collectives(layout.buckets, layout.ranks, *mode.config.precision))
                 rows.push_back(row);
             for (const double kind : step_wire_bytes(rows, kMicrobatches)) all += kind;
             EXPECT_NEAR(static_cast<double>(train_ranks(mode).bytes_sent),
-                        mode.ranks() * static_cast<double>(kSteps) * all, 1e-6)
+                        mode.num_ranks() * static_cast<double>(kSteps) * all, 1e-6)
                 << ::testing::PrintToString(mode);
             return values;
         };
-        const auto tokens = static_cast<double>(mode.rows * kSequence / mode.data_ranks());
-        const double once = tokens * 48 * 4 / 2, divided = planned("parts");  // half of the rows, f32
-        EXPECT_NEAR(divided - planned("composed"), 3 * (sequence ? 2 : 4) * once, 1e-6) << sequence;
-        mode.heads = 6;
-        mode.heads_per_matrix = 2;
-        planned("newest");
+        constexpr double kTokens = 12 * kSequence;      // of a rank
+        constexpr double kOnce = kTokens * 48 * 4 / 2;  // half of the rows, f32
+        const double divided = planned("heads=4 model=parts");
+        EXPECT_NEAR(divided - planned("heads=4 model=composed"), 3 * (sequence ? 2 : 4) * kOnce, 1e-6)
+            << sequence;
+        planned("heads=6 heads_per_matrix=2 model=newest");
     }
 }
 
 // Random network delays change no bit: every buffer is written before it is read, and read before it is overwritten.
 TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
-    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        for (const OptimizerStep step : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            Mode mode{strategy, 1, 3, 2, OptimizerKind::muon, Launch::ready};
-            mode.optimizer_step = step;
-            if (step == OptimizerStep::in_backward) mode.accumulation = 1;
-            if (kSanitized && (strategy == Strategy::ddp || strategy == Strategy::zero2)) continue;
+    for (const std::string& strategy : kStrategies) {
+        for (const char* words : {" 1x3 /2 muon", " 1x3 muon in_backward"}) {
+            if (kSanitized && (strategy == "ddp" || strategy == "zero2")) continue;
+            const Mode mode = mode_of(strategy + words);
             const Curve expected = train_ranks(mode);
             for (const uint64_t seed : {10, 20}) {
                 const Curve curve = train_ranks(mode, {2e-3, seed});
@@ -275,9 +229,8 @@ TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
 TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
     std::vector<std::string> messages(2);
     run_ranks(2, [&](World& world) {
-        const OptimizerKind optimizer = world.rank() == 0 ? OptimizerKind::adamw : OptimizerKind::muon;
         try {
-            train({Strategy::zero1, 1, 2, 1, optimizer, Launch::ready}, &world);
+            train(mode_of(world.rank() == 0 ? "zero1 1x2" : "zero1 1x2 muon"), &world);
         } catch (const Error& error) {
             messages[static_cast<size_t>(world.rank())] = error.what();
         }

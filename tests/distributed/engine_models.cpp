@@ -2,21 +2,13 @@
 
 #include <map>
 
-#include "train/config/config_json.h"
-
 namespace speedrun::testing {
 
 namespace {
 
-struct ModelText {
-    const char* json;
-    std::vector<std::string> settings = {};
-};
-
 // A value table in layers that are not neighbours, a smear, n-grams, gates, a skip and a backout. Some outputs have
 // no value of their own, and some layers no attention or no MLP.
-constexpr const char* kParts = R"({
-        "model": {
+constexpr const char* kParts = R"(model={
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
                        "grams": {"rows": "ngrams", "max_ngram": 3, "num_rows": 101, "init": {"type": "normal", "value": 0.5}},
@@ -36,13 +28,10 @@ constexpr const char* kParts = R"({
                              "attention": {"exclude_own_value": {"start": -0.75}}}}},
             "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "after 1", "constant": -1, "scale": 0.2}]}, {"type": "norm"}],
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
-            "loss": {"weights": [1, 0.5]}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})";
+            "loss": {"weights": [1, 0.5]}})";
 
 // Bigrams with signs, injected at the input and after sublayers.
-constexpr const char* kInjected = R"({
-        "model": {
+constexpr const char* kInjected = R"(model={
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}},
                        "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
@@ -57,14 +46,11 @@ constexpr const char* kInjected = R"({
                 "at": {"1": {"attention": null}}},
             "output": [{"type": "norm"}],
             "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}},
-            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})";
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}})";
 
 // Networks on the input and on a layer's output compute numbers of each token, for heads and for the stream.
 // Attention reads an earlier layer's output.
-constexpr const char* kNetworks = R"({
-        "model": {
+constexpr const char* kNetworks = R"(model={
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 1}}},
             "networks": {"early": {"hidden": 20, "learned_scale": "gates", "init": {"type": "normal", "value": 0.3}},
@@ -86,14 +72,11 @@ constexpr const char* kNetworks = R"({
                                        {"terms": [{"of": "stream", "scale": 1, "network": "late"}, {"of": "input", "network": "late"}]}],
                              "mlp": {"after": []}}}},
             "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "input", "scale": 0.1}, {"of": "after 1", "network": "late"}]}, {"type": "norm"}],
-            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})";
+            "head": {"init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}})";
 
 // The parts of the newest recipes together. Tensor ranks compute attention of layers 0, 1, 4 and 5 whole, and divide
 // the attention of layers 2 and 6. Layers 4, 5 and 6 read one norm.
-constexpr const char* kNewest = R"({
-        "model": {
+constexpr const char* kNewest = R"(model={
             "preset": "none", "model_dim": 48, "vocab_size": 257,
             "tables": {"embed": {"init": {"type": "normal", "value": 0.5}},
                        "pairs": {"rows": "ngrams", "hash": "products", "num_rows": 101, "sign_rows": 60,
@@ -132,9 +115,7 @@ constexpr const char* kNewest = R"({
             "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "input", "scale": 0.1}, {"of": "after 1", "network": "last"},
                                                  {"table": "values", "scale": 0.2}]}, {"type": "norm"}],
             "head": {"tied_to": "embed", "softcap": 15},
-            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}},
-        "batch": {"sequence_length": 16},
-        "optimizers": {"groups": [{"params": ["*"]}]}})";
+            "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}})";
 
 // FP8 in the head and in the MLPs of layers 0 and 1. Constant scales do not depend on the number of ranks.
 constexpr const char* kConstant =
@@ -145,69 +126,62 @@ constexpr const char* kKept =
 // Current scales in the first steps, of x in two and of weights in four; then delayed ones.
 constexpr const char* kCurrent =
     R"({"x": {"by": "last_step", "value": 1.25, "exact_steps": 2}, "weight": {"by": "last_step", "value": 1.25, "exact_steps": 4}})";
-std::vector<std::string> in_fp8(const std::string& scales) {
+ModelSettings in_fp8(const std::string& scales) {
     const std::string each = "model.layers.each.mlp.", last = "model.layers.at.3.mlp.";
-    return {"model.head.fp8={}", each + "up_fp8=" + scales, each + "down_fp8=" + scales, last + "up_fp8=null",
+    return {kParts,
+            "model.head.fp8={}",
+            each + "up_fp8=" + scales,
+            each + "down_fp8=" + scales,
+            last + "up_fp8=null",
             last + "down_fp8=null"};
 }
 
-const std::map<std::string, ModelText>& models() {
-    static const std::map<std::string, ModelText> all = {
+const std::map<std::string, ModelSettings>& models() {
+    static const std::map<std::string, ModelSettings> all = {
+        {"gpt2", {"model.preset=gpt2"}},
+        {"modern", nonzero_outputs()},
+        {"recipe", together({nonzero_outputs(),
+                             {kMix},
+                             with_tables({.layers = 3, .values = 1, .max_ngram = 3, .ngram_rows = 101})})},
         {"parts", {kParts}},
-        {"fp8", {kParts, in_fp8(kConstant)}},
-        {"scales", {kParts, in_fp8(kKept)}},
-        {"current", {kParts, in_fp8(kCurrent)}},
+        {"fp8", in_fp8(kConstant)},
+        {"scales", in_fp8(kKept)},
+        {"current", in_fp8(kCurrent)},
         // Mixes of attention maps across heads in all layers but the last.
         {"composed",
          {kParts,
-          {R"(model.layers.each.attention.compose_heads={"keys": 6, "maps_start": 0.5, "output_start": 0.4})",
-           "model.layers.at.3.attention.compose_heads=null"}}},
+          R"(model.layers.each.attention.compose_heads={"keys": 6, "maps_start": 0.5, "output_start": 0.4})",
+          "model.layers.at.3.attention.compose_heads=null"}},
         {"injected", {kInjected}},
         {"networks", {kNetworks}},
         // Values read from the stream at other positions, and from gated rows of a table.
         {"places",
-         {kNetworks,
-          {R"(model.tables.values={"init": {"type": "normal", "value": 1}})",
-           "model.layers.each.attention.value_table=values", "model.layers.each.attention.value_gate={}",
-           "model.layers.at.2.attention.value_table=", "model.layers.at.2.attention.value_gate=null",
-           "model.layers.at.3.attention.value_table=", "model.layers.at.3.attention.value_gate=null",
-           R"(model.layers.at.3.attention.values=[{"of": "input", "scale": 0.2, "network": "late"},
-              {"of": "after 1", "scale": -0.3, "network": "late"}, {"of": "stream", "scale": 0.1}])"}}},
+         {kNetworks, R"(model.tables.values={"init": {"type": "normal", "value": 1}})",
+          "model.layers.each.attention.value_table=values", "model.layers.each.attention.value_gate={}",
+          "model.layers.at.2.attention.value_table=", "model.layers.at.2.attention.value_gate=null",
+          "model.layers.at.3.attention.value_table=", "model.layers.at.3.attention.value_gate=null",
+          R"(model.layers.at.3.attention.values=[{"of": "input", "scale": 0.2, "network": "late"},
+              {"of": "after 1", "scale": -0.3, "network": "late"}, {"of": "stream", "scale": 0.1}])"}},
         {"newest", {kNewest}},
         // Without the parts that tensor ranks refuse: paired heads, and mixes of attention maps across heads.
         {"offset",
-         {kNewest,
-          {"model.layers.at.0.attention.paired=false", "model.layers.at.4.attention.paired=false",
-           "model.layers.at.5.attention.compose_heads=null"}}}};
+         {kNewest, "model.layers.at.0.attention.paired=false", "model.layers.at.4.attention.paired=false",
+          "model.layers.at.5.attention.compose_heads=null"}}};
     return all;
 }
 
 }  // namespace
 
-ModelSettings settings_of_preset(const std::string& name, int64_t heads) {
-    const std::string of_heads = fmt::format("model.layers.each.attention.heads={}", heads);
-    if (name == "gpt2") return {"model.preset=gpt2", of_heads};
-    ModelSettings settings = nonzero_outputs();
-    if (name == "recipe")
-        settings = together(
-            {settings, {kMix}, with_tables({.layers = 3, .values = 1, .max_ngram = 3, .ngram_rows = 101})});
-    if (name == "recipe" || name == "modern") settings.push_back(of_heads);
-    return settings;
+ModelSettings model_settings(const std::string& name) {
+    return models().at(name);
 }
 
-bool is_model_text(const std::string& name) {
-    return models().count(name) > 0;
-}
-
-ModelConfig model_of_text(const std::string& name, int64_t heads, bool untied) {
-    const ModelText& text = models().at(name);
-    ModelConfig model = parse_config(text.json, name, text.settings).model;
-    // Set after the config checks, which refuse odd numbers of heads for the newest recipe.
-    model.parts.layers.each.attention->heads = heads;
-    for (LayersAt& at : model.parts.layers.at)
-        if (at.layer && at.layer->attention) at.layer->attention->heads = heads;
-    if (untied && text.json == kNewest) model.parts.head.untied_after = 0;
-    return model;
+ModelSettings stage_settings(const std::string& name) {
+    const std::string& first = models().at(name).front();
+    if (name == "parts") return {"model.loss.weights=[1, [[0.5, 0.25], [0.25, 0], 0]]"};
+    if (first == kNewest) return {"model.head.untied_after=0"};
+    if (!first.starts_with("model={")) return {"model.windows.window=[4, 0, 8]"};
+    return {};
 }
 
 }  // namespace speedrun::testing

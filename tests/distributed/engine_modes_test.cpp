@@ -1,100 +1,68 @@
 // The tested modes cover every pair of choices that configs accept.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <iostream>
 #include <set>
 
+#include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 
 namespace speedrun::testing {
 namespace engine_modes_test {
 
-enum Factor {
-    strategy,
-    replicate,
-    shard,
-    accumulation,
-    muon,
-    launch,
-    step_order,
-    optimizer_step,
-    accumulate,
-    reshard,
-    every,
-    family,
-    clip,
-    graphs
-};
-constexpr auto kForward = static_cast<int>(StepOrder::forward);
-constexpr auto kInBackward = static_cast<int>(OptimizerStep::in_backward);
-constexpr auto kAfterBackward = static_cast<int>(Launch::after_backward);
-constexpr auto kLocal = static_cast<int>(Accumulate::local);
-constexpr auto kScatter = static_cast<int>(Accumulate::reduce_scatter);
-constexpr int kDdp = 0, kZero1 = 1, kZero2 = 2, kZero3 = 3;
+using Pair = std::array<size_t, 4>;  // choice, its value; other choice, its value
 
-const std::vector<int> kValues[kNumChoices] = {{kDdp, kZero1, kZero2, kZero3},  // strategy
-                                               {1, 2},                          // replicate
-                                               {2, 3, 4, 5, 7, 8},              // shard
-                                               {1, 3},                          // accumulation
-                                               {0, 1},                          // muon
-                                               {0, 1},                          // launch
-                                               {0, 1},                          // step_order
-                                               {0, 1},                          // optimizer_step
-                                               {0, 1},                          // accumulate
-                                               {0, 1, 2},                       // reshard
-                                               {1, 2},                          // every
-                                               {0, 1, 2, 3},                    // family
-                                               {0, 1},                          // clip
-                                               {0, 1}};                         // graphs
-
-// True if resolve_sharing refuses choice a with value of_a together with choice b with value of_b.
-bool refused(int a, int of_a, int b, int of_b) {
-    if (a == strategy && b == accumulate)
-        return of_a == kZero2 ? of_b == kLocal : (of_a != kZero3 && of_b == kScatter);
-    if (a == strategy && b == reshard) return of_a != kZero3 && of_b != static_cast<int>(Reshard::no);
-    if (a == launch && b == optimizer_step) return of_a == kAfterBackward && of_b == kInBackward;
-    if (a == step_order && b == optimizer_step) return of_a == kForward && of_b == kInBackward;
-    return a == optimizer_step && b == clip && of_a == kInBackward && of_b == 1;
-}
-
-using Pair = std::array<int, 4>;  // choice, its value; other choice, its value
-
+// The choices that the configs have, not the ones of the words.
 TEST(EngineModesTest, EveryPairOccurs) {
     std::set<Pair> met;
-    const std::vector<Mode> modes = combined_modes(false);
-    for (const Mode& mode : modes) {
-        const Choices choices = choices_of(mode);
-        for (int a = 0; a < static_cast<int>(kNumChoices); ++a)
-            for (int b = a + 1; b < static_cast<int>(kNumChoices); ++b)
-                met.insert({a, choices[a], b, choices[b]});
+    const std::vector<Choices> modes = combined_modes(false);
+    for (const Choices& mode : modes) {
+        const Choices choices = choices_of(mode_of(words_of(mode)));
+        for (size_t a = 0; a < choices.size(); ++a)
+            for (size_t b = a + 1; b < choices.size(); ++b) met.insert({a, choices[a], b, choices[b]});
     }
     size_t possible = 0;
-    for (int a = 0; a < static_cast<int>(kNumChoices); ++a) {
-        for (int b = a + 1; b < static_cast<int>(kNumChoices); ++b) {
-            for (const int of_a : kValues[a]) {
-                for (const int of_b : kValues[b]) {
+    for (size_t a = 0; a < kChoices.size(); ++a) {
+        for (size_t b = a + 1; b < kChoices.size(); ++b) {
+            for (size_t of_a = 0; of_a < kChoices[a].size(); ++of_a) {
+                for (size_t of_b = 0; of_b < kChoices[b].size(); ++of_b) {
                     const bool occurs = met.count({a, of_a, b, of_b}) > 0;
                     EXPECT_EQ(occurs, !refused(a, of_a, b, of_b))
-                        << "choice " << a << ": " << of_a << ", choice " << b << ": " << of_b;
+                        << kChoices[a][of_a] << " with " << kChoices[b][of_b];
                     possible += occurs;
                 }
             }
         }
     }
-    EXPECT_EQ(possible, met.size()) << "a mode has a value that kValues lacks";
+    EXPECT_EQ(possible, met.size()) << "a mode has a value that kChoices lacks";
     std::cout << possible << " pairs in " << modes.size() << " modes, of " << combined_modes(true).size()
               << " legal modes\n";
 }
 
-// Rows divide by the mode's shares, and names are unique.
-TEST(EngineModesTest, AllAreLegal) {
+TEST(EngineModesTest, NamesDiffer) {
     std::set<std::string> names;
-    const std::vector<Mode> modes = combined_modes(true);
-    for (const Mode& mode : modes) {
-        names.insert(name_of(mode));
-        EXPECT_EQ(mode.rows % (mode.ranks() * mode.accumulation), 0);
-    }
+    const std::vector<Choices> modes = combined_modes(true);
+    for (const Choices& mode : modes) names.insert(name_of(words_of(mode)));
     EXPECT_EQ(names.size(), modes.size());
+}
+
+// The product of the choices that depend on each other.
+TEST(EngineModesTest, ConfigsRefuseTheRefusedPairs) {
+    constexpr size_t kDependent = 7;  // strategy to reshard
+    each_combination([](const Choices& choices) {
+        bool legal = true;
+        for (size_t last = 1; last <= choices.size(); ++last)
+            legal = legal &&
+                    !last_is_refused(Choices(choices.begin(), choices.begin() + static_cast<int64_t>(last)));
+        if (choices.size() < kDependent) return true;
+        const std::string words = words_of(choices);
+        if (legal)
+            EXPECT_NO_THROW(mode_of(words).ranks()) << words;
+        else
+            EXPECT_THROW(mode_of(words).ranks(), Error) << words;
+        return false;
+    });
 }
 
 }  // namespace engine_modes_test

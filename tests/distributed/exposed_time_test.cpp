@@ -28,13 +28,13 @@ struct RankTimes {
 
 // clock: null for the machine's.
 RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::string& path) {
-    const Ranks ranks(mesh_of(mode), sharing_of(mode), &world);
+    const Ranks ranks = mode.ranks(&world);
     Runtime runtime(
-        {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
+        {.device = DeviceKind::cpu, .precision = *mode.config.precision, .threads = 1, .communicates = true});
     auto& device = static_cast<CpuDevice&>(runtime.device());
     device.allow_graphs(mode.graphs);
     if (clock) device.set_clock(*clock);
-    StepRunner runner(config_of(mode), runtime, ranks);
+    StepRunner runner(mode.config, runtime, ranks);
     runner.warm_up();
     runner.state().initialize(3);
     const auto batches = batches_of(mode, ranks);
@@ -65,8 +65,8 @@ RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::s
 std::vector<RankTimes> run_all(const Mode& mode, const NetworkModel& network,
                                const VirtualClock::Cost& cost) {
     const TempDir dir;
-    std::vector<RankTimes> all(static_cast<size_t>(mode.ranks()));
-    run_ranks(mode.ranks(), [&](World& threads) {
+    std::vector<RankTimes> all(static_cast<size_t>(mode.num_ranks()));
+    run_ranks(mode.num_ranks(), [&](World& threads) {
         const auto clocked = make_clocked_world(threads);
         const auto world = cost ? make_simulated_world(*clocked, {network, 0, 1}, pass_virtual_time)
                                 : make_simulated_world(threads, {network, 0, 1});
@@ -147,8 +147,7 @@ TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
     };
     std::array<double, 2> exposed{};  // without clipping, with it
     for (const bool clips : {false, true}) {
-        const Mode mode{Strategy::ddp,    1, 2, 1, OptimizerKind::adamw, Launch::ready, DType::f32,
-                        clips ? 0.2 : 0.0};
+        const Mode mode = mode_of(clips ? "ddp 1x2 clip=0.2" : "ddp 1x2");
         for (const RankTimes& rank : run_all(mode, {kLatency * 1e-3, 0}, computes_long)) {
             exposed[clips] = rank.steps[1].comm_exposed_ms;
             for (size_t i = 1; i + 1 < rank.steps.size();
@@ -162,10 +161,7 @@ TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
 
 // Waits within graphs are not timed. Exposed communication is then at most the trace's.
 TEST(ExposedTimeTest, PartsOfGraphsAddUp) {
-    for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-        Mode mode{strategy, 1, 2, 2, OptimizerKind::adamw, Launch::ready};
-        mode.masked = false;
-        mode.graphs = true;
+    for (const Mode& mode : modes_of(kStrategies, {"1x2 /2 graphs"})) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         for (const RankTimes& rank : run_all(mode, kNetwork, cost_ms)) {
             double exposed = 0, traced = 0;

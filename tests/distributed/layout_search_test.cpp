@@ -19,10 +19,7 @@ namespace layout_search_test {
 constexpr int kRanks = 4;
 
 Config base() {
-    Mode mode{Strategy::ddp, 1, kRanks, 1, OptimizerKind::adamw, Launch::ready};
-    mode.family = "modern";
-    mode.heads = 4;
-    return config_of(mode);
+    return mode_of("ddp 1x4 model=modern heads=4").config;
 }
 
 LayoutCost predicted(const Config& config, const Ranks& ranks, const NetworkModel& network) {

@@ -10,6 +10,7 @@
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/distributed/rank_values.h"
+#include "tests/each_element.h"
 #include "tests/train/cut_matrices.h"
 #include "tests/train/small_model.h"
 #include "train/sharding/step_collectives.h"
@@ -37,10 +38,7 @@ struct Case {
 };
 
 Sharing sharing_of(const Case& c) {
-    Sharing sharing;
-    sharing.strategy = c.strategy;
-    sharing.bucket_bytes = c.bucket_bytes;
-    return resolve_sharing(sharing);
+    return {.strategy = c.strategy, .bucket_bytes = c.bucket_bytes};
 }
 
 OptimizersConfig optimizers_of(const Case& c) {
@@ -90,7 +88,8 @@ class Stepper {
             auto* const gradient = static_cast<float*>(gradients_.shard(bucket).data);
             for (const Piece& piece : layout.shard_pieces(bucket)) {
                 const std::vector<float> values = part(*piece.parameter, static_cast<uint32_t>(number));
-                std::copy_n(values.begin() + piece.in_parameter, piece.count, gradient + piece.in_bucket);
+                std::copy_n(values.begin() + piece.in_parameter.begin, piece.in_parameter.count,
+                            gradient + piece.in_shard);
             }
         }
         const StepContext context{.step = number,
@@ -113,11 +112,9 @@ class Stepper {
         for (const Bucket& bucket : layout.all()) {
             const auto* const shard = static_cast<const float*>(parameters_.master_shard(bucket).data);
             for (const Piece& piece : layout.shard_pieces(bucket))
-                each_of(*piece.parameter, {piece.in_parameter, piece.count},
-                        [&](int64_t in_part, int64_t in_whole) {
-                            all[{piece.parameter->name, in_whole}] =
-                                shard[piece.in_bucket + in_part - piece.in_parameter];
-                        });
+                each_element(*piece.parameter, piece.in_parameter, [&](int64_t at, int64_t in_whole) {
+                    all[{piece.parameter->name, in_whole}] = shard[piece.in_shard + at];
+                });
         }
         return all;
     }
@@ -146,17 +143,9 @@ class Stepper {
   private:
     GroupUpdate& update() { return *updates_.front(); }
 
-    template <class Function>
-    static void each_of(const Parameter& p, const PartRange& range, const Function& function) {
-        for (const Box& box : p.boxes(range))
-            for (int64_t row = 0; row < box.rows; ++row)
-                for (int64_t column = 0; column < box.columns; ++column)
-                    function(box.in_part + row * box.columns + column,
-                             box.in_whole + row * box.stride + column);
-    }
     static std::vector<float> part(const Parameter& p, uint32_t salt) {
         std::vector<float> values(static_cast<size_t>(p.numel()));
-        each_of(p, {0, p.numel()}, [&](int64_t in_part, int64_t in_whole) {
+        each_element(p, {0, p.numel()}, [&](int64_t in_part, int64_t in_whole) {
             values[static_cast<size_t>(in_part)] = whole_value(p, in_whole, salt);
         });
         return values;

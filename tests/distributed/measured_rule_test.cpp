@@ -1,6 +1,5 @@
 // The rule of placement, measured: raw gradients before any reduction match the rule for every parameter on every
 // axis. Partial: the ranks' terms sum to one rank's gradient. Replicate: each rank has one rank's gradient.
-// Covers: train/model/stream_input.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"
+#include "tests/each_element.h"
 #include "train/comm/wrapped_world.h"
 #include "train/sharding/placement.h"
 
@@ -34,26 +34,8 @@ class SilentWorld final : public WrappedWorld {
 
 using Gradients = std::vector<std::vector<float>>;  // index: parameter
 
-struct AxisRanks {
-    Axis axis;
-    int size;
-    bool sequence = false;
-};
-
-Mode mode_of(const char* family, AxisRanks ranks) {
-    Mode mode{Strategy::ddp, 1, 1, 1, OptimizerKind::adamw, Launch::ready};
-    mode.family = family;
-    if (ranks.axis == Axis::tensor) mode.tensor = ranks.size;
-    mode.sequence = ranks.sequence;
-    if (mode.tensor % 2 == 0) mode.heads = 4;
-    if (ranks.axis == Axis::replicate) mode.replicate = ranks.size;
-    if (ranks.axis == Axis::shard) mode.shard = ranks.size;
-    if (ranks.axis == Axis::context) mode.context = ranks.size;
-    return mode;
-}
-
 std::vector<Gradients> raw_gradients(const Mode& mode) {
-    std::vector<Gradients> all(static_cast<size_t>(mode.ranks()));
+    std::vector<Gradients> all(static_cast<size_t>(mode.num_ranks()));
     const auto read = [&](World* world, Gradients& into) {
         train_one_step(mode, world, [&](StepRunner& runner, Runtime& runtime) {
             runtime.synchronize();
@@ -65,10 +47,10 @@ std::vector<Gradients> raw_gradients(const Mode& mode) {
             }
         });
     };
-    if (mode.ranks() == 1) {
+    if (mode.num_ranks() == 1) {
         read(nullptr, all.front());
     } else {
-        run_ranks(mode.ranks(), [&](World& world) {
+        run_ranks(mode.num_ranks(), [&](World& world) {
             SilentWorld silent(world);
             read(&silent, all[static_cast<size_t>(world.rank())]);
         });
@@ -85,23 +67,22 @@ double norm_of(const std::vector<double>& values) {
 // Elements of a part, cut from a whole gradient; 0 in its padding.
 std::vector<double> slice(const std::vector<float>& whole, const Parameter& part) {
     std::vector<double> values(static_cast<size_t>(part.numel()));
-    for (const Box& box : part.boxes({0, part.numel()}))
-        for (int64_t row = 0; row < box.rows; ++row)
-            for (int64_t column = 0; column < box.columns; ++column)
-                values[static_cast<size_t>(box.in_part + row * box.columns + column)] =
-                    whole[static_cast<size_t>(box.in_whole + row * box.stride + column)];
+    each_element(part, {0, part.numel()}, [&](int64_t at, int64_t element) {
+        values[static_cast<size_t>(at)] = whole[static_cast<size_t>(element)];
+    });
     return values;
 }
 
-class MeasuredRuleTest : public ::testing::TestWithParam<AxisRanks> {};
+class MeasuredRuleTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
     for (const char* family : {"gpt2", "modern", "recipe", "parts"}) {
         if (kSanitized && std::string(family) != "parts") continue;
-        const Mode mode = mode_of(family, GetParam());
+        const Mode mode = mode_of(fmt::format("{} model={}", GetParam(), family));
+        const Axis axis = *std::find_if(std::begin(kAxes), std::end(kAxes),
+                                        [&](Axis a) { return mode.mesh().size(a) > 1; });
         const ParameterTable table = Layout(mode).table;
-        Mode alone = mode_of(family, {Axis::shard, 1});
-        alone.heads = mode.heads;
+        const Mode alone = mode_of(fmt::format("{} model={}", mode.has("heads=4") ? "heads=4" : "", family));
         const Gradients whole = raw_gradients(alone).front();
         const std::vector<Gradients> parts = raw_gradients(mode);
         // f32 sums in another order differ in proportion to the terms that cancel in them.
@@ -122,7 +103,7 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
         for (const Parameter& p : table.all()) {
             const auto id = static_cast<size_t>(p.id);
             const Placement rule =
-                place_parameter(sharing_of(mode), p).gradient[static_cast<size_t>(GetParam().axis)];
+                place_parameter(mode.ranks().sharing(), p).gradient[static_cast<size_t>(axis)];
             const auto deviation = [&](const std::vector<double>& actual,
                                        const std::vector<double>& expected) {
                 std::vector<double> difference(actual.size());
@@ -159,16 +140,9 @@ TEST_P(MeasuredRuleTest, RawGradientsAreWhatTheRuleSays) {
     }
 }
 INSTANTIATE_TEST_SUITE_P(Axes, MeasuredRuleTest,
-                         ::testing::Values(AxisRanks{Axis::replicate, 2}, AxisRanks{Axis::shard, 3},
-                                           AxisRanks{Axis::context, 2}, AxisRanks{Axis::context, 3},
-                                           AxisRanks{Axis::tensor, 2}, AxisRanks{Axis::tensor, 3},
-                                           AxisRanks{Axis::tensor, 2, true},
-                                           AxisRanks{Axis::tensor, 3, true}),
-                         [](const auto& info) {
-                             return std::string(name_of(info.param.axis)) + "_" +
-                                    std::to_string(info.param.size) +
-                                    (info.param.sequence ? "_sequence" : "");
-                         });
+                         ::testing::Values("2x1", "1x3", "context=2", "context=3", "tensor=2 heads=4",
+                                           "tensor=3", "tensor=2 heads=4 sequence", "tensor=3 sequence"),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace measured_rule_test
 }  // namespace speedrun::testing

@@ -119,10 +119,10 @@ const std::map<std::string, int> kNotShown{{"speedrun::BucketSchedule::copy", 1}
 // Returns the state of a rank after each step.
 std::vector<std::vector<char>> snapshots_of(const Trial& trial, World* world) {
     const Mode& mode = trial.mode;
-    const Ranks ranks(mesh_of(mode), sharing_of(mode), world);
+    const Ranks ranks = mode.ranks(world);
     Runtime runtime(
-        {.device = DeviceKind::cpu, .precision = mode.precision, .threads = 1, .communicates = true});
-    StepRunner runner(config_of(mode), runtime, ranks);
+        {.device = DeviceKind::cpu, .precision = *mode.config.precision, .threads = 1, .communicates = true});
+    StepRunner runner(mode.config, runtime, ranks);
     runner.warm_up();
     runner.state().initialize(3);
     std::vector<std::vector<StatePiece>> pieces;  // pieces by bucket, scales last
@@ -174,9 +174,9 @@ struct Trained {
 
 // Training result of each rank; empty if any rank threw.
 std::vector<Trained> train(const Trial& trial, uint64_t seed) {
-    std::vector<Trained> all(static_cast<size_t>(trial.mode.ranks()));
+    std::vector<Trained> all(static_cast<size_t>(trial.mode.num_ranks()));
     try {
-        run_ranks(trial.mode.ranks(), [&](World& world) {
+        run_ranks(trial.mode.num_ranks(), [&](World& world) {
             const auto slow = make_simulated_world(
                 world, {.model = {}, .jitter_s = 2e-3, .seed = seed + static_cast<uint64_t>(world.rank())});
             Trained& mine = all[static_cast<size_t>(world.rank())];

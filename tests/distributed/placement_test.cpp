@@ -12,12 +12,6 @@ namespace placement_test {
 constexpr Placement kReplicate = Placement::replicate(), kShard = Placement::shard(0),
                     kPartial = Placement::partial();
 
-Sharing sharing_of(Strategy strategy) {
-    Sharing sharing;
-    sharing.strategy = strategy;
-    return sharing;
-}
-
 Parameter parameter_of(std::vector<Dimension> dimensions, DimensionSet summed = {Dimension::tokens}) {
     Parameter parameter;
     parameter.dimensions = std::move(dimensions);
@@ -57,10 +51,8 @@ TEST(PlacementTest, TableOfStrategies) {
         {Strategy::zero3, Accumulate::local, kShard, kPartial, kShard},
     };
     for (const Row& row : table) {
-        Sharing sharing = sharing_of(row.strategy);
-        sharing.accumulate = row.accumulate;
-        const ParameterPlacement place =
-            place_parameter(resolve_sharing(sharing), parameter_of({Dimension::width}));
+        const Sharing sharing = resolve_sharing({.strategy = row.strategy, .accumulate = row.accumulate});
+        const ParameterPlacement place = place_parameter(sharing, parameter_of({Dimension::width}));
         for (const Axis axis : {Axis::shard, Axis::context}) {
             const auto i = static_cast<size_t>(axis);
             EXPECT_EQ(place.stored[i], row.stored) << word_of(row.strategy);
@@ -105,7 +97,7 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
     };
     for (const auto& c : cases) {
         const ParameterPlacement place =
-            place_parameter(resolve_sharing(sharing_of(Strategy::zero2)), c.parameter);
+            place_parameter(resolve_sharing({.strategy = Strategy::zero2}), c.parameter);
         const auto on = [](const AxisPlacements& placements, Axis axis) {
             return placements[static_cast<size_t>(axis)];
         };
@@ -122,43 +114,31 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
 }
 
 TEST(PlacementTest, DefaultsOfTheRow) {
-    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::ddp)).accumulate, Accumulate::local);
-    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero2)).accumulate, Accumulate::reduce_scatter);
-    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero3)).reshard_after_forward, Reshard::except_last);
-    EXPECT_EQ(resolve_sharing(sharing_of(Strategy::zero1)).reshard_after_forward, Reshard::no);
+    EXPECT_EQ(resolve_sharing({.strategy = Strategy::ddp}).accumulate, Accumulate::local);
+    EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero2}).accumulate, Accumulate::reduce_scatter);
+    EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero3}).reshard_after_forward, Reshard::except_last);
+    EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero1}).reshard_after_forward, Reshard::no);
 }
 
 TEST(PlacementTest, IllegalCombinationsSayWhy) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
-        Sharing sharing = sharing_of(strategy);
-        sharing.accumulate = Accumulate::reduce_scatter;
-        expect_refused(sharing, "keeps gradients full until the last microbatch");
+        expect_refused({.strategy = strategy, .accumulate = Accumulate::reduce_scatter},
+                       "keeps gradients full until the last microbatch");
     }
-    Sharing sharing = sharing_of(Strategy::zero2);
-    sharing.accumulate = Accumulate::local;
-    expect_refused(sharing, "zero2 keeps no full gradients between microbatches");
+    expect_refused({.strategy = Strategy::zero2, .accumulate = Accumulate::local},
+                   "zero2 keeps no full gradients between microbatches");
 
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2}) {
         for (const Reshard reshard : {Reshard::yes, Reshard::except_last}) {
-            sharing = sharing_of(strategy);
-            sharing.reshard_after_forward = reshard;
-            expect_refused(sharing, "stores parameters full: there is nothing to free");
+            expect_refused({.strategy = strategy, .reshard_after_forward = reshard},
+                           "stores parameters full: there is nothing to free");
         }
     }
-    sharing = sharing_of(Strategy::ddp);
-    sharing.optimizer_step = OptimizerStep::in_backward;
-    EXPECT_NO_THROW(resolve_sharing(sharing));
-    sharing.global_clip = true;
-    expect_refused(sharing, "needs the norm of all gradients, which is known only after backward");
-    sharing.global_clip = false;
-    sharing.launch = Launch::after_backward;
-    expect_refused(sharing, "no gradient is reduced while backward runs");
-    sharing = sharing_of(Strategy::ddp);
-    sharing.reduce_dtype = DType::i32;
-    expect_refused(sharing, "f32 or bf16, not i32");
-    sharing = sharing_of(Strategy::ddp);
-    sharing.bucket_bytes = -1;
-    expect_refused(sharing, "parallel.bucket_bytes is -1");
+    EXPECT_NO_THROW(resolve_sharing({.optimizer_step = OptimizerStep::in_backward}));
+    expect_refused({.launch = Launch::after_backward, .optimizer_step = OptimizerStep::in_backward},
+                   "no gradient is reduced while backward runs");
+    expect_refused({.reduce_dtype = DType::i32}, "f32 or bf16, not i32");
+    expect_refused({.bucket_bytes = -1}, "parallel.bucket_bytes is -1");
 }
 
 }  // namespace placement_test

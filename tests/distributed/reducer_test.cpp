@@ -72,12 +72,8 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
     const Mesh mesh({kSanitized ? 2 : 4, kSanitized ? 4 : 8, 1, 1});
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const Launch launch : {Launch::ready, Launch::after_backward}) {
-            Sharing sharing;
-            sharing.strategy = strategy;
-            sharing.launch = launch;
-            sharing = resolve_sharing(sharing);
             run_ranks(mesh.world_size(), [&](World& world) {
-                Rank rank(world, mesh, sharing);
+                Rank rank(world, mesh, {.strategy = strategy, .launch = launch});
                 const std::vector<int> shard = mesh.group(world.rank(), {Axis::shard}).ranks,
                                        all = mesh.group(world.rank(), {Axis::replicate, Axis::shard}).ranks;
                 for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
@@ -86,7 +82,7 @@ TEST(ReducerTest, HsdpExampleOfTheSpec) {
                         rank.run(bucket, microbatch);
                         if (microbatch == 1) {
                             rank.expect_sum(bucket, all, 2);
-                        } else if (*sharing.accumulate == Accumulate::reduce_scatter) {
+                        } else if (*rank.ranks.sharing().accumulate == Accumulate::reduce_scatter) {
                             rank.expect_sum(bucket, shard, 1);
                         } else {
                             EXPECT_EQ(rank.reducer.bytes_sent(), 0) << "sent before the last microbatch";

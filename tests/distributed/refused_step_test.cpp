@@ -67,12 +67,8 @@ TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
     const std::string bad = "blocks.1.mlp.up.weight";
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const OptimizerStep when : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {
-            Sharing sharing;
-            sharing.strategy = strategy;
-            sharing.optimizer_step = when;
-            sharing = resolve_sharing(sharing);
             run_ranks(3, [&](World& world) {
-                RankUnderTest rank(world, sharing);
+                RankUnderTest rank(world, {.strategy = strategy, .optimizer_step = when});
                 const std::vector<float> start = rank.master(bad);
                 rank.step(0);
                 const std::vector<float> before = rank.master(bad);

@@ -37,14 +37,11 @@ TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
     EXPECT_EQ(alone.world(), nullptr);
     EXPECT_EQ(alone.mesh().world_size(), 1);
     EXPECT_EQ(alone.sharing().accumulate, Accumulate::local);
-    Sharing sharing;
-    sharing.strategy = Strategy::zero3;
-    const Ranks planned(Mesh({1, 2, 1, 1}), sharing);
+    const Ranks planned(Mesh({1, 2, 1, 1}), {.strategy = Strategy::zero3});
     EXPECT_EQ(planned.sharing().accumulate, Accumulate::reduce_scatter);
     EXPECT_EQ(planned.sharing().reshard_after_forward, Reshard::except_last);
-    sharing.accumulate = Accumulate::local;
-    sharing.strategy = Strategy::zero2;
-    EXPECT_THROW(Ranks(Mesh(), sharing), Error) << "resolve_sharing refuses it";
+    const Sharing refused{.strategy = Strategy::zero2, .accumulate = Accumulate::local};
+    EXPECT_THROW(Ranks(Mesh(), refused), Error) << "resolve_sharing refuses it";
 }
 
 TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
@@ -68,13 +65,11 @@ TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     config.parallel.replicate = 2;
     config.parallel.strategy = Strategy::zero1;
     config.parallel.launch = Launch::after_backward;
-    config.optimizers.clip = 1;
     const Ranks ranks = plan_ranks(config, 8);
     EXPECT_EQ(ranks.mesh().describe(), "replicate 2 x shard 4 x context 1 x tensor 1");
     EXPECT_EQ(ranks.num_data_ranks(), 8);
     EXPECT_EQ(ranks.sharing().strategy, Strategy::zero1);
     EXPECT_EQ(ranks.sharing().launch, Launch::after_backward);
-    EXPECT_TRUE(ranks.sharing().global_clip);
     EXPECT_TRUE(ranks.sharing().accumulate.has_value());  // resolved
     EXPECT_EQ(config.microbatches_per_step(ranks.num_data_ranks()), 1);
     EXPECT_EQ(config.microbatches_per_step(), 8);

@@ -14,7 +14,7 @@ struct Case {
     // third.
     explicit Case(int64_t most_rows) {
         table.declare("table.weight", {{Dimension::rows, 10}, {Dimension::columns, 12}}, {});
-        bucket.pieces = {{&table[0], 0, 0, 120}};
+        bucket.parameters = {&table[0]};
         bucket.count = 120;
         bucket.num_shards = 4;
         bucket.shard_size = 32;
@@ -22,25 +22,20 @@ struct Case {
     }
 };
 
-void expect_range(const OwnedRange& range, int64_t first, int64_t count) {
-    EXPECT_EQ(range.first, first);
-    EXPECT_EQ(range.count, count);
-}
-
 TEST(RowOwnersTest, ShardsThatCutRowsBothOwnThem) {
     const Case c(4);
     const RowOwners owners(c.bucket, false, 4);
-    expect_range(owners.owned_by(0), 0, 3);
-    expect_range(owners.owned_by(1), 2, 4);
-    expect_range(owners.owned_by(2), 5, 3);
-    expect_range(owners.owned_by(3), 8, 2);
+    EXPECT_EQ(owners.owned_by(0), (Range{0, 3}));
+    EXPECT_EQ(owners.owned_by(1), (Range{2, 4}));
+    EXPECT_EQ(owners.owned_by(2), (Range{5, 3}));
+    EXPECT_EQ(owners.owned_by(3), (Range{8, 2}));
     EXPECT_EQ(owners.most_packed(), 7) << "4 rows, and one more for each cut";
     EXPECT_EQ(owners.most_received(0), 12);
     EXPECT_EQ(owners.most_received(1), 16);
     EXPECT_EQ(owners.most_received(3), 8);
     EXPECT_EQ(owners.most_sent(), 7) << "none of them its own";
     const std::vector<int32_t> rows{0, 2, 4, 5, 9};
-    const auto of_second = owners.owned_by(1).of(rows);
+    const auto of_second = rows_in(owners.owned_by(1), rows);
     EXPECT_EQ(std::vector<int32_t>(of_second.begin(), of_second.end()), (std::vector<int32_t>{2, 4, 5}));
 }
 
@@ -55,7 +50,7 @@ TEST(RowOwnersTest, WhereAllOwnAllEveryRankSendsItsRowsToAllOthers) {
     Case c(4);
     c.bucket.num_shards = 1;
     const RowOwners owners(c.bucket, true, 3);
-    expect_range(owners.owned_by(2), 0, 10);
+    EXPECT_EQ(owners.owned_by(2), (Range{0, 10}));
     EXPECT_EQ(owners.most_packed(), 4);
     EXPECT_EQ(owners.most_received(1), 12);
     EXPECT_EQ(owners.most_sent(), 8);
@@ -65,7 +60,7 @@ TEST(RowOwnersTest, ShardsBehindTheEndOwnNothing) {
     Case c(4);
     c.bucket.num_shards = 6;
     const RowOwners owners(c.bucket, false, 6);
-    expect_range(owners.owned_by(5), 0, 0);
+    EXPECT_EQ(owners.owned_by(5), (Range{0, 0}));
     EXPECT_EQ(owners.most_received(5), 0);
     EXPECT_THROW(RowOwners(c.bucket, false, 4), Error) << "shards of other ranks";
 }

@@ -15,11 +15,8 @@ namespace step_collectives_test {
 
 Sharing sharing_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
                    std::optional<Reshard> reshard = {}) {
-    Sharing sharing;
-    sharing.strategy = strategy;
-    sharing.accumulate = accumulate;
-    sharing.reshard_after_forward = reshard;
-    return resolve_sharing(sharing);
+    return resolve_sharing(
+        {.strategy = strategy, .accumulate = accumulate, .reshard_after_forward = reshard});
 }
 
 // Lines of the form "kind/axes/payload bytes/when".
@@ -140,11 +137,10 @@ TEST(StepCollectivesTest, ContextFoldsIntoShard) {
 // Under sequence parallelism a norm's gain is summed over tensor, then cut.
 TEST(StepCollectivesTest, TensorIsSummedFirst) {
     const ParameterPlacement norm = [] {
-        const Sharing sharing = sharing_of(Strategy::zero1);
         Parameter gain;
         gain.dimensions = {Dimension::width};
         gain.summed = {Dimension::own_tokens};
-        return place_parameter(sharing, gain);
+        return place_parameter(sharing_of(Strategy::zero1), gain);
     }();
     EXPECT_EQ(
         lines(collectives_between(norm.accumulated, norm.state, {.elements = 64, .padding = 16},
@@ -175,9 +171,7 @@ TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
     OptimizersConfig optimizers;
     optimizers.groups = {optimizer_group(OptimizerKind::muon, {"*"})};
     const auto exchanges = [&](Strategy strategy, const Mesh& mesh, const char* name) {
-        Sharing sharing = sharing_of(strategy);
-        sharing.bucket_bytes = 1;
-        const Ranks ranks(mesh, sharing);
+        const Ranks ranks(mesh, {.strategy = strategy, .bucket_bytes = 1});
         const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));
         Lines found;
         for (const CollectiveRow& row : step_collectives(layout, ranks, DType::bf16))
@@ -264,7 +258,7 @@ TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
         EXPECT_GT(sent, formula);
         // late: elements that the end of backward through the first block waits for.
         for (const Bucket& bucket : planned.layout.all()) {
-            const Parameter& first = *bucket.pieces.front().parameter;
+            const Parameter& first = bucket.first();
             if (first.unit() > 0) (first.unit() == 1 ? late : early) += static_cast<double>(bucket.count);
         }
         EXPECT_LT(late, 0.2 * (early + late)) << ranks << " ranks";

@@ -15,20 +15,15 @@ namespace speedrun::testing {
 namespace step_timeline_test {
 
 RuntimeOptions options_of(const Mode& mode) {
-    return virtual_options(mode.precision, mode.ranks());
+    return virtual_options(*mode.config.precision, mode.num_ranks());
 }
 
 // Relative: sums of thousands of times, each rounded to nanoseconds.
 constexpr double kRounding = 1e-5;
 
 StepTimeline predict(const Mode& mode, const NetworkModel& network) {
-    const Ranks ranks(mesh_of(mode), sharing_of(mode));
-    const RecordedSteps steps = record_steps(config_of(mode), options_of(mode), ranks, false);
+    const RecordedSteps steps = record_steps(mode.config, options_of(mode), mode.ranks(), false);
     return predict_steps(steps, time_item, network_of(network), false);
-}
-
-Ranks ranks_of(const Mode& mode) {
-    return Ranks(mesh_of(mode), sharing_of(mode));
 }
 
 MakeBatches batches_of(const Mode& mode) {
@@ -36,16 +31,16 @@ MakeBatches batches_of(const Mode& mode) {
 }
 
 double run_ms(const Mode& mode, const NetworkModel& network) {
-    return virtual_step_ms(config_of(mode), ranks_of(mode), mode.precision, network, batches_of(mode));
+    return virtual_step_ms(mode.config, mode.ranks(), *mode.config.precision, network, batches_of(mode));
 }
 
 // Fastest step on the machine's clock, ms.
 double slept_ms(const Mode& mode, const NetworkModel& network) {
     double ms = 0;
-    run_ranks(mode.ranks(), [&](World& threads) {
+    run_ranks(mode.num_ranks(), [&](World& threads) {
         const auto world = make_simulated_world(threads, {network, 0, 1});
-        const std::vector<double> all = steps_ms(config_of(mode), ranks_of(mode).with_world(*world),
-                                                 options_of(mode), batches_of(mode), nullptr, 3);
+        const std::vector<double> all =
+            steps_ms(mode.config, mode.ranks(world.get()), options_of(mode), batches_of(mode), nullptr, 3);
         if (threads.rank() == 0) ms = *std::min_element(all.begin() + 1, all.end());
     });
     return ms;
@@ -71,7 +66,7 @@ TEST(StepTimelineTest, PredictsWhatRuns) {
         for (const NetworkModel& network : kNetworks) {
             SCOPED_TRACE(::testing::PrintToString(mode) + fmt::format(", {} s", network.latency_s));
             const double measured = run_ms(mode, network), predicted = predict(mode, network).step_ms;
-            EXPECT_NEAR(predicted, measured, (mode.tensor > 1 ? kOnePiece : kRounding) * measured);
+            EXPECT_NEAR(predicted, measured, (mode.has("tensor=2") ? kOnePiece : kRounding) * measured);
         }
     }
 }
@@ -79,8 +74,7 @@ TEST(StepTimelineTest, PredictsWhatRuns) {
 // Only rank 0 is predicted: other ranks own other matrices and exchange other bytes. The tolerance allows for them.
 TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
     constexpr double kOwners = 0.1;
-    for (const int ranks : {2, 4, 8}) {
-        const Mode mode{Strategy::zero1, 1, ranks, 1, OptimizerKind::muon, Launch::ready};
+    for (const Mode& mode : modes_of({"zero1"}, {"1x2 muon", "1x4 muon", "1x8 muon"})) {
         for (const NetworkModel& network : kNetworks) {
             SCOPED_TRACE(::testing::PrintToString(mode) + fmt::format(", {} s", network.latency_s));
             const double measured = run_ms(mode, network), predicted = predict(mode, network).step_ms;
@@ -92,13 +86,14 @@ TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
 // The recorded bytes equal the bytes derived from the placements.
 TEST(StepTimelineTest, RecordsTheBytesThatAreCounted) {
     for (const Mode& mode : modes()) {
-        if (mode.tensor > 1) continue;  // exchanges between parts of matrices are not collectives of buckets
+        if (mode.has("tensor=2"))
+            continue;  // exchanges between parts of matrices are not collectives of buckets
         SCOPED_TRACE(::testing::PrintToString(mode));
         const Layout layout(mode);
         double counted = 0;
         for (const double bytes :
-             step_wire_bytes(step_collectives(layout.buckets, layout.ranks, mode.precision),
-                             static_cast<int>(mode.accumulation)))
+             step_wire_bytes(step_collectives(layout.buckets, layout.ranks, *mode.config.precision),
+                             static_cast<int>(mode.accumulation())))
             counted += bytes;
         double recorded = 0;
         for (const CommunicationRegion& region : predict(mode, kNetworks[0]).regions)
@@ -126,20 +121,17 @@ TEST(StepTimelineTest, PathAndExposureAddUp) {
 }
 
 TEST(StepTimelineTest, SaysWhatLaunchesAfterBackward) {
-    Mode mode{Strategy::zero1, 1, 4, 1, OptimizerKind::adamw, Launch::after_backward};
-    const StepTimeline late = predict(mode, kNetworks[0]);
+    const StepTimeline late = predict(mode_of("zero1 1x4 after_backward"), kNetworks[0]);
     EXPECT_EQ(late.late_bytes, late.reduced_bytes);
-    mode.launch = Launch::ready;
-    const StepTimeline early = predict(mode, kNetworks[0]);
+    const StepTimeline early = predict(mode_of("zero1 1x4"), kNetworks[0]);
     EXPECT_LT(early.late_bytes, early.reduced_bytes);
     EXPECT_LT(early.step_ms, late.step_ms);
 }
 
 // `speedrun trace` reads the trace and prints the same times.
 TEST(StepTimelineTest, WritesATrace) {
-    const Mode mode{Strategy::zero3, 1, 4, 1, OptimizerKind::adamw, Launch::ready};
-    const Ranks ranks(mesh_of(mode), sharing_of(mode));
-    const RecordedSteps steps = record_steps(config_of(mode), options_of(mode), ranks, false);
+    const Mode mode = mode_of("zero3 1x4");
+    const RecordedSteps steps = record_steps(mode.config, options_of(mode), mode.ranks(), false);
     const StepTimeline step = predict_steps(steps, time_item, network_of(kNetworks[0]), false);
     const TempDir dir;
     write_predicted_trace(steps, step, dir.file("trace.json"));
@@ -155,23 +147,17 @@ TEST(StepTimelineTest, WritesATrace) {
 TEST(StepTimelineSleepTest, PredictsWhatSleepsOnTheNetwork) {
     constexpr double kNear = 0.9;
     const NetworkModel network{40e-3, 0};
-    const struct {
-        Strategy strategy;
-        int replicate, shard;
-    } kinds[] = {
-        {Strategy::ddp, 1, 2}, {Strategy::zero1, 2, 2}, {Strategy::zero3, 1, 2}, {Strategy::zero3, 1, 8}};
-    for (const auto& kind : kinds) {
-        const Mode mode{kind.strategy, kind.replicate, kind.shard, 1, OptimizerKind::adamw, Launch::ready};
+    for (const char* words : {"ddp 1x2", "zero1 2x2", "zero3 1x2", "zero3 1x8"}) {
+        const Mode mode = mode_of(words);
         SCOPED_TRACE(::testing::PrintToString(mode));
-        const Ranks planned(mesh_of(mode), sharing_of(mode));
-        const RecordedSteps steps = record_steps(config_of(mode), options_of(mode), planned, false);
+        const RecordedSteps steps = record_steps(mode.config, options_of(mode), mode.ranks(), false);
         const auto nothing = [](const RecordedSteps&, const RecordedItem&) { return ItemTime{}; };
         const double predicted = predict_steps(steps, nothing, network_of(network), false).step_ms;
         double measured = slept_ms(mode, network);
         for (int more = 0; more < 3 && measured > predicted / kNear; ++more)
             measured = std::min(measured, slept_ms(mode, network));
-        std::printf("%-40s measured %8.3f ms, predicted %8.3f ms, %+.1f%%\n", name_of(mode).c_str(), measured,
-                    predicted, 100 * (predicted / measured - 1));
+        std::printf("%-40s measured %8.3f ms, predicted %8.3f ms, %+.1f%%\n", words, measured, predicted,
+                    100 * (predicted / measured - 1));
         EXPECT_LE(kNear * predicted, measured);
         EXPECT_LE(kNear * measured, predicted);
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/distributed/rank_threads.h"
+#include "tests/each_element.h"
 #include "tests/train/cut_table.h"
 #include "tests/train/small_model.h"
 #include "train/sharding/step_statistics.h"
@@ -27,12 +28,7 @@ struct Mode {
             optimizer_group(OptimizerKind::adamw, {"*"})};
         return config;
     }
-    Sharing sharing() const {
-        Sharing sharing;
-        sharing.strategy = strategy;
-        sharing.bucket_bytes = 400;
-        return sharing;
-    }
+    Sharing sharing() const { return {.strategy = strategy, .bucket_bytes = 400}; }
     int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
 };
 
@@ -58,14 +54,6 @@ double expected_norm(const Mode& mode) {
     return std::sqrt(squares);
 }
 
-template <class Visit>
-void each_element(const Piece& piece, Visit&& visit) {
-    int64_t at = piece.in_bucket;
-    for (const Box& box : piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count}))
-        for (int64_t i = 0; i < box.count(); ++i, ++at)
-            visit(at, box.in_whole + i / box.columns * box.stride + i % box.columns);
-}
-
 void check_rank(World& world, const Mode& mode) {
     const Ranks ranks(mode.mesh, mode.sharing(), &world);
     const int tensor = mode.mesh.coordinates(world.rank())[static_cast<size_t>(Axis::tensor)];
@@ -86,9 +74,9 @@ void check_rank(World& world, const Mode& mode) {
                 auto* const raw = gradients.whole(bucket).as<float>();
                 std::fill_n(raw, layout.padded(bucket), 0.0f);
                 if (first)
-                    for (const Piece& piece : bucket.pieces)
-                        each_element(piece, [&](int64_t at, int64_t element) {
-                            raw[at] = gradient(*piece.parameter, element);
+                    for (const Parameter* p : bucket.parameters)
+                        each_element(*p, {0, p->numel()}, [&](int64_t at, int64_t element) {
+                            raw[layout.in_bucket(*p) + at] = gradient(*p, element);
                         });
             }
             reducer.reduce(bucket, first, !first, runtime.reduce());
@@ -97,8 +85,9 @@ void check_rank(World& world, const Mode& mode) {
         const auto* const shard = gradients.shard(bucket).as<float>();
         int64_t wrong = 0;
         for (const Piece& piece : layout.shard_pieces(bucket))
-            each_element(piece, [&](int64_t at, int64_t element) {
-                wrong += shard[at] != gradient(*piece.parameter, element) * terms(*piece.parameter, mode);
+            each_element(*piece.parameter, piece.in_parameter, [&](int64_t at, int64_t element) {
+                wrong += shard[piece.in_shard + at] !=
+                         gradient(*piece.parameter, element) * terms(*piece.parameter, mode);
             });
         EXPECT_EQ(wrong, 0) << mode.describe() << " rank " << world.rank() << ": " << bucket.name();
         statistics.take_norm(bucket);

@@ -10,7 +10,7 @@ namespace {
 void check_pieces(const std::vector<speedrun::NamedTensor>& tensors, const std::vector<int64_t>& shape) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;
-    std::vector<speedrun::TensorBox> boxes;
+    std::vector<speedrun::Box> boxes;
     for (const speedrun::NamedTensor& tensor : tensors) {
         const speedrun::PieceName name = speedrun::parse_piece_name(tensor.name);
         const auto box = speedrun::box_of(name, shape);
@@ -23,7 +23,7 @@ void check_pieces(const std::vector<speedrun::NamedTensor>& tensors, const std::
         boxes.push_back(*box);
     }
     if (speedrun::coverage_of(boxes).reached > numel) std::abort();
-    for (const speedrun::TensorBox& box : boxes) speedrun::overlaps_of(box, boxes.front());
+    for (const speedrun::Box& box : boxes) speedrun::overlaps_of(box, boxes.front());
 }
 
 }  // namespace

@@ -107,16 +107,11 @@ refused 2 "more than 10000 names" --set "data.train=$(printf '{1,2}%.0s' $(seq 2
 changed() {
     text=$1; shard=$2; shift 2
     rm -rf tiny logs/changed; cp -r moved tiny
-    "$speedrun" train tiny.json --name changed --quiet --set schedule.steps=10000000 --set eval.every=50 >out 2>&1 &
-    pid=$!
-    wait_until test -s logs/changed/metrics.jsonl
+    start changed "$speedrun" train tiny.json --name changed --quiet --set schedule.steps=10000000 --set eval.every=50
     "$@"
-    wait $pid
-    got=$?
-    [ $got -eq 3 ] || fail "$*: exit $got instead of 3"
+    ended 3
     grep -q "error: tiny/$shard: $text" out || fail "$*: no '$text' of tiny/$shard"
-    steps=$(grep -c '"event":"step"' logs/changed/metrics.jsonl)
-    [ -s "logs/changed/checkpoints/$(printf 'step-%08d' "$steps")/checkpoint.json" ] || fail "$*: no checkpoint of step $steps"
+    is_saved changed
     grep -q '"status": "stopped"' logs/changed/summary.json || fail "$*: no summary"
 }
 changed ".*while it was in use: [0-9]* bytes when it was opened, now 0" train_000000.bin sh -c ': >tiny/train_000000.bin'
@@ -126,17 +121,13 @@ changed ".*was written to while it was in use" train_000000.bin sh -c "printf x 
 rm -rf tiny; cp -r moved tiny
 # Deleted, or replaced by a rename: the run reads its open files.
 rm -rf logs/deleted
-"$speedrun" train tiny.json --name deleted --quiet --set schedule.steps=10000000 >out 2>&1 &
-pid=$!
-wait_until test -s logs/deleted/metrics.jsonl
+start deleted "$speedrun" train tiny.json --name deleted --quiet --set schedule.steps=10000000
 rm tiny/train_000000.bin && cp b.txt tiny/new && mv tiny/new tiny/val_000000.bin
 lines=$(wc -l <logs/deleted/metrics.jsonl)
 more() { [ "$(wc -l <logs/deleted/metrics.jsonl)" -gt $((lines + 20)) ]; }
 wait_until more
 kill -INT $pid
-wait $pid
-got=$?
-[ $got -eq 130 ] || fail "a deleted shard ended the run with $got instead of the signal's 130"
+ended 130
 
 # Two ranks with separate files. If the second rank's files change, both end with 3 and one checkpoint.
 ranks() {
@@ -153,8 +144,7 @@ ranks_changed() {
     wait
     [ $got -eq 3 ] || fail "2 ranks, $shard, $*: exit $got instead of 3"
     grep -q "error: .*tiny/$shard: the shard changed" out || fail "2 ranks: $shard is not named"
-    steps=$(grep -c '"event":"step"' logs/ranks/metrics.jsonl)
-    [ -s "logs/ranks/checkpoints/$(printf 'step-%08d' "$steps")/checkpoint.json" ] || fail "2 ranks: no checkpoint of step $steps"
+    is_saved ranks
 }
 if [ -n "$mpiexec" ]; then
     ranks_changed train_000000.bin
@@ -170,5 +160,4 @@ else
     echo "skipped: ranks, without mpiexec"
 fi
 
-[ $failures -eq 0 ] && echo "all checks of the data of runs passed"
 exit $failures

@@ -133,13 +133,9 @@ echo 'a slots=many' >hosts.txt
 expect 2 "hosts.txt: line 1: expected 'NAME slots=N', found 'a slots=many'" launch --hosts hosts.txt -- ./placed "$speedrun" train tiny.json --name a
 
 # A signal to launch stops the run, which saves itself, and is not restarted.
-"$speedrun" launch -- "$speedrun" train tiny.json --name stops --set schedule.steps=100000 >out 2>&1 &
-launcher=$!
-wait_until test -s logs/stops/metrics.jsonl
-kill -TERM $launcher
-wait $launcher
-code=$?
-[ $code -eq 143 ] || fail "a launch that was stopped ends with $code: $(cat out)"
+start stops "$speedrun" launch -- "$speedrun" train tiny.json --name stops --set schedule.steps=100000
+kill -TERM $pid
+ended 143
 [ -s logs/stops/checkpoints/final/model.safetensors ] || fail "a run that was stopped by its launch saved no weights"
 ! grep -q restart out || fail "a run that was stopped is restarted"
 
@@ -165,21 +161,17 @@ survives() { # RUN OPTIONS of launch, --, the command up to its number of ranks
     if [ $code -ne 0 ] || ! grep -q "died after step .* (exit code 5); restart 1 of 3" out || ! grep -q "result: done" out; then
         fail "a run whose rank was killed ends with $code: $(cat out)"
     fi
-    [ "$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")" -eq 3000 ] || fail "its history has not 3000 steps"
+    [ "$(steps_of "$run")" -eq 3000 ] || fail "its history has not 3000 steps"
 }
 if [ -n "$mpiexec" ]; then
     # mpirun has time to let its ranks save, and does not notice a closed reader.
     for pair in HUP:129 TERM:143 INT:130; do
         run=mpi${pair%:*}
-        "$speedrun" launch -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=100000 --set batch.microbatch_tokens=128 >out 2>&1 &
-        launcher=$!
-        wait_until test -s "logs/$run/metrics.jsonl"
-        kill -"${pair%:*}" $launcher
-        wait $launcher
-        code=$?
-        if [ $code -ne "${pair#*:}" ] || ! grep -q "stopped by SIGUSR1" "logs/$run/run.log"; then fail "${pair%:*} to a launch of mpirun ends with $code"; fi
-        steps=$(grep -c '"event":"step"' "logs/$run/metrics.jsonl")
-        [ -s "logs/$run/checkpoints/$(printf 'step-%08d' "$steps")/rank-00001.safetensors" ] || fail "${pair%:*} to a launch of mpirun leaves no checkpoint"
+        start "$run" "$speedrun" launch -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name "$run" --set schedule.steps=100000 --set batch.microbatch_tokens=128
+        kill -"${pair%:*}" $pid
+        ended "${pair#*:}"
+        has "logs/$run/run.log" "stopped by SIGUSR1"
+        is_saved "$run" rank-00001.safetensors
     done
     { "$speedrun" launch --max-restarts 0 -- "$mpiexec" -n 2 --oversubscribe --bind-to none "$speedrun" train tiny.json --name unread --set schedule.steps=400 --set eval.every=10 --set batch.microbatch_tokens=128 2>&1; echo $? >code; } | true
     [ "$(cat code)" -eq 0 ] || fail "a launch of mpirun whose reader has left ends with $(cat code)"

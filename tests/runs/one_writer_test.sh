@@ -96,12 +96,7 @@ without=$pid
 # Two equal attempts: the second one does not rename the first one's run. Neither does an attempt with a run that another
 # process writes.
 sed 's/"record": {/&"track": "toy", /' tiny.json >toy.json
-mkdir -p records/toy
-cat >records/toy/track.json <<J
-{"name": "toy", "target_loss": 50, "hardware_class": "any", "classes": [{"name": "open"}], "dataset": $(cat tiny/dataset.json),
- "validation": {"tokens": $(($(grep -A 1 '"split": "val"' tiny/dataset.json | tr -dc '0-9') - 1))}, 
- "rules": {"min_runs": 2, "max_loss_p": 0.01, "max_time_p": 0.01, "systems_only": {"loss_margin": 0.01, "max_p": 0.05}}}
-J
+toy_track '"classes": [{"name": "open"}],'
 attempt() { exec "$speedrun" records attempt toy.json --seeds 1,2 --name twice --set schedule.steps=1000000; }
 attempt >first.out 2>&1 &
 pid=$!
@@ -166,5 +161,4 @@ if [ -n "$mpiexec" ]; then
     kill -TERM $launcher
     wait $launcher
 fi
-[ $failures -eq 0 ] && echo "all checks of one writer passed"
 exit $failures

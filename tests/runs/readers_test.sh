@@ -116,5 +116,4 @@ expect 0 "written: link.json" sh -c "ln -s target.json link.json; timeout 60 '$s
 mkdir track
 printf '{"name": "t", "dataset": {"lock": "../../../etc/passwd"}}' >track/track.json
 expect 3 "dataset.lock: expected a path to a shards.lock" within records list track
-[ $failures -eq 0 ] && echo "all checks of readers passed"
 exit $failures

@@ -60,16 +60,11 @@ expect 0 "skipped a damaged checkpoint: .*step-00000020.*damaged is tensor" trai
 same whole again
 
 # A signal: the step is completed, a checkpoint is saved, and the run can be continued.
-"$speedrun" train tiny.json --name long --set schedule.steps=1000000 >out 2>&1 &
-pid=$!
-wait_until test -s logs/long/metrics.jsonl
+start long "$speedrun" train tiny.json --name long --set schedule.steps=1000000
 kill -INT $pid
-wait $pid
-got=$?
 # A shell without job control starts background commands with SIGINT ignored; the program still handles it.
-[ $got -eq 130 ] || fail "SIGINT gave $got instead of 130"
-steps=$(grep -c '"event":"step"' logs/long/metrics.jsonl)
-[ -s "logs/long/checkpoints/$(printf 'step-%08d' "$steps")/checkpoint.json" ] || fail "no checkpoint of the step that the signal let finish"
+ended 130
+is_saved long
 
 # A disk that is too small for a checkpoint (here: a limit of 200 kB per file). The error is reported, training completes, the
 # exit code is not 0, and existing checkpoints are kept.
@@ -84,7 +79,7 @@ expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 24; exec
 # A folder in which no file can be created.
 mkdir -p logs/blocked && : >logs/blocked/checkpoints
 expect 1 "could not be saved: .*Not a directory" train --name blocked --resume auto
-[ "$(grep -c '"event":"step"' logs/blocked/metrics.jsonl)" -eq 20 ] || fail "a blocked folder kept the run from its end"
+[ "$(steps_of blocked)" -eq 20 ] || fail "a blocked folder kept the run from its end"
 if [ "$(id -u)" -ne 0 ]; then # root ignores permissions
     cp -r logs/whole logs/readonly && rm -r logs/readonly/checkpoints/step-00000020 && chmod a-w logs/readonly/checkpoints
     expect 1 "could not be saved: .*Permission denied" train --name readonly --resume auto
@@ -92,15 +87,10 @@ if [ "$(id -u)" -ne 0 ]; then # root ignores permissions
     chmod u+w logs/readonly/checkpoints
 fi
 # The run's folder is removed while it trains.
-"$speedrun" train tiny.json --name gone --set schedule.steps=1000000 >out 2>&1 &
-pid=$!
-wait_until test -s logs/gone/metrics.jsonl
+start gone "$speedrun" train tiny.json --name gone --set schedule.steps=1000000
 rm -r logs/gone
 kill -TERM $pid
-wait $pid
-got=$?
-[ $got -eq 1 ] || fail "a run without a folder gave $got instead of 1"
+ended 1
 grep -q "could not be saved: .*No such file" out || fail "it is not said that the folder is gone"
 
-[ $failures -eq 0 ] && echo "all checks of stopping and continuing passed"
 exit $failures

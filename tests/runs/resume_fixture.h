@@ -127,8 +127,8 @@ class ResumeFixture : public RunFixture {
         ASSERT_EQ(one.info().tensors, two.info().tensors);
         for (const CheckpointTensor& tensor : one.info().tensors) {
             std::vector<float> x(static_cast<size_t>(tensor.numel())), y(x.size());
-            one.read(tensor.name, TensorBox::run(0, tensor.numel()), x.data());
-            two.read(tensor.name, TensorBox::run(0, tensor.numel()), y.data());
+            one.read(tensor.name, Box::of({0, tensor.numel()}), x.data());
+            two.read(tensor.name, Box::of({0, tensor.numel()}), y.data());
             EXPECT_EQ(x == y, true) << tensor.name << " of " << a << " and " << b;
         }
     }

@@ -7,23 +7,6 @@ set -u
 speedrun=$1
 . "$(dirname "$0")/prepared_run.sh"
 endless="--quiet --set schedule.steps=1000000"
-steps_of() { grep -c '"event":"step"' "logs/$1/metrics.jsonl"; }
-is_saved() { # RUN: true if the checkpoint of its last step exists
-    [ -s "logs/$1/checkpoints/$(printf 'step-%08d' "$(steps_of "$1")")/checkpoint.json" ] || fail "$1 left no checkpoint of its last step"
-}
-start() { # RUN COMMAND...: runs in the background; waits for its first step
-    run=$1
-    shift
-    "$@" >out 2>&1 </dev/null &
-    pid=$!
-    wait_until test -s "logs/$run/metrics.jsonl"
-}
-ended() { # CODE
-    wait "$pid"
-    got=$?
-    [ $got -eq "$1" ] || fail "$run ended with $got instead of $1"
-}
-
 # Signals of a user, of a terminal and of schedulers.
 for pair in HUP:129 INT:130 USR1:138 USR2:140 TERM:143 XCPU:152; do
     signal=${pair%:*}
@@ -143,5 +126,4 @@ P
 else
     echo "not tried: a terminal that vanishes needs python3"
 fi
-[ $failures -eq 0 ] && echo "all checks of signals and terminals passed"
 exit $failures

@@ -29,7 +29,7 @@ class WeightAverageRunTest : public ResumeFixture {
         for (const CheckpointTensor& tensor : reader.info().tensors) {
             if (tensor.name != name) continue;
             std::vector<float> values(static_cast<size_t>(tensor.numel()));
-            reader.read(name, TensorBox::run(0, tensor.numel()), values.data());
+            reader.read(name, Box::of({0, tensor.numel()}), values.data());
             return values;
         }
         return {};

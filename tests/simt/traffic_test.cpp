@@ -1,6 +1,5 @@
 // Requests counted as in hardware: kernels with known counts, and the traffic of all kernels against the
-// committed table kernels/cuda/traffic.txt. After an intended change:
-//   SPEEDRUN_UPDATE_TRAFFIC=1 build/release/watch_tests --gtest_filter='TrafficTable.*'
+// committed table in kernels/cuda/tables.txt. After an intended change: scripts/regenerate.sh
 // build: in watch_tests
 #include "tests/simt/traffic.h"
 
@@ -8,13 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <set>
 #include <sstream>
 
 #include "kernels/cuda/blocks/launch.h"
+#include "tests/cuda/committed_table.h"
 #include "tests/simt/simt_device.h"
 #include "tests/simt/watched_cases.h"
 
@@ -93,31 +91,22 @@ TEST(Traffic, WavefrontsOfOneWarp) {
 
 // ---- the kernels
 
-const std::string kTable = SPEEDRUN_SOURCE_ROOT "/kernels/cuda/traffic.txt";
 constexpr double kLimit = 1.25;  // ratio to the minimum allowed without a reason
 
 std::string version_line() {
     return fmt::format("# g++ {}\n", __GNUC__);
 }
 
-struct Table {
-    std::map<std::string, std::string> reasons;  // key: kernel
-    std::vector<std::string> rows;
-};
-
-Table read_table() {
-    Table table;
-    std::ifstream file(kTable);
-    std::string line;
-    while (std::getline(file, line)) {
-        if (line.rfind("! ", 0) == 0) {
-            const size_t colon = line.find(": ");
-            table.reasons[line.substr(2, colon - 2)] = line.substr(colon + 2);
-        } else if (!line.empty() && line[0] != '#') {
-            table.rows.push_back(line);
-        }
+// Returns the reasons of the committed table by kernel.
+std::map<std::string, std::string> committed_reasons() {
+    std::map<std::string, std::string> reasons;
+    std::istringstream lines(testing::committed_tables()["traffic"]);
+    for (std::string line; std::getline(lines, line);) {
+        if (line.rfind("! ", 0) != 0) continue;
+        const size_t colon = line.find(": ");
+        reasons[line.substr(2, colon - 2)] = line.substr(colon + 2);
     }
-    return table;
+    return reasons;
 }
 
 // Every operation in bf16; in f32 the ones with separate f32 kernels.
@@ -141,7 +130,7 @@ std::string column(const Moved& moved) {
 }
 
 TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
-    Table table = read_table();
+    const std::map<std::string, std::string> reasons = committed_reasons();
     std::vector<std::string> rows;
     std::set<std::string> above;
     for (const simt::WatchedCase& w : selected_cases()) {
@@ -159,45 +148,29 @@ TEST(TrafficTable, EveryKernelMovesWhatTheTableSays) {
             for (const Moved* m : {&t.loads, &t.stores, &t.shared_loads, &t.shared_stores}) {
                 const std::string base = kernel.substr(0, kernel.find('<'));
                 if (m->ratio() <= kLimit || !above.insert(base).second) continue;
-                EXPECT_TRUE(table.reasons.contains(base))
-                    << title << ": " << kernel << " moves " << m->ratio() << " times the least; " << kTable
-                    << " has no line '! " << base << ": reason' for it";
+                EXPECT_TRUE(reasons.contains(base))
+                    << title << ": " << kernel << " moves " << m->ratio() << " times the least; "
+                    << testing::kTables << " has no line '! " << base << ": reason' for it";
             }
         }
     }
-    for (const auto& [kernel, reason] : table.reasons)
+    for (const auto& [kernel, reason] : reasons)
         EXPECT_TRUE(above.contains(kernel)) << kernel << " is now below " << kLimit << ": remove its reason";
-    if (std::getenv("SPEEDRUN_UPDATE_TRAFFIC")) {
-        std::ofstream file(kTable);
-        file
-            << version_line()
-            << "# Memory traffic of each kernel on an H100, counted in the host executor at the shapes of "
-               "tests/simt/watched_cases.cpp.\n"
-               "# An operation: bytes of device memory accessed, each sector once per launch, relative to each "
-               "input read once\n"
-               "# and each output written once. A kernel: sectors of 32 bytes loaded and stored, wavefronts of "
-               "shared memory\n"
-               "# loaded and stored, each with its ratio to the minimum for the requested bytes; matmuls of a "
-               "warp (mma),\n"
-               "# barriers of a block, launches. Reasons for ratios above "
-            << kLimit << ":\n";
-        for (const auto& [kernel, reason] : table.reasons) file << "! " << kernel << ": " << reason << "\n";
-        for (const std::string& row : rows) file << row << "\n";
-        ASSERT_TRUE(file.flush()) << kTable;
-        GTEST_SKIP() << "wrote " << kTable;
-    }
-    std::ifstream file(kTable);
-    std::string first;
-    std::getline(file, first);
-    if (first + "\n" != version_line())
-        GTEST_SKIP() << "limits hold; the counts of " << kTable << " are from another compiler: " << first;
-    std::string differences;
-    for (size_t i = 0; i < std::max(rows.size(), table.rows.size()); ++i) {
-        const std::string is = i < rows.size() ? rows[i] : "",
-                          was = i < table.rows.size() ? table.rows[i] : "";
-        if (is != was) differences += "- " + was + "\n+ " + is + "\n";
-    }
-    EXPECT_EQ(differences, "");
+    std::ostringstream table;
+    table << version_line()
+          << "# Memory traffic of each kernel on an H100, counted in the host executor at the shapes of "
+             "tests/simt/watched_cases.cpp.\n"
+             "# An operation: bytes of device memory accessed, each sector once per launch, relative to each "
+             "input read once\n"
+             "# and each output written once. A kernel: sectors of 32 bytes loaded and stored, wavefronts of "
+             "shared memory\n"
+             "# loaded and stored, each with its ratio to the minimum for the requested bytes; matmuls of a "
+             "warp (mma),\n"
+             "# barriers of a block, launches. Reasons for ratios above "
+          << kLimit << ":\n";
+    for (const auto& [kernel, reason] : reasons) table << "! " << kernel << ": " << reason << "\n";
+    for (const std::string& row : rows) table << row << "\n";
+    testing::compare_with_committed("traffic", table.str(), "SPEEDRUN_UPDATE_TRAFFIC");
 }
 
 }  // namespace

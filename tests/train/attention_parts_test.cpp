@@ -1,5 +1,5 @@
 // Attention options against a float64 model written as plain loops: losses, and gradients by finite differences.
-// Covers: train/config/attention_part.cpp train/model/parts/*.cpp
+// Covers: train/model/parts/*.cpp
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 

@@ -91,13 +91,13 @@ class Bf16CheckpointTest : public ::testing::Test {
             moments[i] = bits(i);
         }
         for (const int64_t rank : {0, 1}) {
-            const TensorBox box = rank == 0 ? TensorBox::run(0, 9) : TensorBox::run(9, 12);
+            const Box box = rank == 0 ? Box::of({0, 9}) : Box::of({9, 12});
             std::vector<StatePiece> pieces;
             for (const CheckpointTensor& tensor : info.tensors)
                 pieces.push_back({tensor, {box}, Tensor(nullptr, tensor.dtype, {box.count()})});
             RankFileWriter writer(real_file_system(), run_, {.step = 1, .rank = rank}, pieces);
             while (const auto chunk = writer.next()) {
-                const int64_t at = box.begin + chunk->first;
+                const int64_t at = box.begin + chunk->elements.begin;
                 if (pieces[chunk->piece].tensor.dtype == DType::f32)
                     writer.write(masters.data() + at);
                 else
@@ -120,11 +120,11 @@ TEST_F(Bf16CheckpointTest, EveryTensorComesBackInItsType) {
     reader.index();
     reader.expect_tensors(tensors());
     std::vector<float> masters(21);
-    reader.read("master/a", TensorBox::run(0, 21), masters.data());
+    reader.read("master/a", Box::of({0, 21}), masters.data());
     for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(masters[i], static_cast<float>(i));
     for (const char* name : {"adamw_m/a", "adamw_v/a"}) {
         std::vector<uint16_t> moments(21);
-        reader.read(name, TensorBox::run(0, 21), moments.data());
+        reader.read(name, Box::of({0, 21}), moments.data());
         for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(moments[i], bits(i)) << name;
         std::vector<uint16_t> some(6);
         reader.read(name, {.begin = 8, .rows = 2, .columns = 3, .stride = 7}, some.data());  // both ranks

@@ -49,7 +49,7 @@ Values masters(const Way& way, int part, bool in_bf16, Fill&& fill) {
                 EXPECT_EQ(master.data, compute.data) << bucket.name();
             }
             for (const Piece& piece : store.layout().shard_pieces(bucket)) {
-                for (int64_t i = piece.in_bucket; i < piece.in_bucket + piece.count; ++i) {
+                for (int64_t i = piece.in_shard; i < piece.in_shard + piece.in_parameter.count; ++i) {
                     if (bucket.group == 1) continue;
                     // With f32 masters, the compute copy equals the value stored without them.
                     values.push_back(compute.as<Bf16>()[i]);

@@ -49,13 +49,12 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
                     EXPECT_LE(bucket.count, layout.padded(bucket));
                     for (const Piece& piece : layout.shard_pieces(bucket)) {
                         const Parameter& p = *piece.parameter;
-                        EXPECT_LE(piece.in_bucket + piece.count, layout.valid(bucket));
-                        EXPECT_EQ(index * bucket.shard_size + piece.in_bucket,
-                                  layout.in_bucket(p) + piece.in_parameter)
+                        EXPECT_LE(piece.in_shard + piece.in_parameter.count, layout.valid(bucket));
+                        EXPECT_EQ(index * bucket.shard_size + piece.in_shard,
+                                  layout.in_bucket(p) + piece.in_parameter.begin)
                             << p.name << " is not contiguous";
-                        for (int64_t i = 0; i < piece.count; ++i)
-                            EXPECT_TRUE(seen[p.id].insert(piece.in_parameter + i).second)
-                                << p.name << " twice";
+                        for (int64_t i = piece.in_parameter.begin; i < piece.in_parameter.end(); ++i)
+                            EXPECT_TRUE(seen[p.id].insert(i).second) << p.name << " twice";
                     }
                 }
                 EXPECT_LE(end, layout.elements());
@@ -74,22 +73,21 @@ TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
     int full = 0;
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
-        const bool alone = bucket.pieces.size() == 1;
+        const bool alone = bucket.parameters.size() == 1;
         full += bucket.count >= kTarget;
-        for (const Piece& piece : bucket.pieces) {
-            const Parameter& p = *piece.parameter;
-            EXPECT_EQ(p.full_precision, bucket.full_precision) << bucket.name();
-            EXPECT_EQ(&layout.bucket_of(p), &bucket);
-            EXPECT_TRUE(alone || p.numel() < kTarget) << p.name << " is a bucket of its own";
+        for (const Parameter* p : bucket.parameters) {
+            EXPECT_EQ(p->full_precision, bucket.full_precision) << bucket.name();
+            EXPECT_EQ(&layout.bucket_of(*p), &bucket);
+            EXPECT_TRUE(alone || p->numel() < kTarget) << p->name << " is a bucket of its own";
         }
         if (!alone) {
-            EXPECT_LT(bucket.count - bucket.pieces.front().count, kTarget) << bucket.name() << " was full";
+            EXPECT_LT(bucket.count - bucket.first().numel(), kTarget) << bucket.name() << " was full";
         }
         const std::pair key(bucket.group, bucket.full_precision);
         if (!alone && last.count(key)) {
-            EXPECT_LT(bucket.pieces.back().parameter->id, last[key]) << bucket.name();
+            EXPECT_LT(bucket.parameters.back()->id, last[key]) << bucket.name();
         }
-        if (!alone) last[key] = static_cast<int>(bucket.first_parameter());
+        if (!alone) last[key] = bucket.first().id;
     }
     EXPECT_GE(full, 3) << "the blocks are not one bucket";
     // One rank sends nothing: each parameter is its own bucket.
@@ -106,10 +104,8 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
     int of_matrices = 0;
     for (const Bucket& bucket : layout.all()) {
         of_matrices += !bucket.full_precision;
-        for (const Piece& piece : bucket.pieces)
-            EXPECT_TRUE(bucket.full_precision ||
-                        piece.parameter->unit() == bucket.pieces.front().parameter->unit())
-                << bucket.name();
+        for (const Parameter* p : bucket.parameters)
+            EXPECT_TRUE(bucket.full_precision || p->unit() == bucket.first().unit()) << bucket.name();
     }
     EXPECT_EQ(of_matrices, 4) << "embeddings and head are tied, three blocks";
     EXPECT_EQ(layout.size(), 5) << "and one of vectors";
@@ -120,10 +116,7 @@ TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     OptimizersConfig optimizers;
     optimizers.groups.emplace_back().params = {"*"};
-    Sharing sharing;
-    sharing.strategy = Strategy::zero2;
-    sharing.bucket_bytes = 1 << 30;
-    sharing = resolve_sharing(sharing);
+    const Sharing sharing{.strategy = Strategy::zero2, .bucket_bytes = 1 << 30};
     const auto buckets = [&](const Mesh& mesh) {
         const Ranks ranks(mesh, sharing);
         const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));
@@ -157,7 +150,7 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
     const std::vector<int> order = layout.backward_order();
     EXPECT_EQ(order.size(), layout.all().size());
     for (size_t i = 1; i < order.size(); ++i)
-        EXPECT_GT(layout[order[i - 1]].first_parameter(), layout[order[i]].first_parameter());
+        EXPECT_GT(layout[order[i - 1]].first().id, layout[order[i]].first().id);
 }
 
 }  // namespace bucket_layout_test

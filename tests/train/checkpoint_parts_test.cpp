@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "kernels/device/error.h"
+#include "tests/each_element.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/cut_table.h"
@@ -65,15 +66,11 @@ class PartState final : public RunState {
             float kind = 0;
             for (const StateShard& shard : state_.shards(bucket)) {
                 auto* const values = shard.values.as<float>();
-                for (const Piece& piece : state_.layout().shard_pieces(bucket)) {
-                    int64_t at = piece.in_bucket;
-                    for (const Box& box :
-                         piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count}))
-                        for (int64_t i = 0; i < box.count(); ++i, ++at)
-                            visit(values[at],
-                                  kind + static_cast<float>(piece.parameter->id * 1000 + box.in_whole +
-                                                            i / box.columns * box.stride + i % box.columns));
-                }
+                for (const Piece& piece : state_.layout().shard_pieces(bucket))
+                    each_element(*piece.parameter, piece.in_parameter, [&](int64_t at, int64_t element) {
+                        visit(values[piece.in_shard + at],
+                              kind + static_cast<float>(piece.parameter->id * 1000 + element));
+                    });
                 kind += 10000;
             }
         }
@@ -109,7 +106,7 @@ class CheckpointPartsTest : public ::testing::Test {
                         pieces.push_back(std::move(piece));
             RankFileWriter writer(real_file_system(), dir_.path(), {.step = 1, .rank = rank}, pieces);
             while (const auto chunk = writer.next())
-                writer.write(pieces[chunk->piece].values.as<float>() + chunk->first);
+                writer.write(pieces[chunk->piece].values.as<float>() + chunk->elements.begin);
             info.files.push_back(writer.finish());
         }
         commit_checkpoint(real_file_system(), dir_.path(), info, 2);

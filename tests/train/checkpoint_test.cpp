@@ -90,12 +90,12 @@ class CheckpointTest : public ::testing::Test {
                 numbers.emplace_back();
                 for (int64_t i = begin; i < end; ++i) numbers.back().push_back(value(step, t, i));
                 pieces.push_back({info.tensors[t],
-                                  {TensorBox::run(begin, end - begin)},
+                                  {Box::of({begin, end - begin})},
                                   Tensor(nullptr, DType::f32, {end - begin})});
             }
             RankFileWriter writer(system, run_, {.step = step, .rank = rank}, pieces);
             while (const auto chunk = writer.next())
-                writer.write(numbers[chunk->piece].data() + chunk->first);
+                writer.write(numbers[chunk->piece].data() + chunk->elements.begin);
             info.files.push_back(writer.finish());
         }
         commit_checkpoint(system, run_, info, keep);
@@ -111,12 +111,12 @@ class CheckpointTest : public ::testing::Test {
         for (size_t t = 0; t < tensors().size(); ++t) {
             const CheckpointTensor tensor = tensors()[t];
             std::vector<float> numbers(static_cast<size_t>(tensor.numel()));
-            reader.read(tensor.name, TensorBox::run(0, tensor.numel()), numbers.data());
+            reader.read(tensor.name, Box::of({0, tensor.numel()}), numbers.data());
             for (int64_t i = 0; i < tensor.numel(); ++i)
                 EXPECT_EQ(numbers[i], value(step, t, i)) << tensor.name;
         }
         float some[6] = {};
-        reader.read("adamw_m/a", TensorBox::run(11, 6), some);  // spans both ranks' pieces
+        reader.read("adamw_m/a", Box::of({11, 6}), some);  // spans both ranks' pieces
         for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(some[i], value(step, 1, 11 + i));
         return step;
     }

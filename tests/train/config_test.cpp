@@ -114,6 +114,8 @@ TEST(ConfigValuesTest, Ranges) {
     expect_parts(error_of(R"("seed": -1)"), {"seed: -1 is outside"});
     expect_parts(error_of("", {"optimizers.clip_norm=4"}),
                  {"optimizers.clip_norm: expected 1 | 2 | 3 | inf, got 4"});
+    expect_parts(error_of("", {"parallel.optimizer_step=in_backward", "optimizers.clip=1"}),
+                 {"needs the norm of all gradients, which is known only after backward"});
     expect_parts(error_of(R"("model": {"preset": "llama"})"),
                  {"model.preset: expected none | gpt2 | modern, got \"llama\""});
 }

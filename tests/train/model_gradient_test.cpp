@@ -1,6 +1,6 @@
 // Backward against finite differences of forward, for the whole model in f32, along random directions of each
 // parameter. Covers all switches, including those without a committed fixture.
-// Covers: train/model/attention_writer.cpp train/model/nodes/*.cpp
+// Covers: train/model/nodes/*.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // Models built from parts, and refused configs.
-// Covers: train/config/model_parts_check.cpp
 // Covers: train/model/graph/parameter_uses.cpp
 #include "train/config/model_parts.h"
 #include "tests/errors.h"

@@ -1,7 +1,6 @@
 // Networks that compute factors per token: losses and all gradients against float64 formulas; errors of bad configs.
-// Covers: train/config/network_numbers.cpp
-#include "train/model/networks.h"
 #include "tests/errors.h"
+#include "train/model/layers.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/each_element.h"
 #include "tests/train/cut_table.h"
 
 namespace speedrun::testing {
@@ -20,16 +21,11 @@ void collect(const ParameterStore& store, Runtime& runtime, Parameters& into,
         const auto* const shard = store.master_shard(bucket).as<float>();
         for (const Piece& piece : store.layout().shard_pieces(bucket)) {
             const auto id = static_cast<size_t>(piece.parameter->id);
-            int64_t at = piece.in_bucket;
-            for (const Box& box :
-                 piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count})) {
-                for (int64_t i = 0; i < box.count(); ++i, ++at) {
-                    const auto to =
-                        static_cast<size_t>(box.in_whole + i / box.columns * box.stride + i % box.columns);
-                    into[id][to] = shard[at];
-                    if (!piece.parameter->cut.all() || first) ++seen[id][to];
-                }
-            }
+            each_element(*piece.parameter, piece.in_parameter, [&](int64_t at, int64_t element) {
+                const auto to = static_cast<size_t>(element);
+                into[id][to] = shard[piece.in_shard + at];
+                if (!piece.parameter->cut.all() || first) ++seen[id][to];
+            });
         }
     }
 }

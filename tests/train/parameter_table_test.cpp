@@ -1,5 +1,5 @@
 // Parameters declared by the model: names, number of elements and initial values.
-// Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/model_extents.cpp train/model/token_tables.cpp
+// Covers: train/model/build_model.cpp train/model/graph_writer.cpp train/model/model_extents.cpp train/model/parts/tables.cpp
 #include "train/parameters/parameter_table.h"
 
 #include <gtest/gtest.h>

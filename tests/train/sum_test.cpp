@@ -13,9 +13,9 @@
 #include "tests/train/rows.h"
 #include "tests/train/twin_gradients.h"
 #include "train/config/config_json.h"
-#include "train/config/network_numbers.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/parts/networks.h"
 #include "train/model/sign_bits.h"
 
 namespace speedrun::testing {

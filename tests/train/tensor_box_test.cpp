@@ -14,17 +14,16 @@ using Shape = std::vector<int64_t>;
 
 constexpr int64_t kRows = 4, kColumns = 5, kNumel = kRows * kColumns;
 
-TensorBox box(int64_t first_row, int64_t rows, int64_t first_column, int64_t columns) {
+Box box(int64_t first_row, int64_t rows, int64_t first_column, int64_t columns) {
     return {
         .begin = first_row * kColumns + first_column, .rows = rows, .columns = columns, .stride = kColumns};
 }
 
 // All boxes and all runs of a matrix.
-std::vector<TensorBox> all_boxes() {
-    std::vector<TensorBox> boxes;
+std::vector<Box> all_boxes() {
+    std::vector<Box> boxes;
     for (int64_t begin = 0; begin < kNumel; ++begin)
-        for (int64_t count = 0; begin + count <= kNumel; ++count)
-            boxes.push_back(TensorBox::run(begin, count));
+        for (int64_t count = 0; begin + count <= kNumel; ++count) boxes.push_back(Box::of({begin, count}));
     for (int64_t row = 0; row < kRows; ++row)
         for (int64_t rows = 1; row + rows <= kRows; ++rows)
             for (int64_t column = 0; column < kColumns; ++column)
@@ -33,26 +32,26 @@ std::vector<TensorBox> all_boxes() {
     return boxes;
 }
 
-std::vector<int64_t> numbers_of(const TensorBox& of) {
+std::vector<int64_t> numbers_of(const Box& of) {
     std::vector<int64_t> numbers;
-    for (int64_t i = 0; i < of.count(); ++i)
-        numbers.push_back(of.begin + i / of.columns * of.stride + i % of.columns);
+    for (const Range& row : contiguous_ranges({of}))
+        for (int64_t i = row.begin; i < row.end(); ++i) numbers.push_back(i);
     return numbers;
 }
 
 TEST(TensorBoxTest, NamesSayWhichNumbers) {
     const Shape shape{kRows, kColumns};
-    EXPECT_EQ(piece_name("master/a", shape, TensorBox::run(0, kNumel)), "master/a");
-    EXPECT_EQ(piece_name("master/a", shape, TensorBox::run(3, 14)), "master/a[3:17]");
+    EXPECT_EQ(piece_name("master/a", shape, Box::of({0, kNumel})), "master/a");
+    EXPECT_EQ(piece_name("master/a", shape, Box::of({3, 14})), "master/a[3:17]");
     EXPECT_EQ(piece_name("master/a", shape, box(1, 1, 2, 3)), "master/a[7:10]");
     EXPECT_EQ(piece_name("master/a", shape, box(1, 3, 2, 2)), "master/a[1:4,2:4]");
-    EXPECT_EQ(piece_shape(shape, TensorBox::run(0, kNumel)), shape);
-    EXPECT_EQ(piece_shape(shape, TensorBox::run(3, 14)), Shape{14});
+    EXPECT_EQ(piece_shape(shape, Box::of({0, kNumel})), shape);
+    EXPECT_EQ(piece_shape(shape, Box::of({3, 14})), Shape{14});
     EXPECT_EQ(piece_shape(shape, box(1, 3, 2, 2)), (Shape{3, 2}));
-    for (const TensorBox& each : all_boxes()) {
+    for (const Box& each : all_boxes()) {
         const PieceName name = parse_piece_name(piece_name("master/a", shape, each));
         EXPECT_EQ(name.tensor, "master/a");
-        const std::optional<TensorBox> again = box_of(name, shape);
+        const std::optional<Box> again = box_of(name, shape);
         ASSERT_TRUE(again);
         EXPECT_EQ(numbers_of(*again), numbers_of(each)) << piece_name("master/a", shape, each);
     }
@@ -103,10 +102,10 @@ TEST(TensorBoxTest, NumbersThatATensorLacks) {
 }
 
 TEST(TensorBoxTest, OverlapsAreTheNumbersThatBothHave) {
-    const std::vector<TensorBox> boxes = all_boxes();
-    for (const TensorBox& first : boxes) {
+    const std::vector<Box> boxes = all_boxes();
+    for (const Box& first : boxes) {
         const std::vector<int64_t> of_first = numbers_of(first);
-        for (const TensorBox& second : boxes) {
+        for (const Box& second : boxes) {
             const std::vector<int64_t> of_second = numbers_of(second);
             std::map<int64_t, int64_t> expected, actual;
             for (const int64_t number : of_first)
@@ -128,23 +127,23 @@ TEST(TensorBoxTest, OverlapsAreTheNumbersThatBothHave) {
 }
 
 TEST(TensorBoxTest, CoverageFindsGapsAndWhatIsThereTwice) {
-    const auto expect = [](const std::vector<TensorBox>& boxes, int64_t reached, bool twice) {
+    const auto expect = [](const std::vector<Box>& boxes, int64_t reached, bool twice) {
         const Coverage coverage = coverage_of(boxes);
         EXPECT_EQ(coverage.reached, reached);
         EXPECT_EQ(coverage.twice, twice);
     };
-    const TensorBox left = box(0, 4, 0, 2), right = box(0, 4, 2, 3);
+    const Box left = box(0, 4, 0, 2), right = box(0, 4, 2, 3);
     expect({left, right}, kNumel, false);
-    expect({right, left, TensorBox::run(7, 0), box(1, 0, 1, 3)}, kNumel, false);
-    expect({left, box(0, 3, 2, 3), TensorBox::run(17, 3)}, kNumel, false);
+    expect({right, left, Box::of({7, 0}), box(1, 0, 1, 3)}, kNumel, false);
+    expect({left, box(0, 3, 2, 3), Box::of({17, 3})}, kNumel, false);
     expect({right}, 0, false);
     expect({left}, 2, false);
     expect({left, box(0, 4, 3, 2)}, 2, false);
     expect({left, box(0, 3, 2, 3)}, 17, false);
     expect({left, left, right}, 0, true);
-    expect({left, right, TensorBox::run(12, 1)}, 12, true);
+    expect({left, right, Box::of({12, 1})}, 12, true);
     expect({left, box(0, 4, 1, 4)}, 1, true);
-    expect({TensorBox::run(0, 10), TensorBox::run(9, 11)}, 9, true);
+    expect({Box::of({0, 10}), Box::of({9, 11})}, 9, true);
     expect({}, 0, false);
 }
 

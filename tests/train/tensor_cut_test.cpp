@@ -53,6 +53,14 @@ std::vector<int64_t> elements_of_part(const Case& c, int index) {
     return elements;
 }
 
+std::vector<int64_t> elements_of(const std::vector<Box>& boxes) {
+    std::vector<int64_t> elements;
+    for (const Box& box : boxes)
+        for (int64_t i = 0; i < box.count(); ++i)
+            elements.push_back(box.begin + i / box.columns * box.stride + i % box.columns);
+    return elements;
+}
+
 TEST(TensorCutTest, EveryRangeLiesWhereItsElementsDo) {
     for (const Case& c : cases()) {
         std::vector<int64_t> shape = c.whole;
@@ -65,16 +73,9 @@ TEST(TensorCutTest, EveryRangeLiesWhereItsElementsDo) {
                 .dimension = c.dimension, .parts = c.parts, .index = index, .stacked = c.stacked};
             for (int64_t first = 0; first <= count; ++first) {
                 for (int64_t end = first; end <= count; ++end) {
-                    const std::vector<Box> boxes =
-                        boxes_of(shape, cut, {.first = first, .count = end - first});
+                    const std::vector<Box> boxes = boxes_of(shape, cut, {first, end - first});
                     EXPECT_LE(boxes.size(), 3u);
-                    std::vector<int64_t> actual;
-                    for (const Box& box : boxes) {
-                        EXPECT_EQ(box.in_part, first + static_cast<int64_t>(actual.size()));
-                        for (int64_t row = 0; row < box.rows; ++row)
-                            for (int64_t column = 0; column < box.columns; ++column)
-                                actual.push_back(box.in_whole + row * box.stride + column);
-                    }
+                    const std::vector<int64_t> actual = elements_of(boxes);
                     const std::vector<int64_t> expected(elements.begin() + first, elements.begin() + end);
                     ASSERT_EQ(actual, expected) << "elements " << first << " to " << end << " of part "
                                                 << index << " of " << c.parts << " along " << c.dimension;
@@ -94,11 +95,9 @@ TEST(TensorCutTest, PartsTogetherAreTheWholeOnce) {
             for (int64_t first = 0; first < numel(shape); first += shard) {
                 const int64_t count = std::min(shard, numel(shape) - first);
                 for (int index = 0; index < c.parts; ++index)
-                    for (const Box& box :
-                         boxes_of(shape, {c.dimension, c.parts, index, c.stacked}, {first, count}))
-                        for (int64_t i = 0; i < box.count(); ++i)
-                            ++seen[static_cast<size_t>(box.in_whole + i / box.columns * box.stride +
-                                                       i % box.columns)];
+                    for (const int64_t element : elements_of(
+                             boxes_of(shape, {c.dimension, c.parts, index, c.stacked}, {first, count})))
+                        ++seen[static_cast<size_t>(element)];
             }
             EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
         }
@@ -106,34 +105,31 @@ TEST(TensorCutTest, PartsTogetherAreTheWholeOnce) {
 }
 
 TEST(TensorCutTest, WhatIsNotCutIsOneRow) {
-    const std::vector<Box> boxes = boxes_of({3, 4}, TensorCut(), {.first = 5, .count = 6});
+    const std::vector<Box> boxes = boxes_of({3, 4}, TensorCut(), {5, 6});
     ASSERT_EQ(boxes.size(), 1u);
-    EXPECT_EQ(boxes[0].in_part, 5);
-    EXPECT_EQ(boxes[0].in_whole, 5);
-    EXPECT_EQ(boxes[0].rows, 1);
-    EXPECT_EQ(boxes[0].columns, 6);
-    EXPECT_TRUE(boxes_of({3, 4}, TensorCut(), {.first = 5, .count = 0}).empty());
+    EXPECT_EQ(boxes[0], Box::of({5, 6}));
+    EXPECT_TRUE(boxes_of({3, 4}, TensorCut(), {5, 0}).empty());
 }
 
 TEST(TensorCutTest, ElementsThatAPartLacksAreRefused) {
     const TensorCut cut{.dimension = 1, .parts = 2, .index = 1};
-    EXPECT_THROW(boxes_of({3, 4}, cut, {.first = 5, .count = 8}), Error);
-    EXPECT_THROW(boxes_of({3, 4}, cut, {.first = -1, .count = 2}), Error);
-    EXPECT_THROW(boxes_of({3, 4}, TensorCut(), {.first = 12, .count = 1}), Error);
+    EXPECT_THROW(boxes_of({3, 4}, cut, {5, 8}), Error);
+    EXPECT_THROW(boxes_of({3, 4}, cut, {-1, 2}), Error);
+    EXPECT_THROW(boxes_of({3, 4}, TensorCut(), {12, 1}), Error);
 }
 
 // 7 rows in 3 slices of 3: the last slice has one row and two padding rows, which map to nothing.
 TEST(TensorCutTest, PaddingLiesNowhere) {
     const auto cut = [](int index) { return TensorCut{.parts = 3, .index = index, .whole = 7}; };
-    const std::vector<Box> second = boxes_of({3, 4}, cut(1), {.first = 0, .count = 12});
+    const std::vector<Box> second = boxes_of({3, 4}, cut(1), {0, 12});
     ASSERT_EQ(second.size(), 1u);
-    EXPECT_EQ(second[0].in_whole, 12);
+    EXPECT_EQ(second[0].begin, 12);
     EXPECT_EQ(second[0].count(), 12);
-    const std::vector<Box> last = boxes_of({3, 4}, cut(2), {.first = 1, .count = 11});
+    const std::vector<Box> last = boxes_of({3, 4}, cut(2), {1, 11});
     ASSERT_EQ(last.size(), 1u);
-    EXPECT_EQ(last[0].in_whole, 25);
+    EXPECT_EQ(last[0].begin, 25);
     EXPECT_EQ(last[0].count(), 3);
-    EXPECT_TRUE(boxes_of({3, 4}, cut(2), {.first = 4, .count = 8}).empty());
+    EXPECT_TRUE(boxes_of({3, 4}, cut(2), {4, 8}).empty());
     ParameterTable table(2);
     const int id = table.declare(
         "a", {{.dimension = Dimension::vocabulary, .size = 3, .parts = 3, .whole = 7}, {Dimension::width, 4}},
@@ -149,7 +145,7 @@ TEST(TensorCutTest, ParametersKnowTheirWhole) {
     EXPECT_EQ(table[id].whole_shape(), (std::vector<int64_t>{4, 18}));
     EXPECT_EQ(table.numel(), 24);
     EXPECT_EQ(table.whole_numel(), 72);
-    EXPECT_EQ(table[id].boxes({.first = 7, .count = 2}).front().in_whole, 18 + 6 + 1);
+    EXPECT_EQ(table[id].boxes({7, 2}).front().begin, 18 + 6 + 1);
     EXPECT_THROW(table.declare("b", {{Dimension::heads, 4, 2}, {Dimension::hidden, 6, 2}}, InitRule(), 1),
                  Error);
 }

@@ -1,5 +1,5 @@
 // Attention layers that tensor ranks compute whole, and their propagation through value tables.
-#include "train/config/whole_attention.h"
+#include "train/model/parts/attention.h"
 
 #include <gtest/gtest.h>
 

@@ -107,7 +107,7 @@ void CheckpointReader::index(const std::vector<std::string>& headers) {
             const auto found = tensors.find(piece.tensor);
             if (found == tensors.end()) throw_data("{}: unknown tensor {}", path, name);
             const std::vector<int64_t>& shape = found->second->shape;
-            const std::optional<TensorBox> box = box_of(piece, shape);
+            const std::optional<Box> box = box_of(piece, shape);
             if (!box)
                 throw_data("{}: {} holds numbers that tensor {} {} lacks", path, name, piece.tensor,
                            text_of(shape));
@@ -129,7 +129,7 @@ void CheckpointReader::index() {
 }
 
 void CheckpointReader::check_covered(const CheckpointTensor& tensor) const {
-    std::vector<TensorBox> boxes;
+    std::vector<Box> boxes;
     if (const auto found = stored_.find(tensor.name); found != stored_.end())
         for (const Stored& piece : found->second) boxes.push_back(piece.box);
     const auto [reached, twice] = coverage_of(boxes);
@@ -162,7 +162,7 @@ void CheckpointReader::expect_tensors(const std::vector<CheckpointTensor>& expec
     if (problems.any()) throw_data("{} does not fit the config's model: {}", folder_, problems.text());
 }
 
-void CheckpointReader::read(const std::string& tensor, const TensorBox& box, void* values) const {
+void CheckpointReader::read(const std::string& tensor, const Box& box, void* values) const {
     const auto found = stored_.find(tensor);
     if (found == stored_.end()) throw_internal("{}: {} was not indexed", folder_, tensor);
     for (const Stored& piece : found->second) {

@@ -30,11 +30,11 @@ class CheckpointReader {
     // After index(): throws unless the checkpoint has exactly these tensors, with these shapes and dtypes.
     void expect_tensors(const std::vector<CheckpointTensor>& expected) const;
     // After index(): reads the elements of a box of a tensor, row by row, in the tensor's dtype.
-    void read(const std::string& tensor, const TensorBox& box, void* values) const;
+    void read(const std::string& tensor, const Box& box, void* values) const;
 
   private:
     struct Stored {  // a piece in a file
-        TensorBox box;
+        Box box;
         size_t file;
         int64_t offset;  // bytes
         DType dtype;

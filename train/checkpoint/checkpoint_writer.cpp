@@ -73,9 +73,9 @@ RankFileWriter::RankFileWriter(FileSystem& system, const std::string& run, RankF
     for (size_t i = 0; i < pieces.size(); ++i) {
         const auto& [name, shape, dtype] = pieces[i].tensor;
         int64_t begin = 0;
-        for (const TensorBox& box : pieces[i].boxes) {
+        for (const Box& box : pieces[i].boxes) {
             entries.push_back({piece_name(name, shape, box), dtype, piece_shape(shape, box)});
-            parts_.push_back({i, begin, begin + box.count(), entries.back().name});
+            parts_.push_back({i, {begin, box.count()}, entries.back().name});
             begin += box.count();
         }
     }
@@ -87,19 +87,19 @@ RankFileWriter::RankFileWriter(FileSystem& system, const std::string& run, RankF
 std::optional<RankFileWriter::Chunk> RankFileWriter::next() const {
     if (part_ == parts_.size()) return std::nullopt;
     const Part& part = parts_[part_];
-    return Chunk{part.piece, first_, std::min(most_, part.end - first_)};
+    return Chunk{part.piece, {first_, std::min(most_, part.elements.end() - first_)}};
 }
 
 void RankFileWriter::write(const void* numbers) {
     const Part& part = parts_[part_];
     const StatePiece& piece = pieces_[part.piece];
-    const int64_t count = std::min(most_, part.end - first_);
+    const int64_t count = std::min(most_, part.elements.end() - first_);
     expect_finite(piece, numbers, count);
     file_.write(numbers, static_cast<size_t>(count * size_of(piece.tensor.dtype)));
     first_ += count;
-    if (first_ < part.end) return;
+    if (first_ < part.elements.end()) return;
     add_sum(sums_, file_.xxh128(), part.name);
-    if (++part_ < parts_.size()) first_ = parts_[part_].begin;
+    if (++part_ < parts_.size()) first_ = parts_[part_].elements.begin;
 }
 
 CheckpointFile RankFileWriter::finish() {

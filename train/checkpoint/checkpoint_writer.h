@@ -29,10 +29,9 @@ class RankFileWriter {
     RankFileWriter(FileSystem& system, const std::string& run, RankFile which,
                    const std::vector<StatePiece>& pieces);
 
-    // Range of elements of a piece, in its dtype.
     struct Chunk {
         size_t piece;
-        int64_t first, count;
+        Range elements;  // of the piece
     };
     // Returns the next chunk for write(); nullopt after the last.
     std::optional<Chunk> next() const;
@@ -42,10 +41,10 @@ class RankFileWriter {
     CheckpointFile finish();
 
   private:
-    // One box of a piece: elements begin … end of the piece.
+    // One box of a piece.
     struct Part {
         size_t piece;
-        int64_t begin, end;
+        Range elements;  // of the piece
         std::string name;
     };
 

@@ -61,7 +61,7 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
         for (const StatePiece& piece : pieces) {
             numbers.resize(static_cast<size_t>(piece.values.bytes()));
             char* values = numbers.data();
-            for (const TensorBox& box : piece.boxes) {
+            for (const Box& box : piece.boxes) {
                 reader.read(piece.tensor.name, box, values);
                 values += box.count() * size_of(piece.values.dtype);
             }
@@ -205,7 +205,8 @@ CheckpointFile Checkpointer::write_from_snapshot(int64_t step) {
         leave_cores_to_training(time_of_this_thread() - written);
         written = time_of_this_thread();
         const size_t i = chunk->piece;
-        writer.write(snapshot_.as<char>() + offset_[i] + chunk->first * size_of(pieces_[i].values.dtype));
+        const int64_t first = chunk->elements.begin * size_of(pieces_[i].values.dtype);
+        writer.write(snapshot_.as<char>() + offset_[i] + first);
     }
     const CheckpointFile file = writer.finish();
     core_ = time_of_this_thread() - began;
@@ -234,11 +235,8 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
     const std::chrono::nanoseconds began = time_of_this_thread();
     RankFileWriter writer(system_, run_, rank_file(step), pieces_);
     while (const std::optional<RankFileWriter::Chunk> chunk = writer.next()) {
-        const Tensor& values = pieces_[chunk->piece].values;
-        const int64_t size = size_of(values.dtype);
-        runtime_.device().copy(staging_.as<void>(),
-                               static_cast<const char*>(values.data) + chunk->first * size,
-                               chunk->count * size, runtime_.copy());
+        const Tensor values = elements(pieces_[chunk->piece].values, chunk->elements);
+        runtime_.device().copy(staging_.as<void>(), values.data, values.bytes(), runtime_.copy());
         runtime_.copy().synchronize();
         writer.write(staging_.as<void>());
     }

@@ -34,25 +34,20 @@ int64_t scaled(int64_t elements, const StateKind& kind, const Parameter& p) {
 
 // Returns the location of a piece's state in the whole parameter's state. Columns cut over the tensor axis yield one
 // box with several rows; other blocks yield one run per row.
-std::vector<TensorBox> boxes_in_whole(const StateKind& kind, const Piece& piece) {
+std::vector<Box> boxes_in_whole(const StateKind& kind, const Piece& piece) {
     const Parameter& p = *piece.parameter;
     if (!kind.per_element()) {
         if (!p.cut.all())
             throw_internal("state {} of {}: per-matrix state of a tensor-parallel parameter", kind.name,
                            p.name);
-        return {TensorBox::run(scaled(piece.in_parameter, kind, p), scaled(piece.count, kind, p))};
+        return {
+            Box::of({scaled(piece.in_parameter.begin, kind, p), scaled(piece.in_parameter.count, kind, p)})};
     }
-    std::vector<TensorBox> boxes;
-    for (const Box& box : p.boxes({.first = piece.in_parameter, .count = piece.count})) {
-        if (box.rows > 1 && p.cut.dimension == 1) {
-            boxes.push_back(
-                {.begin = box.in_whole, .rows = box.rows, .columns = box.columns, .stride = box.stride});
-            continue;
-        }
-        for (int64_t row = 0; row < box.rows; ++row)
-            boxes.push_back(TensorBox::run(box.in_whole + row * box.stride, box.columns));
-    }
-    return boxes;
+    std::vector<Box> boxes = p.boxes(piece.in_parameter);
+    if (p.cut.dimension == 1) return boxes;
+    std::vector<Box> runs;
+    for (const Range& range : contiguous_ranges(boxes)) runs.push_back(Box::of(range));
+    return runs;
 }
 
 }  // namespace
@@ -76,21 +71,18 @@ std::vector<StatePiece> state_pieces(const ShardedState& state, const Bucket& bu
     for (const StateShard& shard : state.shards(bucket)) {
         if (shard.parameter) {
             pieces.push_back({tensor_of(shard.kind, *shard.parameter, shard.shape),
-                              {TensorBox::run(shard.begin, shard.values.numel())},
+                              {Box::of({shard.begin, shard.values.numel()})},
                               shard.values});
             continue;
         }
         for (const Piece& piece : state.layout().shard_pieces(bucket)) {
             const Parameter& p = *piece.parameter;
-            const int64_t at = scaled(piece.in_bucket, shard.kind, p);
-            const std::vector<TensorBox> boxes = boxes_in_whole(shard.kind, piece);
+            const std::vector<Box> boxes = boxes_in_whole(shard.kind, piece);
             int64_t count = 0;  // excludes padding at the end of a part
-            for (const TensorBox& box : boxes) count += box.count();
+            for (const Box& box : boxes) count += box.count();
             if (count == 0) continue;
-            const DType dtype = shard.kind.dtype;
-            auto* const data = static_cast<char*>(shard.values.data);
             pieces.push_back({tensor_of(shard.kind, p), boxes,
-                              Tensor(data ? data + at * size_of(dtype) : nullptr, dtype, {count})});
+                              elements(shard.values, {scaled(piece.in_shard, shard.kind, p), count})});
         }
     }
     return pieces;
@@ -100,7 +92,7 @@ std::vector<StatePiece> state_pieces(const ScaleStore& scales) {
     std::vector<StatePiece> pieces;
     for (const KeptScale& scale : scales.all())
         pieces.push_back(
-            {tensor_of(scale), {TensorBox::run(0, 1)}, scales.scale(static_cast<int>(pieces.size()))});
+            {tensor_of(scale), {Box::of({0, 1})}, scales.scale(static_cast<int>(pieces.size()))});
     return pieces;
 }
 

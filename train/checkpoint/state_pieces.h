@@ -13,8 +13,8 @@ namespace speedrun {
 // Elements of a tensor and their location on the device: boxes consecutively, each row by row.
 struct StatePiece {
     CheckpointTensor tensor;
-    std::vector<TensorBox> boxes;  // ascending
-    Tensor values;                 // [count], in the tensor's dtype
+    std::vector<Box> boxes;  // ascending
+    Tensor values;           // [count], in the tensor's dtype
 
     int64_t count() const { return values.numel(); }
 };

@@ -14,8 +14,6 @@ namespace speedrun {
 
 namespace {
 
-using Range = PieceName::Range;
-
 int64_t numel_of(const std::vector<int64_t>& shape) {
     return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
@@ -32,18 +30,18 @@ std::optional<Range> parse_range(std::string_view text) {
     if (colon == std::string_view::npos) return std::nullopt;
     const auto begin = parse_number(text.substr(0, colon)), end = parse_number(text.substr(colon + 1));
     if (!begin || !end || *end < *begin) return std::nullopt;
-    return Range{*begin, *end};
+    return Range{*begin, *end - *begin};
 }
 
 // Returns the first row that ends after element `at` of the tensor.
-int64_t row_behind(const TensorBox& box, int64_t at) {
+int64_t row_behind(const Box& box, int64_t at) {
     const int64_t end = box.begin + box.columns;  // end of the first row
     return at < end ? 0 : (at - end) / box.stride + 1;
 }
 
 }  // namespace
 
-std::string piece_name(const std::string& tensor, const std::vector<int64_t>& shape, const TensorBox& box) {
+std::string piece_name(const std::string& tensor, const std::vector<int64_t>& shape, const Box& box) {
     if (box.count() == numel_of(shape)) return tensor;
     if (box.rows == 1) return fmt::format("{}[{}:{}]", tensor, box.begin, box.end());
     const bool of_matrix =
@@ -55,7 +53,7 @@ std::string piece_name(const std::string& tensor, const std::vector<int64_t>& sh
     return fmt::format("{}[{}:{},{}:{}]", tensor, row, row + box.rows, column, column + box.columns);
 }
 
-std::vector<int64_t> piece_shape(const std::vector<int64_t>& shape, const TensorBox& box) {
+std::vector<int64_t> piece_shape(const std::vector<int64_t>& shape, const Box& box) {
     if (box.count() == numel_of(shape)) return shape;
     return box.rows == 1 ? std::vector{box.columns} : std::vector{box.rows, box.columns};
 }
@@ -77,22 +75,22 @@ PieceName parse_piece_name(const std::string& name) {
     return piece;
 }
 
-std::optional<TensorBox> box_of(const PieceName& name, const std::vector<int64_t>& shape) {
-    if (name.ranges.empty()) return TensorBox::run(0, numel_of(shape));
+std::optional<Box> box_of(const PieceName& name, const std::vector<int64_t>& shape) {
+    if (name.ranges.empty()) return Box::of({0, numel_of(shape)});
     const Range& first = name.ranges.front();
     if (name.ranges.size() == 1) {
-        if (first.end > numel_of(shape)) return std::nullopt;
-        return TensorBox::run(first.begin, first.end - first.begin);
+        if (first.end() > numel_of(shape)) return std::nullopt;
+        return Box::of(first);
     }
     const Range& columns = name.ranges.back();
-    if (shape.size() != 2 || first.end > shape[0] || columns.end > shape[1]) return std::nullopt;
-    return TensorBox{.begin = first.begin * shape[1] + columns.begin,
-                     .rows = first.end - first.begin,
-                     .columns = columns.end - columns.begin,
-                     .stride = shape[1]};
+    if (shape.size() != 2 || first.end() > shape[0] || columns.end() > shape[1]) return std::nullopt;
+    return Box{.begin = first.begin * shape[1] + columns.begin,
+               .rows = first.count,
+               .columns = columns.count,
+               .stride = shape[1]};
 }
 
-std::vector<Overlap> overlaps_of(const TensorBox& first, const TensorBox& second) {
+std::vector<Overlap> overlaps_of(const Box& first, const Box& second) {
     std::vector<Overlap> overlaps;
     if (first.count() == 0 || second.count() == 0) return overlaps;
     const auto add = [&](const Overlap& next) {
@@ -107,29 +105,27 @@ std::vector<Overlap> overlaps_of(const TensorBox& first, const TensorBox& second
         overlaps.push_back(next);
     };
     for (int64_t i = row_behind(first, second.begin); i < first.rows; ++i) {
-        const int64_t begin = first.begin + i * first.stride, end = begin + first.columns;
-        if (begin >= second.end()) break;
-        for (int64_t j = row_behind(second, begin); j < second.rows; ++j) {
-            const int64_t other = second.begin + j * second.stride;
-            if (other >= end) break;
-            const int64_t from = std::max(begin, other), to = std::min(end, other + second.columns);
-            add({i * first.columns + from - begin, j * second.columns + from - other, to - from});
+        const Range row = first.row(i);
+        if (row.begin >= second.end()) break;
+        for (int64_t j = row_behind(second, row.begin); j < second.rows; ++j) {
+            const Range other = second.row(j), both = common(row, other);
+            if (other.begin >= row.end()) break;
+            add({i * first.columns + both.begin - row.begin, j * second.columns + both.begin - other.begin,
+                 both.count});
         }
     }
     return overlaps;
 }
 
-Coverage coverage_of(const std::vector<TensorBox>& boxes) {
-    std::vector<Range> rows;
-    for (const TensorBox& box : boxes)
-        for (int64_t row = 0; row < box.rows && box.columns > 0; ++row)
-            rows.push_back({box.begin + row * box.stride, box.begin + row * box.stride + box.columns});
+Coverage coverage_of(const std::vector<Box>& boxes) {
+    std::vector<Range> rows = contiguous_ranges(boxes);
+    std::erase_if(rows, [](const Range& row) { return row.count == 0; });
     std::sort(rows.begin(), rows.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     Coverage coverage;
     for (const Range& row : rows) {
         if (row.begin > coverage.reached) break;
         if (row.begin < coverage.reached) return {row.begin, true};
-        coverage.reached = row.end;
+        coverage.reached = row.end();
     }
     return coverage;
 }

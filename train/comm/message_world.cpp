@@ -1,4 +1,5 @@
 #include "train/comm/message_world.h"
+#include "train/parameters/range.h"
 
 #include <algorithm>
 #include <array>
@@ -74,7 +75,7 @@ class MessageCommunicator final : public Communicator {
         for (int64_t s = 0; s < num_slices; ++s) {
             if (s + 1 < num_slices) under_way[(s + 1) % 2] = start_slice(call, chunks, s + 1, slice);
             watch_.wait(*under_way[s % 2], what);
-            const Span mine = span(chunks, index(), s, slice);
+            const Range mine = span(chunks, index(), s, slice);
             std::vector<const void*> inputs;
             for (int i = 0; i < size(); ++i) {
                 inputs.push_back(i == index() ? static_cast<const char*>(call.input) + mine.begin * element
@@ -85,11 +86,8 @@ class MessageCommunicator final : public Communicator {
         }
     }
 
-    struct Span {
-        int64_t begin, count;
-    };
     // Range of slice `s` of member `i`'s chunk, in elements.
-    static Span span(const EvenSplit& chunks, int i, int64_t s, int64_t slice) {
+    static Range span(const EvenSplit& chunks, int i, int64_t s, int64_t slice) {
         const int64_t skipped = std::min(s * slice, chunks.size(i));
         return {chunks.begin(i) + skipped, std::min(chunks.size(i) - skipped, slice)};
     }
@@ -109,7 +107,7 @@ class MessageCommunicator final : public Communicator {
                               span(chunks, index(), s, slice).count * element);
         });
         for_each_peer([&](int i, int peer) {
-            const Span theirs = span(chunks, i, s, slice);
+            const Range theirs = span(chunks, i, s, slice);
             messages->send(peer, static_cast<const char*>(call.input) + theirs.begin * element,
                            theirs.count * element);
             count_sent(call.kind, theirs.count * element);

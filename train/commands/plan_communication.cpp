@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "train/comm/simulated_world.h"
-#include "train/config/whole_attention.h"
 #include "train/engine/memory_plan.h"
 #include "train/model/build_model.h"
+#include "train/model/parts/attention.h"
 #include "train/optim/optimizers.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"

@@ -43,13 +43,13 @@ class InitialZeros {
                 stream = is_nonzero(attention->after, {first, stream, !no_values && !no_output});
             }
             if (const auto& mlp = layers[i]->mlp) {
-                // The slope of relu(x)² is 0 at 0, so a zero first matrix alone blocks its gradient.
-                const bool flat = mlp->activation == Activation::relu_squared,
-                           no_output = zero(mlp->down_init);
+                // A zero first matrix alone blocks its gradient if the activation has slope 0 at 0.
+                const char* const flat = mlp->flat_activation();
+                const bool no_output = zero(mlp->down_init);
                 if (zero(mlp->init) && (flat || no_output))
                     found.push_back(fmt::format(
                         "{}mlp's init is zero, and {}, so that both matrices stay as they are: give init a value",
-                        key, flat ? "relu_squared has no slope at zero" : "so is its down_init"));
+                        key, flat ? fmt::format("{} has no slope at zero", flat) : "so is its down_init"));
                 else if (is_off(mlp->after) && (zero(mlp->init) || no_output))
                     found.push_back(off(key + "mlp", no_output ? "down_init" : "init"));
                 stream = is_nonzero(mlp->after, {first, stream, stream && !zero(mlp->init) && !no_output});

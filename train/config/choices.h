@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "data/columns/ngrams.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ops/ops.h"
 #include "train/fields/choice.h"
@@ -23,45 +22,10 @@ inline constexpr Word<Activation> kWords<Activation>[] = {{"relu_squared", Activ
                                                           {"gelu_tanh", Activation::gelu_tanh},
                                                           {"gelu_erf", Activation::gelu_erf}};
 
-// Index of the rows of a table.
-enum class TableRows : uint8_t { tokens, positions, ngrams };
-template <>
-inline constexpr Word<TableRows> kWords<TableRows>[] = {
-    {"tokens", TableRows::tokens}, {"positions", TableRows::positions}, {"ngrams", TableRows::ngrams}};
-
-// Reduction of a table's gradient over ranks: all rows, or the rows looked up in the step.
-enum class TableExchange : uint8_t { whole, rows };
-template <>
-inline constexpr Word<TableExchange> kWords<TableExchange>[] = {{"whole", TableExchange::whole},
-                                                                {"rows", TableExchange::rows}};
-
-template <>
-inline constexpr Word<NgramHash> kWords<NgramHash>[] = {{"mixed", NgramHash::mixed},
-                                                        {"products", NgramHash::products}};
-
 enum class InitKind : uint8_t { constant, normal, uniform };
 template <>
 inline constexpr Word<InitKind> kWords<InitKind>[] = {
     {"constant", InitKind::constant}, {"normal", InitKind::normal}, {"uniform", InitKind::uniform}};
-
-enum class StreamPart : uint8_t { table, smear, norm, sum };
-template <>
-inline constexpr Word<StreamPart> kWords<StreamPart>[] = {{"table", StreamPart::table},
-                                                          {"smear", StreamPart::smear},
-                                                          {"norm", StreamPart::norm},
-                                                          {"sum", StreamPart::sum}};
-
-// Scaling of an FP8 operand: constant, current (amax) or delayed (last_step).
-enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
-template <>
-inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
-    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
-
-// Function that bounds logits, see HeadConfig::cap().
-enum class SoftcapFunction : uint8_t { tanh, sigmoid };
-template <>
-inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", SoftcapFunction::tanh},
-                                                                    {"sigmoid", SoftcapFunction::sigmoid}};
 
 // ---- data
 

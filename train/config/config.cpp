@@ -35,7 +35,8 @@ double Config::rough_work() const {
     double weights = width * number(model.padded_vocab_size()) * (1 + number(std::ssize(parts.tables)));
     double attention = 0;
     for (const auto& layer : parts.layers.resolved()) {
-        if (layer && layer->mlp) weights += 2 * width * width * number(layer->mlp->ratio);
+        if (layer && layer->mlp)
+            weights += number(layer->mlp->num_matrices() * layer->mlp->ratio) * width * width;
         if (layer && layer->attention)
             weights += 4 * width * width, attention += width * number(batch.sequence_length);
     }
@@ -85,6 +86,13 @@ void Config::validate_stage() const {
             "a step would be about {:.1e} floating-point operations ({} layers x {}, {} "
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
             work, model.parts.num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
+    }
+    if (parallel.optimizer_step == OptimizerStep::in_backward && optimizers.clip > 0) {
+        throw_usage(
+            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
+            "all gradients, "
+            "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
+            "after_backward");
     }
     optimizers.validate(schedule.total_steps());
     if (precision) optimizers.check_precision(*precision);

@@ -1,12 +1,55 @@
 #include "train/config/model_parts.h"
 
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 #include <set>
 
+#include "data/json_text.h"
 #include "kernels/device/error.h"
+#include "train/config/suggestion.h"
 
 namespace speedrun {
+
+namespace {
+
+template <class T>
+std::set<std::string> names_of(const std::vector<std::pair<std::string, T>>& entries) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : entries) names.insert(name);
+    return names;
+}
+
+// Returns the text as a number; nullopt if other characters remain.
+std::optional<int64_t> number_of(const std::string& text) {
+    int64_t number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || rest != end || number < 0) return std::nullopt;
+    return number;
+}
+
+// Returns the numbers of a text such as "4,11" or "0-2,7".
+std::vector<int64_t> numbers_of(const std::string& text, int64_t count) {
+    std::vector<int64_t> numbers;
+    size_t at = 0;
+    while (at <= text.size()) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        const std::string piece = text.substr(at, end - at);
+        const size_t dash = piece.find('-');
+        const auto first = number_of(piece.substr(0, dash));
+        const auto last = dash == std::string::npos ? first : number_of(piece.substr(dash + 1));
+        if (!first || !last || *last < *first || *last >= count) {
+            throw_usage(
+                "model.layers.at.{}: expected numbers of layers from 0 to {}, such as \"0\", \"1,3\" or \"0-2\"",
+                shown_key<nlohmann::json>(text), count - 1);
+        }
+        for (int64_t number = *first; number <= *last; ++number) numbers.push_back(number);
+        at = end + 1;
+    }
+    return numbers;
+}
+
+}  // namespace
 
 void InitConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "distribution of the initial values");
@@ -18,50 +61,6 @@ void InitConfig::fields(FieldVisitor& v) {
         "divide the standard deviation by sqrt(2*layers), as GPT-2 does for output matrices of sublayers");
 }
 
-void TableConfig::fields(FieldVisitor& v) {
-    v.choice("rows", rows, "index of the rows; ngrams: hashes of the last tokens");
-    init_field(v, "init", init, "initial values of the table");
-    v.field("max_ngram", max_ngram, "largest n of the n-grams with n = 2, 3, ... (rows=ngrams)", {2, 16});
-    v.field("num_rows", num_rows, "number of rows (rows=ngrams); n-grams of equal hash share a row",
-            {1, 1 << 24});
-    v.choice(
-        "hash", hash,
-        "hash of an n-gram (rows=ngrams); mixed: tokens before the document are absent; products: 2-grams, across documents, "
-        "((36313*token) xor (27191*previous)) mod (num_rows - 1) in wrapping 32 bits, the last row for a row's first token");
-    v.field(
-        "sign_rows", sign_rows,
-        "number of fixed rows of random signs, for hash=products; row (token xor previous) mod sign_rows multiplies the "
-        "embedding of the 2-gram; 0: no signs",
-        {0, 1 << 20});
-    v.choice(
-        "exchange", exchange,
-        "exchange of the gradient between ranks; whole: all rows; rows: rows looked up in the step, sent to the ranks that "
-        "update them. Results in f32 are bitwise equal; rows is faster if few rows are looked up");
-}
-
-void TableConfig::validate(const std::string& key) const {
-    const bool products = hash == NgramHash::products;
-    if (products && (rows != TableRows::ngrams || max_ngram != 2))
-        throw_usage("{}.hash: products is a hash of 2-grams, not of {}", key,
-                    rows == TableRows::ngrams ? fmt::format("up to {}-grams", max_ngram)
-                                              : std::string(word_of(rows)));
-    if (products && num_rows < 2)
-        throw_usage("{}.num_rows {}: hash products needs at least 2: the last row is for first tokens", key,
-                    num_rows);
-    if (exchange == TableExchange::rows && rows == TableRows::positions)
-        throw_usage("{}.exchange is rows, but every rank looks up all rows for positions; use whole", key);
-    if (sign_rows > 0 && !products)
-        throw_usage("{}.sign_rows {}: signs belong to ngrams of hash products", key, sign_rows);
-}
-
-void TableConfig::validate_tied(const std::string& name) const {
-    if (exchange == TableExchange::rows)
-        throw_usage(
-            "model.tables.{0}.exchange is rows, but the head is tied to \"{0}\" (model.head.tied_to), and its gradient fills all "
-            "rows; use whole",
-            name);
-}
-
 void NormConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "normalisation in every norm of the stream");
     v.field("gain", gain, "learned gain of each norm");
@@ -70,67 +69,6 @@ void NormConfig::fields(FieldVisitor& v) {
         "epsilon", epsilon,
         "term added to the mean square (layernorm: the variance) before the root, also in the norms of q and k",
         {1e-20, 1});
-}
-
-void NetworkConfig::fields(FieldVisitor& v) {
-    v.field(
-        "input", input,
-        "input of each token: \"first\" (x0, the output of model.input before its sums), \"input\" (the input of the first "
-        "layer) or \"after 3\" (the output of layer 3)");
-    v.field("hidden", hidden, "width of the hidden layer", {1, kMaxNarrow});
-    v.section("init", "initial first matrix; the second matrix starts at zero",
-              [this](FieldVisitor& s) { init.fields(s); });
-    v.field("scale", scale, "factor of the outputs", {1e-6, 1e6});
-    v.field(
-        "learned_scale", learned_scale,
-        "name of a learned scalar (networks.NAME), initial value scale, shared by networks of equal name; "
-        "empty: constant scale");
-}
-
-void StreamPartConfig::fields(FieldVisitor& v) {
-    v.choice(
-        "type", type,
-        "operation on the stream; table: add rows of a table; smear: add the previous token's row, times learned factor and "
-        "gate; norm: normalise; sum: replace the stream by the sum of terms. In model.input, sums follow all other types");
-    v.field("table", table, "name of the table, for type table");
-    v.objects("terms", terms, "terms of the sum, for type sum");
-    v.field("start", start, "initial factor, for type smear", {-1e6, 1e6});
-    v.field("columns", columns, "number of first columns of the row that the gate reads, for type smear",
-            {1, kMaxNarrow});
-    constexpr const char* kInTerms =
-        "{\"type\": \"sum\", \"terms\": [{\"of\": \"after 3\", \"network\": NAME}]}";
-    v.retired("of", {"\"\"", kInTerms});
-    v.retired("network", {"\"\"", kInTerms});
-    v.retired("layer", {"0", kInTerms});
-}
-
-void AttentionConfig::fields(FieldVisitor& v) {
-    v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
-    v.field("reads", reads,
-            "input of q, k and v, before its norm: \"after 3\" (output of layer 3), \"input\" or \"first\" "
-            "(model.networks.NAME.input); empty: the stream");
-    v.field("bias", bias, "biases of the linear layers");
-    v.field("scale", scale, "factor of q.k; 0: 1/sqrt(head size)", {0, 100});
-    v.field("window", window,
-            "largest number of keys per query, itself included: a number, 0 for all, or a name "
-            "in model.windows");
-    v.field("value_table", value_table,
-            "table of tokens with value embeddings; v becomes a*v + b*row with learned a and b; empty: none");
-    v.field("value_start", value_start, "initial factors of value_table and value_scale", {-1e6, 1e6});
-    v.field(
-        "value_scale", value_scale,
-        "learned factor of v, without a value_table or with a value_gate; a value_table without a gate always has this "
-        "factor");
-    v.objects("values", values,
-              "terms added to v; \"stream\" is the stream before attention and before its norm");
-    v.retired("add_to_values", {"[]", "\"values\": [{\"of\": \"input\", \"scale\": 0}]"});
-    parts.fields(v);
-    init_field(v, "init", init, "initial matrix of q, k and v");
-    init_field(v, "out_init", out_init, "initial output matrix");
-    v.objects("after", after, kAfterHelp);
-    v.retired("out_scale",
-              {"0.0", "gain of a term of after: {\"of\": \"output\", \"scale\": 1, \"gain\": 1}"});
-    v.retired("join", kJoinRetired);
 }
 
 void LayerConfig::fields(FieldVisitor& v) {
@@ -201,11 +139,7 @@ const TableConfig* ModelParts::find_table(const std::string& name) const {
 
 NgramTable ModelParts::ngram_table() const {
     for (const auto& [name, table] : tables)
-        if (table.rows == TableRows::ngrams)
-            return {.max_ngram = table.max_ngram,
-                    .num_rows = table.num_rows,
-                    .hash = table.hash,
-                    .sign_rows = table.sign_rows};
+        if (table.rows == TableRows::ngrams) return table.ngrams;
     return {};
 }
 
@@ -231,6 +165,49 @@ bool ModelParts::uses_fp8() const {
     bool uses = head.fp8.has_value();
     for (const auto& layer : layers.resolved()) uses |= layer && layer->mlp && layer->mlp->uses_fp8();
     return uses;
+}
+
+std::vector<std::optional<LayerConfig>> LayersConfig::resolved() const {
+    std::vector<std::optional<LayerConfig>> layers(static_cast<size_t>(count), each);
+    std::vector<const LayersAt*> named(layers.size());
+    for (const LayersAt& entry : at) {
+        for (const int64_t number : numbers_of(entry.numbers, count)) {
+            const LayersAt*& before = named[static_cast<size_t>(number)];
+            if (before)
+                throw_usage("model.layers.at: layer {} is in \"{}\" and in \"{}\"", number, before->numbers,
+                            entry.numbers);
+            before = &entry;
+            layers[static_cast<size_t>(number)] = entry.layer;
+        }
+    }
+    for (auto& layer : layers)
+        if (layer && layer->empty()) layer.reset();
+    return layers;
+}
+
+int64_t ModelParts::window_of(const AttentionConfig& attention, int64_t layer) const {
+    for (const auto& [name, keys] : windows)
+        if (name == attention.window) return keys;
+    if (const auto number = number_of(attention.window)) return *number;
+    throw_usage("model.layers, layer {}: attention.window: no window \"{}\" in model.windows{}", layer,
+                attention.window, suggestion(attention.window, names_of(windows)));
+}
+
+void ModelParts::validate(int64_t model_dim) const {
+    check_stream(*this, model_dim);
+    const auto all = layers.resolved();
+    if (std::none_of(all.begin(), all.end(), [](const auto& layer) { return layer.has_value(); }))
+        throw_usage("model.layers: all {} are removed", all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (!all[i]) continue;
+        if (all[i]->attention) all[i]->attention->check(static_cast<int64_t>(i), *this, model_dim);
+        if (all[i]->mlp) all[i]->mlp->check(fmt::format("model.layers, layer {}: mlp", i), model_dim);
+    }
+    check_tables(*this);
+    check_sums(*this);
+    check_networks(*this);
+    loss.check();
+    head.check(model_dim);
 }
 
 }  // namespace speedrun

@@ -8,79 +8,22 @@
 #include <utility>
 #include <vector>
 
-#include "data/columns/ngrams.h"
-#include "kernels/ops/combine.h"
-#include "kernels/ops/loss.h"
-#include "train/config/attention_part.h"
 #include "train/config/choices.h"
 #include "train/fields/field_visitor.h"
+#include "train/model/parts/attention.h"
 #include "train/model/parts/head.h"
 #include "train/model/parts/loss.h"
 #include "train/model/parts/mlp.h"
-#include "train/model/parts/sum.h"
+#include "train/model/parts/networks.h"
+#include "train/model/parts/stream.h"
+#include "train/model/parts/tables.h"
 
 namespace speedrun {
-
-// An embedding table with one row per token, position or n-gram. Its parameter is NAME.weight.
-struct TableConfig {
-    TableRows rows = TableRows::tokens;
-    InitConfig init = {};
-    int64_t max_ngram = 2, num_rows = 8192;  // for rows = ngrams
-    NgramHash hash = NgramHash::mixed;
-    int64_t sign_rows = 0;
-    TableExchange exchange = TableExchange::whole;
-    void fields(FieldVisitor& v);
-    void validate(const std::string& key) const;  // throws a usage error
-    void validate_tied(
-        const std::string& name) const;  // throws a usage error if the head cannot be tied to this table
-};
 
 struct NormConfig {
     NormKind type = NormKind::rmsnorm;
     bool gain = false, bias = false;  // learned
     double epsilon = 1e-5;            // also for QK-norms
-    void fields(FieldVisitor& v);
-};
-
-// A MUDD-like hyper-network that computes scalars per token: out = (W2 gelu(W1 u) + b)·scale, with W2 = 0 at the start. Parts
-// that name the network define the scalars (network_numbers.h).
-struct NetworkConfig {
-    std::string input = "first";  // u (stream_place)
-    int64_t hidden = 64;
-    InitConfig init{.type = InitKind::uniform, .value = 0.5773502691896258, .by_fan_in = true};  // ±1/√width
-    double scale = 0.1;
-    std::string learned_scale =
-        {};  // name of a learned scalar, shared by networks; empty: `scale` is constant
-    void fields(FieldVisitor& v);
-};
-
-// One operation on the stream before the first layer or after the last.
-struct StreamPartConfig {
-    StreamPart type = StreamPart::norm;
-    std::string table = {};           // table
-    std::vector<SumTerm> terms = {};  // sum: the new stream
-    double start = 0;                 // smear: initial value of the learned factor
-    int64_t columns = 12;             // smear: input columns of the gate
-    void fields(FieldVisitor& v);
-};
-
-// x + O·attention(norm(u)); u is x or the place `reads` of the stream.
-struct AttentionConfig {
-    static constexpr double kValueStart = 0.5;
-
-    int64_t heads = 4;
-    std::string reads = {};  // stream_place; empty: x
-    bool bias = false;
-    double scale = 0;
-    std::string window = "0";
-    std::string value_table = {};
-    double value_start = kValueStart;
-    bool value_scale = false;
-    std::vector<SumTerm> values = {};  // added to v
-    AttentionParts parts = {};
-    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
-    InitConfig out_init = {};
-    std::vector<SumTerm> after = {};  // empty: stream + output
     void fields(FieldVisitor& v);
 };
 

@@ -10,24 +10,24 @@
 
 namespace speedrun {
 
-// How ranks share a step: the part of section `parallel` that determines the order of work.
-struct SharingConfig {
+// How ranks share a step. Options without a value take the defaults of the strategy (resolve_sharing).
+struct Sharing {
     Strategy strategy = Strategy::ddp;
     Launch launch = Launch::ready;
-    std::optional<Accumulate> accumulate;
+    std::optional<Accumulate> accumulate = {};
     DType reduce_dtype = DType::f32;
     OptimizerStep optimizer_step = OptimizerStep::after_backward;
-    std::optional<Reshard> reshard_after_forward;
+    std::optional<Reshard> reshard_after_forward = {};
     int64_t bucket_bytes = 0;  // 0: by the number of ranks
     StepOrder step_order = StepOrder::reverse;
+    bool sequence = false;  // the tensor axis shards the sequence outside of matrices
 };
 
-struct ParallelConfig : SharingConfig {
+struct ParallelConfig : Sharing {
     int64_t replicate = 1;
     std::string shard = "auto";
     int64_t context = 1;
     int64_t tensor = 1;
-    bool sequence = false;
     std::optional<CommunicatorKind> communicator;
     int64_t nccl_max_ctas = 0;
     double timeout_s = 60, start_timeout_s = 600;

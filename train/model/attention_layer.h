@@ -3,11 +3,11 @@
 
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
-#include "train/model/networks.h"
+#include "train/model/layers.h"
 #include "train/model/nodes/attention.h"
-#include "train/model/token_tables.h"
 
 namespace speedrun {
 
@@ -23,32 +23,30 @@ enum class AttentionSlot : uint8_t {
     output,    // changes of out, before its projection
 };
 
-class AttentionLayer {
-  public:
-    AttentionLayer(GraphWriter& writer, Networks& networks, TokenTables& tables, const ModelParts& model,
-                   const AttentionConfig& config, const Extent& heads, ValueId normed)
-        : w(writer),
-          networks(networks),
-          tables(tables),
-          model(model),
-          config(config),
-          heads(heads),
-          normed(normed) {}
-
+struct AttentionContext {
     GraphWriter& w;
     Networks& networks;
     TokenTables& tables;
     const ModelParts& model;
     const AttentionConfig& config;
-    const Extent heads;      // heads of this rank; all heads if the layer is whole (WholeAttention)
-    const ValueId normed;    // input of the projection, all tokens
-    ValueId qkv = kNoValue;  // (tokens, 3 head_width), the projection
+    const int64_t layer;
+    const Extent heads;    // heads of this rank; all heads if the layer is whole (WholeAttention)
+    const ValueId normed;  // input of the projection, all tokens
+    const std::vector<WeightedSum::Term> added_to_values;  // rows of the stream
+    const bool documents;                                  // ModelOptions::documents
+};
+
+class AttentionLayer : public AttentionContext {
+  public:
+    explicit AttentionLayer(AttentionContext context) : AttentionContext(std::move(context)) {}
+
+    ValueId qkv = kNoValue;                            // (tokens, 3 head_width), the projection
     ValueId q = kNoValue, k = kNoValue, v = kNoValue;  // (tokens, head_width)
     ValueId value_rows = kNoValue;                     // rows of config.value_table, once looked up
     std::vector<WeightedSum::Term> value_terms = {};   // the first is v or replaces it
-    ValueId out = kNoValue;                            // (tokens, head_width), after slot attend
-    double scale = 0;                                  // factor of q·k, complete after slot rotate
-    AttentionOptions options;                          // complete before slot layout
+    ValueId out = kNoValue;    // (tokens, head_width), after slot attend; at last the term of the stream
+    double scale = 0;          // factor of q·k, complete after slot rotate
+    AttentionOptions options;  // complete before slot layout
 
     // True if this rank computes all heads.
     bool is_whole() const { return heads.dimension == Dimension::all_heads; }

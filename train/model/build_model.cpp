@@ -9,12 +9,9 @@
 #include <utility>
 
 #include "kernels/device/error.h"
-#include "train/config/whole_attention.h"
-#include "train/model/attention_writer.h"
+#include "train/model/attention_layer.h"
 #include "train/model/graph/parameter_uses.h"
 #include "train/model/layers.h"
-#include "train/model/networks.h"
-#include "train/model/stream_input.h"
 #include "train/model/tensor_axis.h"
 
 namespace speedrun {
@@ -43,7 +40,6 @@ class Builder {
         TokenTables tables(w_, parts_, value_columns(layers));
         Networks networks(w_, parts_);
         networks_ = &networks;
-        AttentionWriter attention_writer(w_, parts_, tables, networks, whole_, options_);
         for (const int64_t layer : networks.layers_read()) kept_.insert(layer);
         for (const auto& layer : layers)
             if (layer && layer->attention) keep(layer->attention->reads);
@@ -53,7 +49,7 @@ class Builder {
                 if (term.is_place()) keep(term.of);
 
         model.graph.name_unit("embeddings");
-        stream_ = places_[StreamPlace::kFirst] = StreamInput(w_, parts_, tables).write();
+        stream_ = places_[StreamPlace::kFirst] = write_stream_input(w_, parts_, tables);
         networks.write({StreamPlace::kFirst}, stream_);
         tables_ = &tables;
         for (const StreamPartConfig& part : parts_.input)
@@ -74,9 +70,20 @@ class Builder {
             }
             if (layers[i]->attention) {
                 const AttentionConfig& attention = *layers[i]->attention;
-                const ValueId normed = attention_input(attention, whole_.layers.count(number) > 0);
-                delta_ = attention_writer.write(number, attention,
-                                                {normed, terms(SumSlot::values, attention.values)});
+                const bool whole = whole_.layers.count(number) > 0;
+                AttentionLayer layer({.w = w_,
+                                      .networks = networks,
+                                      .tables = tables,
+                                      .model = parts_,
+                                      .config = attention,
+                                      .layer = number,
+                                      .heads = whole ? Extent{Dimension::all_heads, attention.heads}
+                                                     : w_.extents.cut({Dimension::heads, attention.heads}),
+                                      .normed = attention_input(attention, whole),
+                                      .added_to_values = terms(SumSlot::values, attention.values),
+                                      .documents = options_.documents});
+                attention.build(layer);
+                delta_ = layer.out;
                 if (!attention.after.empty()) combine(SumSlot::attention, "after attn", attention.after);
             }
             if (layers[i]->mlp) {

@@ -14,9 +14,9 @@ std::vector<StateTensor> state_tensors(const MatrixOptimizer& optimizer, const P
     if (!p.is_matrix()) throw_internal("{} is no matrix, but its optimizer needs one", p.name);
     const std::vector<int64_t> whole = p.whole_shape();
     std::vector<std::vector<StateKind>> of_matrices;
-    for (const auto& [first, rows, matrices] : p.row_blocks(optimizer.heads_per_matrix()))
+    for (const auto& [rows, matrices] : p.row_blocks(optimizer.heads_per_matrix()))
         of_matrices.insert(of_matrices.end(), static_cast<size_t>(matrices),
-                           optimizer.state_kinds(rows * whole[0] / p.shape[0] / matrices, whole[1]));
+                           optimizer.state_kinds(rows.count * whole[0] / p.shape[0] / matrices, whole[1]));
     std::vector<StateTensor> tensors;
     for (size_t k = 0; k < of_matrices.front().size(); ++k) {
         const StateKind& kind = of_matrices.front()[k];

@@ -35,11 +35,11 @@ std::vector<Parameter::RowBlock> Parameter::row_blocks(int64_t heads) const {
             throw_internal("{}: {} heads are no multiple of {}", name, head_rows.heads, heads);
         const int64_t count = by_heads ? head_rows.heads / heads : 1;
         if (!cut.all()) {
-            blocks.push_back({m * rows, rows, count});
+            blocks.push_back({{m * rows, rows}, count});
             continue;
         }
         for (int64_t block = 0; block < count; ++block)
-            blocks.push_back({m * rows + block * (rows / count), rows / count});
+            blocks.push_back({{m * rows + block * (rows / count), rows / count}});
     }
     return blocks;
 }

@@ -57,14 +57,14 @@ struct Parameter {
     int64_t numel() const;
     std::vector<int64_t> whole_shape() const;
     int64_t whole_numel() const;
-    std::vector<Box> boxes(const PartRange& range) const { return boxes_of(shape, cut, range); }
+    std::vector<Box> boxes(const Range& in_part) const { return boxes_of(shape, cut, in_part); }
     int unit() const { return uses.front().unit; }  // first unit, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 
     // Rows of a separate matrix for a matrix optimizer, or this rank's part. If a matrix's heads may be on two ranks,
     // the part covers several matrices, which are equal blocks of rows once all parts are together.
     struct RowBlock {
-        int64_t first, rows;
+        Range rows;
         int64_t matrices = 1;
     };
     // Returns all blocks in order. heads: heads per matrix where rows are grouped by head, a divisor of their number;

@@ -8,14 +8,13 @@ namespace speedrun {
 
 // A part cut along dimension 0 has one block per stack; cut along dimension 1, one per row. In the whole parameter, the
 // blocks of the other parts follow each block.
-std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const PartRange& range) {
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_part) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;
-    const int64_t first = range.first;
-    int64_t count = range.count;
-    if (first < 0 || count < 0 || first + count > numel)
-        throw_internal("elements {} to {} of a part of {}", first, first + count, numel);
-    if (count > 0 && cut.all()) return {{first, first, 1, count, count}};
+    auto [first, count] = in_part;
+    if (first < 0 || count < 0 || in_part.end() > numel)
+        throw_internal("elements {} to {} of a part of {}", first, in_part.end(), numel);
+    if (count > 0 && cut.all()) return {Box::of(in_part)};
     if (cut.dimension == 0 && cut.whole > 0 && cut.stacked == 1) {
         const int64_t rows = std::clamp<int64_t>(cut.whole - cut.index * shape[0], 0, shape[0]);
         count = std::min(count, rows * (numel / shape[0]) - first);
@@ -25,7 +24,7 @@ std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cu
     const auto whole = [&](int64_t at) { return at / block * stride + cut.index * block + at % block; };
     std::vector<Box> boxes;
     const auto add = [&](int64_t from, int64_t rows, int64_t columns) {
-        if (rows > 0 && columns > 0) boxes.push_back({from, whole(from), rows, columns, stride});
+        if (rows > 0 && columns > 0) boxes.push_back({whole(from), rows, columns, stride});
     };
     const int64_t end = first + count, first_whole = (first + block - 1) / block * block,
                   last_whole = end / block * block;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "train/parameters/range.h"
+
 namespace speedrun {
 
 // A rank of the tensor axis, and how the axis splits a model.
@@ -25,21 +27,9 @@ struct TensorCut {
     bool operator==(const TensorCut&) const = default;
 };
 
-// Range of a flattened part: rows x columns consecutive elements from in_part. In the flattened whole parameter, row r
-// begins at in_whole + r * stride.
-struct Box {
-    int64_t in_part, in_whole;
-    int64_t rows, columns, stride;
-
-    int64_t count() const { return rows * columns; }
-};
-
-// Returns the boxes of elements first … first + count of a part of this shape, at most three, ascending. An uncut
-// parameter has one box of one row. Padding at the end of the last parts has no box. Throws an internal error for
-// elements outside the part.
-struct PartRange {
-    int64_t first, count;
-};
-std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const PartRange& range);
+// Returns the location of a part's elements in the whole parameter: at most three boxes, ascending. Their elements are
+// consecutive in the part. An uncut parameter has one box of one row. Padding at the end of the last parts has no box.
+// Throws an internal error for elements outside the part.
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_part);
 
 }  // namespace speedrun

@@ -36,8 +36,8 @@ void check_cut(const Parameter& p, const Parameter& first) {
 }  // namespace
 
 std::string Bucket::name() const {
-    const std::string& first = pieces.front().parameter->name;
-    return pieces.size() == 1 ? first : fmt::format("{} + {} more", first, pieces.size() - 1);
+    return parameters.size() == 1 ? first().name
+                                  : fmt::format("{} + {} more", first().name, parameters.size() - 1);
 }
 
 BucketLayout::BucketLayout(const ParameterTable& table, const BucketRules& rules)
@@ -77,6 +77,7 @@ std::vector<std::vector<const Parameter*>> BucketLayout::fill() const {
 void BucketLayout::add(const std::vector<const Parameter*>& members) {
     Bucket bucket;
     bucket.id = size();
+    bucket.parameters = members;
     bucket.group = group_of(*members.front());
     bucket.full_precision = members.front()->full_precision;
     if (bf16_weights(bucket.group)) bucket.master = DType::bf16;
@@ -91,11 +92,9 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     bucket.num_shards = of_matrices ? rules_.matrix_shards : rules_.num_shards;
     bucket.index = of_matrices ? rules_.matrix_index : rules_.index;
     for (const Parameter* p : members) {
-        const int64_t first = aligned_elements(bucket.count);
-        in_bucket_[p->id] = first;
+        in_bucket_[p->id] = aligned_elements(bucket.count);
         bucket_of_[p->id] = bucket.id;
-        bucket.pieces.push_back({p, 0, first, p->numel()});
-        bucket.count = first + p->numel();
+        bucket.count = in_bucket(*p) + p->numel();
     }
     bucket.shard_size = bucket.num_shards == 1
                             ? bucket.count
@@ -124,32 +123,34 @@ bool BucketLayout::bf16_weights(int group) const {
     return !rules_.bf16_weights.empty() && rules_.bf16_weights[group];
 }
 
+Range BucketLayout::shard(const Bucket& bucket, int64_t index) {
+    return common({0, bucket.count}, {index * bucket.shard_size, bucket.shard_size});
+}
+
 int64_t BucketLayout::valid(const Bucket& bucket) const {
-    return std::clamp<int64_t>(bucket.count - bucket.index * bucket.shard_size, 0, bucket.shard_size);
+    return shard(bucket, bucket.index).count;
 }
 
 std::vector<Piece> BucketLayout::shard_pieces(const Bucket& bucket) const {
-    const int64_t begin = bucket.index * bucket.shard_size, end = begin + bucket.shard_size;
-    std::vector<Piece> result;
-    for (const Piece& piece : bucket.pieces) {
-        const int64_t first = std::max(piece.in_bucket, begin),
-                      last = std::min(piece.in_bucket + piece.count, end);
-        if (first < last)
-            result.push_back(
-                {piece.parameter, piece.in_parameter + first - piece.in_bucket, first - begin, last - first});
+    const Range own = shard(bucket, bucket.index);
+    std::vector<Piece> pieces;
+    for (const Parameter* p : bucket.parameters) {
+        const Range here = common(own, {in_bucket(*p), p->numel()});
+        if (here.count > 0)
+            pieces.push_back({p, {here.begin - in_bucket(*p), here.count}, here.begin - own.begin});
     }
-    return result;
+    return pieces;
 }
 
 std::vector<Matrix> BucketLayout::matrices(const Bucket& bucket) const {
     std::vector<Matrix> all;
-    for (const Piece& piece : bucket.pieces) {
-        const Parameter& p = *piece.parameter;
-        if (!p.is_matrix()) throw_internal("{} is no matrix", p.name);
-        check_cut(p, *bucket.pieces.front().parameter);
+    for (const Parameter* p : bucket.parameters) {
+        if (!p->is_matrix()) throw_internal("{} is no matrix", p->name);
+        check_cut(*p, bucket.first());
         int64_t number = 0;
-        for (const auto& [first, rows, matrices] : p.row_blocks(heads_per_matrix(bucket.group))) {
-            all.push_back({&p, number, piece.in_bucket + first * p.shape[1], rows, p.shape[1], matrices});
+        for (const auto& [rows, matrices] : p->row_blocks(heads_per_matrix(bucket.group))) {
+            const int64_t cols = p->shape[1];
+            all.push_back({p, number, in_bucket(*p) + rows.begin * cols, rows.count, cols, matrices});
             number += matrices;
         }
     }

@@ -37,10 +37,11 @@ struct BucketRules {
     std::optional<Reshard> stored_sharded;  // set: each rank stores only its shards of parameters
 };
 
-// `count` elements of a parameter from `in_parameter`, at offset `in_bucket` of a bucket or of a shard of it.
+// Elements of a parameter in a shard of a bucket.
 struct Piece {
     const Parameter* parameter;
-    int64_t in_parameter, in_bucket, count;
+    Range in_parameter;
+    int64_t in_shard;  // offset
 };
 
 // A matrix of a parameter's stack, or this rank's part of one or of several that are exchanged together, at offset
@@ -74,9 +75,9 @@ struct Bucket {
     int64_t shard_size = 0;         // elements per shard
     // BucketRules::most_rows of the bucket's only table; 0: no rows are exchanged
     int64_t most_rows = 0;
-    std::vector<Piece> pieces;  // whole parameters, ascending
+    std::vector<const Parameter*> parameters;  // ascending
 
-    int64_t first_parameter() const { return pieces.front().parameter->id; }
+    const Parameter& first() const { return *parameters.front(); }
     std::string name() const;  // "blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.weight + 5 more"
 };
 
@@ -93,9 +94,11 @@ class BucketLayout {
     int size() const { return static_cast<int>(buckets_.size()); }
     int64_t elements() const { return elements_; }  // size of the gradient memory
     int64_t padded(const Bucket& bucket) const { return bucket.shard_size * bucket.num_shards; }
+    // Elements of a bucket in a shard, without padding.
+    static Range shard(const Bucket& bucket, int64_t index);
     // Elements of this rank's shard that are not padding.
     int64_t valid(const Bucket& bucket) const;
-    // Returns the pieces in this rank's shard; in_bucket is relative to the shard.
+    // Returns the pieces in this rank's shard, ascending.
     std::vector<Piece> shard_pieces(const Bucket& bucket) const;
     const Bucket& bucket_of(const Parameter& p) const { return (*this)[bucket_of_[p.id]]; }
     // Offset of a parameter in its bucket, elements. Parameters are contiguous.

@@ -39,13 +39,13 @@ BucketSchedule::BucketSchedule(const OptimizersConfig& config, const ParameterTa
       buckets_of_unit_(static_cast<size_t>(table.num_units())) {
     Device& device = runtime_.device();
     for (const Bucket& bucket : layout_.all()) {
-        missing_grads_.push_back(static_cast<int>(bucket.pieces.size()));
+        missing_grads_.push_back(static_cast<int>(bucket.parameters.size()));
         read_values_.push_back(missing_grads_.back());
         for (Events* events :
              {&ready_, &memory_free_, &values_free_, &reduced_, &updated_, &gathered_, &copied_})
             events->push_back(device.create_event());
-        for (const Piece& piece : bucket.pieces) {
-            std::vector<int>& buckets = buckets_of_unit_[piece.parameter->unit()];
+        for (const Parameter* p : bucket.parameters) {
+            std::vector<int>& buckets = buckets_of_unit_[p->unit()];
             if (buckets.empty() || buckets.back() != bucket.id) buckets.push_back(bucket.id);
         }
     }
@@ -143,20 +143,20 @@ void BucketSchedule::await_memory(const Bucket& bucket) {
 
 // Gaps between parameters are reduced and updated with them, so they must be zero.
 void BucketSchedule::fill_gaps(const Bucket& bucket) {
-    const auto whole = static_cast<float*>(gradients_.whole(bucket).data);
-    for (size_t i = 1; i < bucket.pieces.size(); ++i) {
-        const int64_t begin = bucket.pieces[i - 1].in_bucket + bucket.pieces[i - 1].count;
-        const int64_t count = bucket.pieces[i].in_bucket - begin;
+    const Tensor whole = gradients_.whole(bucket);
+    for (size_t i = 1; i < bucket.parameters.size(); ++i) {
+        const Parameter& before = *bucket.parameters[i - 1];
+        const int64_t begin = layout_.in_bucket(before) + before.numel();
+        const int64_t count = layout_.in_bucket(*bucket.parameters[i]) - begin;
         if (count > 0)
-            runtime_.ops().fill({.x = Tensor(whole + begin, DType::f32, {count}), .value = 0.0f},
-                                runtime_.compute());
+            runtime_.ops().fill({.x = elements(whole, {begin, count}), .value = 0.0f}, runtime_.compute());
     }
 }
 
 void BucketSchedule::on_grad_ready(const Parameter& p) {
     const Bucket& bucket = layout_.bucket_of(p);
     if (!is_reduced(bucket) || --missing_grads_[bucket.id] > 0) return;
-    missing_grads_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    missing_grads_[bucket.id] = static_cast<int>(bucket.parameters.size());
     if (at_ready_) runtime_.compute().record(*ready_[bucket.id]);
     if (timeline_) timeline_->ready(runtime_.compute(), bucket.id);
     enqueue({at_ready_ ? Kind::reduce : Kind::hold, bucket.id});
@@ -165,7 +165,7 @@ void BucketSchedule::on_grad_ready(const Parameter& p) {
 void BucketSchedule::on_param_free(const Parameter& p) {
     const Bucket& bucket = layout_.bucket_of(p);
     if (!is_final(bucket) || --read_values_[bucket.id] > 0) return;
-    read_values_[bucket.id] = static_cast<int>(bucket.pieces.size());
+    read_values_[bucket.id] = static_cast<int>(bucket.parameters.size());
     if (!by_norm_of_all_) runtime_.compute().record(*values_free_[bucket.id]);
     if (in_backward_) enqueue({Kind::update, bucket.id});
 }
@@ -322,7 +322,7 @@ void BucketSchedule::copy_state(const StateCopies& copies) {
 
 void BucketSchedule::copy(const Parameter& from, const Parameter& to) {
     const Bucket &source = layout_.bucket_of(from), &target = layout_.bucket_of(to);
-    if (source.count != target.count || source.group != target.group || source.pieces.size() != 1)
+    if (source.count != target.count || source.group != target.group || source.parameters.size() != 1)
         throw_internal("{} cannot become {}", target.name(), source.name());
     Stream& stream = runtime_.optimizer();
     const auto copy_values = [&](const Tensor& into, const Tensor& values) {

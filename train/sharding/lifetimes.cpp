@@ -15,8 +15,8 @@ std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Resha
         lifetime.first = std::min(lifetime.first, stage);
         lifetime.last = std::max(lifetime.last, stage);
     };
-    for (const Piece& piece : bucket.pieces) {
-        for (const UnitUse& use : piece.parameter->uses) {
+    for (const Parameter* p : bucket.parameters) {
+        for (const UnitUse& use : p->uses) {
             extend(forward, stages.of(use.unit, Pass::forward));
             if (use.in_backward) extend(backward, stages.of(use.unit, Pass::backward));
         }
@@ -30,8 +30,8 @@ std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Resha
 
 Lifetime gradient_of(const Bucket& bucket, const Stages& stages) {
     Lifetime lifetime{stages.count(), 0};
-    for (const Piece& piece : bucket.pieces) {
-        const std::vector<UnitUse>& uses = piece.parameter->uses;
+    for (const Parameter* p : bucket.parameters) {
+        const std::vector<UnitUse>& uses = p->uses;
         lifetime.first = std::min(lifetime.first, stages.of(uses.back().unit, Pass::backward));
         lifetime.last = std::max(lifetime.last, stages.of(uses.front().unit, Pass::backward));
     }

@@ -25,8 +25,8 @@ double orthogonalisation_flops(int64_t rows, int64_t cols) {
 
 MatrixRanks::MatrixRanks(const Bucket& bucket)
     : shards(bucket.num_shards),
-      parts(bucket.pieces.front().parameter->cut.parts),
-      index(bucket.index * parts + bucket.pieces.front().parameter->cut.index) {}
+      parts(bucket.first().cut.parts),
+      index(bucket.index * parts + bucket.first().cut.index) {}
 
 MatrixOwners::MatrixOwners(const BucketLayout& layout, int group)
     : MatrixOwners(layout, buckets_of(layout, group)) {}
@@ -75,13 +75,10 @@ double MatrixOwners::imbalance() const {
     return *std::max_element(loads_.begin(), loads_.end()) / std::max(mean, largest_);
 }
 
-MatrixOwners::Span MatrixOwners::stored(const Bucket& bucket, const Matrix& matrix, int rank) {
-    const MatrixRanks ranks(bucket);
-    const int64_t shard = ranks.shard_of(rank), begin = std::max(matrix.first, shard * bucket.shard_size),
-                  end = std::min(matrix.first + matrix.numel(), (shard + 1) * bucket.shard_size);
-    return {.begin = begin,
-            .count = std::max<int64_t>(0, end - begin),
-            .in_parts = ranks.part_of(rank) * matrix.numel() + begin - matrix.first};
+Range MatrixOwners::stored(const Bucket& bucket, const Matrix& matrix, int rank) {
+    const Range own = common({matrix.first, matrix.numel()},
+                             BucketLayout::shard(bucket, MatrixRanks(bucket).shard_of(rank)));
+    return {own.begin - matrix.first, own.count};
 }
 
 double MatrixOwners::sent_bytes(const Bucket& bucket, int64_t element_bytes) const {

@@ -49,12 +49,8 @@ class MatrixOwners {
     // Returns the largest load divided by its lower bound, the mean or the largest matrix.
     double imbalance() const;
 
-    // Elements of a matrix stored by one of the MatrixRanks: offset in the bucket, count, and offset in the
-    // concatenation of the matrix's parts.
-    struct Span {
-        int64_t begin, count, in_parts;
-    };
-    static Span stored(const Bucket& bucket, const Matrix& matrix, int rank);
+    // Returns the elements of a rank's part of a matrix that one of the MatrixRanks stores.
+    static Range stored(const Bucket& bucket, const Matrix& matrix, int rank);
     // Returns the bytes that a rank sends, mean over ranks, to move a bucket's matrices to their owners. The way back
     // needs the same.
     double sent_bytes(const Bucket& bucket, int64_t element_bytes) const;

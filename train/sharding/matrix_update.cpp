@@ -6,15 +6,6 @@
 
 namespace speedrun {
 
-namespace {
-
-Tensor slice(const Tensor& flat, int64_t begin, int64_t count) {
-    char* const data = static_cast<char*>(flat.data);
-    return {data ? data + begin * size_of(flat.dtype) : nullptr, flat.dtype, {count}};
-}
-
-}  // namespace
-
 MatrixUpdate::MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer,
                            const std::vector<const Bucket*>& members, const UpdateStores& stores)
     : optimizer_(std::move(optimizer)),
@@ -39,7 +30,7 @@ void MatrixUpdate::place(const MatrixOwners& owners, const std::vector<const Buc
         member.from_owners = {member.to_owners.receives, member.to_owners.sends};
         for (Run& run : member.runs)
             for (const Tensor& state : element_state_.of(layout[id]))
-                run.state.push_back(slice(state, run.in_shard, run.count));
+                run.state.push_back(elements(state, run.in_shard));
     }
     allocate(stored);
 }
@@ -77,18 +68,18 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     Member& member = members_.at(bucket.id);
     const bool owner = owned.owner == member.ranks.index;
     const int64_t in_banks = owner ? take_slot(member, m) : 0;
-    const auto own = MatrixOwners::stored(bucket, m, member.ranks.index);
-    const int64_t in_shard = own.begin - bucket.index * bucket.shard_size;
+    const Range own = MatrixOwners::stored(bucket, m, member.ranks.index);
+    const int64_t in_shard = m.first + own.begin - bucket.index * bucket.shard_size;
     const int64_t in_update = member.exchanges() ? member.stored + in_shard : in_banks;
-    if (own.count > 0) add_run(member, {in_shard, in_update, own.count, {m.own_rows(), m.whole_cols()}});
+    if (own.count > 0) add_run(member, {{in_shard, own.count}, in_update, {m.own_rows(), m.whole_cols()}});
     if (!member.exchanges()) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
     if (!owner) return;
     const int64_t landing = land(member, m, in_banks);
     for (int rank = 0; rank < member.ranks.size(); ++rank) {
-        const auto theirs = MatrixOwners::stored(bucket, m, rank);
-        if (theirs.count > 0)
-            member.to_owners.receives.push_back({rank, landing + theirs.in_parts, theirs.count});
+        const Range theirs = MatrixOwners::stored(bucket, m, rank);
+        const int64_t part = landing + member.ranks.part_of(rank) * m.numel();
+        if (theirs.count > 0) member.to_owners.receives.push_back({rank, part + theirs.begin, theirs.count});
     }
 }
 
@@ -122,8 +113,9 @@ void MatrixUpdate::add_run(Member& member, const Run& run) {
     if (!member.runs.empty()) {
         Run& last = member.runs.back();
         if (last.matrix.rows == run.matrix.rows && last.matrix.cols == run.matrix.cols &&
-            last.in_shard + last.count == run.in_shard && last.in_update + last.count == run.in_update) {
-            last.count += run.count;
+            last.in_shard.end() == run.in_shard.begin &&
+            last.in_update + last.in_shard.count == run.in_update) {
+            last.in_shard.count += run.in_shard.count;
             return;
         }
     }
@@ -154,9 +146,9 @@ int64_t MatrixUpdate::batch_of(const Bank& bank) const {
 }
 
 OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) const {
-    return {.compute = slice(stores_.parameters.compute_shard(bucket), run.in_shard, run.count),
-            .master = slice(stores_.parameters.master_shard(bucket), run.in_shard, run.count),
-            .gradient = slice(stores_.gradients.shard(bucket), run.in_shard, run.count),
+    return {.compute = elements(stores_.parameters.compute_shard(bucket), run.in_shard),
+            .master = elements(stores_.parameters.master_shard(bucket), run.in_shard),
+            .gradient = elements(stores_.gradients.shard(bucket), run.in_shard),
             .state = run.state};
 }
 
@@ -166,7 +158,7 @@ Tensor MatrixUpdate::all_of(const Buffer& buffer) const {
 }
 
 Tensor MatrixUpdate::update_slice(const Member& member, const Run& run) const {
-    return slice(all_of(member.exchanges() ? updates_ : matrices_), run.in_update, run.count);
+    return elements(all_of(member.exchanges() ? updates_ : matrices_), {run.in_update, run.in_shard.count});
 }
 
 Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const {
@@ -187,9 +179,9 @@ void MatrixUpdate::begin(const Bucket& bucket, const StepContext& context) {
 
 void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) const {
     for (const Columns& matrix : member.columns) {
-        const Tensor whole = slice(all_of(matrices_), matrix.in_banks, matrix.numel())
+        const Tensor whole = elements(all_of(matrices_), {matrix.in_banks, matrix.numel()})
                                  .reshaped({matrix.rows, matrix.parts * matrix.cols}),
-                     parts = slice(all_of(staging_), matrix.in_staging, matrix.numel())
+                     parts = elements(all_of(staging_), {matrix.in_staging, matrix.numel()})
                                  .reshaped({matrix.parts * matrix.rows, matrix.cols});
         for (int64_t p = 0; p < matrix.parts; ++p) {
             const Tensor columns = whole.column_slice(p * matrix.cols, matrix.cols),

@@ -41,7 +41,8 @@ class MatrixUpdate final : public GroupUpdate {
     };
     // This rank's slice of consecutive matrices of one shape.
     struct Run {
-        int64_t in_shard, in_update, count;
+        Range in_shard;
+        int64_t in_update;  // offset
         MatrixOptimizer::Shape matrix;
         std::vector<Tensor> state = {};  // state of its elements; index: kind
     };

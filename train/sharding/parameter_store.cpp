@@ -11,12 +11,6 @@ namespace {
 // f32 values per chunk that are rounded to bf16 masters.
 constexpr int64_t kMostUnrounded = int64_t{1} << 20;
 
-// Returns elements first … first + count of a flat tensor.
-Tensor elements(const Tensor& flat, int64_t first, int64_t count) {
-    auto* const data = static_cast<char*>(flat.data);
-    return Tensor(data ? data + first * size_of(flat.dtype) : nullptr, flat.dtype, {count});
-}
-
 int64_t aligned(int64_t bytes) {
     return (bytes + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
 }
@@ -29,14 +23,10 @@ Tensor shaped(const Buffer& buffer, DType dtype, const std::vector<int64_t>& sha
 // Returns the piece's elements of the whole parameter.
 std::vector<float> part_of(const std::vector<float>& whole, const Piece& piece) {
     std::vector<float> part;
-    part.reserve(static_cast<size_t>(piece.count));
-    for (const Box& box : piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count})) {
-        for (int64_t row = 0; row < box.rows; ++row) {
-            const auto begin = whole.begin() + box.in_whole + row * box.stride;
-            part.insert(part.end(), begin, begin + box.columns);
-        }
-    }
-    part.resize(static_cast<size_t>(piece.count));  // padding
+    part.reserve(static_cast<size_t>(piece.in_parameter.count));
+    for (const Range& range : contiguous_ranges(piece.parameter->boxes(piece.in_parameter)))
+        part.insert(part.end(), whole.begin() + range.begin, whole.begin() + range.end());
+    part.resize(static_cast<size_t>(piece.in_parameter.count));  // padding
     return part;
 }
 
@@ -145,7 +135,7 @@ void ParameterStore::initialize(uint64_t seed) {
     for (const Bucket& bucket : layout_.all()) {
         const Tensor shard = master_shard(bucket);
         for (const Piece& piece : layout_.shard_pieces(bucket)) {
-            const Tensor values = elements(shard, piece.in_bucket, piece.count);
+            const Tensor values = elements(shard, {piece.in_shard, piece.in_parameter.count});
             if (bucket.master == DType::f32) {
                 initialize_piece(piece, values, seed);
                 continue;
@@ -162,12 +152,12 @@ void ParameterStore::initialize(uint64_t seed) {
 
 void ParameterStore::initialize_rounded(const Piece& piece, const Tensor& values, const Buffer& unrounded,
                                         uint64_t seed) {
-    for (int64_t first = 0; first < piece.count; first += kMostUnrounded) {
-        const int64_t count = std::min(kMostUnrounded, piece.count - first);
+    const auto [begin, all] = piece.in_parameter;
+    for (int64_t first = 0; first < all; first += kMostUnrounded) {
+        const int64_t count = std::min(kMostUnrounded, all - first);
         const Tensor some = unrounded.tensor(DType::f32, {count});
-        initialize_piece({piece.parameter, piece.in_parameter + first, piece.in_bucket + first, count}, some,
-                         seed);
-        runtime_.ops().cast({.out = elements(values, first, count), .in = some}, runtime_.compute());
+        initialize_piece({piece.parameter, {begin + first, count}, piece.in_shard + first}, some, seed);
+        runtime_.ops().cast({.out = elements(values, {first, count}), .in = some}, runtime_.compute());
     }
 }
 
@@ -185,11 +175,12 @@ void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
             const std::vector<float>& from = values.at(static_cast<size_t>(p.id));
             if (static_cast<int64_t>(from.size()) != p.whole_numel())
                 throw_internal("{}: {} values for {} elements", p.name, from.size(), p.whole_numel());
-            const float* first = from.data() + piece.in_parameter;
+            const float* first = from.data() + piece.in_parameter.begin;
             if (!p.cut.all()) first = parts.emplace_back(part_of(from, piece)).data();
             const void* source = first;
-            if (bucket.master == DType::bf16) source = halves.emplace_back(first, first + piece.count).data();
-            const Tensor to = elements(shard, piece.in_bucket, piece.count);
+            const int64_t count = piece.in_parameter.count;
+            if (bucket.master == DType::bf16) source = halves.emplace_back(first, first + count).data();
+            const Tensor to = elements(shard, {piece.in_shard, count});
             runtime_.device().copy(to.data, source, to.bytes(), runtime_.compute());
         }
         publish_shard(bucket, runtime_.compute());
@@ -203,42 +194,39 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
     Ops& ops = runtime_.ops();
     const InitRule& init = piece.parameter->init;
     const auto sequence = static_cast<uint64_t>(piece.parameter->id);
-    const std::vector<Box> boxes =
-        piece.parameter->boxes({.first = piece.in_parameter, .count = piece.count});
-    const auto at = [&](int64_t in_part, int64_t count) {
-        auto* const data = static_cast<float*>(values.data);
-        return Tensor(data ? data + (in_part - piece.in_parameter) : nullptr, DType::f32, {count});
-    };
-    const auto each_row = [&](const auto& enqueue) {
-        for (const Box& box : boxes)
-            for (int64_t row = 0; row < box.rows; ++row)
-                enqueue(at(box.in_part + row * box.columns, box.columns), box.in_whole + row * box.stride);
+    const std::vector<Range> ranges = contiguous_ranges(piece.parameter->boxes(piece.in_parameter));
+    const auto each_range = [&](const auto& enqueue) {
+        int64_t at = 0;
+        for (const Range& range : ranges) {
+            enqueue(elements(values, {at, range.count}), range.begin);
+            at += range.count;
+        }
     };
     int64_t valid = 0;
-    for (const Box& box : boxes) valid += box.count();
-    if (valid < piece.count) ops.fill({.x = values, .value = 0.0f}, stream);  // padding
+    for (const Range& range : ranges) valid += range.count;
+    if (valid < piece.in_parameter.count) ops.fill({.x = values, .value = 0.0f}, stream);  // padding
     if (valid == 0) return;
     switch (init.kind) {
         case InitRule::Kind::constant:
-            ops.fill({.x = at(piece.in_parameter, valid), .value = init.value}, stream);
+            ops.fill({.x = elements(values, {0, valid}), .value = init.value}, stream);
             break;
         case InitRule::Kind::elements:
-            for (const Box& box : boxes)
-                for (int64_t i = 0; i < box.count(); ++i)
-                    ops.fill({.x = at(box.in_part + i, 1),
-                              .value = init.elements.at(static_cast<size_t>(
-                                  box.in_whole + i / box.columns * box.stride + i % box.columns))},
+            each_range([&](const Tensor& x, int64_t offset) {
+                for (int64_t i = 0; i < x.numel(); ++i)
+                    ops.fill({.x = elements(x, {i, 1}),
+                              .value = init.elements.at(static_cast<size_t>(offset + i))},
                              stream);
+            });
             break;
         case InitRule::Kind::normal:
-            each_row([&](const Tensor& x, int64_t offset) {
+            each_range([&](const Tensor& x, int64_t offset) {
                 ops.random_normal(
                     {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .deviation = init.value},
                     stream);
             });
             break;
         case InitRule::Kind::uniform:
-            each_row([&](const Tensor& x, int64_t offset) {
+            each_range([&](const Tensor& x, int64_t offset) {
                 ops.random_uniform(
                     {.x = x, .seed = seed, .sequence = sequence, .offset = offset, .bound = init.value},
                     stream);

@@ -78,13 +78,6 @@ Sharing resolve_sharing(Sharing sharing) {
             "and gather again; use false, or strategy zero3",
             word_of(row.strategy));
     }
-    if (sharing.optimizer_step == OptimizerStep::in_backward && sharing.global_clip) {
-        throw_usage(
-            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
-            "all gradients, "
-            "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
-            "after_backward");
-    }
     if (sharing.optimizer_step == OptimizerStep::in_backward && sharing.launch == Launch::after_backward) {
         throw_usage(
             "parallel.optimizer_step is in_backward, but parallel.launch is after_backward: no gradient is "

@@ -50,13 +50,6 @@ struct ParameterPlacement {
     bool operator==(const ParameterPlacement&) const = default;
 };
 
-// How ranks share a step, including settings from other config sections. Unset options (nullopt) take the defaults of
-// the strategy's row.
-struct Sharing : SharingConfig {
-    bool global_clip = false;        // optimizers.clip scales by the norm of all gradients
-    bool sequence_parallel = false;  // the tensor axis shards the sequence outside of matrices
-};
-
 // Row of the table: placements on the axes that shard the optimizer (shard, context). Values are replicated along
 // `replicate`.
 struct StrategyRow {

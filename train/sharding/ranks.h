@@ -43,7 +43,7 @@ class Ranks {
     TensorPart tensor() const {
         return {.size = mesh_.size(Axis::tensor),
                 .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::tensor)],
-                .sequence = sharing_.sequence_parallel && mesh_.size(Axis::tensor) > 1};
+                .sequence = sharing_.sequence && mesh_.size(Axis::tensor) > 1};
     }
 
   private:

@@ -53,11 +53,11 @@ void read_master(const Parameter& p, const ParameterStore& parameters, const Mas
     for (int index = 0; index < p.cut.parts; ++index) {
         TensorCut cut = p.cut;
         cut.index = index;
-        const float* const from = parts.data() + index * p.numel();
-        for (const Box& box : boxes_of(p.shape, cut, {.first = 0, .count = p.numel()}))
-            for (int64_t row = 0; row < box.rows; ++row)
-                std::copy_n(from + box.in_part + row * box.columns, box.columns,
-                            host + box.in_whole + row * box.stride);
+        const float* from = parts.data() + index * p.numel();
+        for (const Range& range : contiguous_ranges(boxes_of(p.shape, cut, {0, p.numel()}))) {
+            std::copy_n(from, range.count, host + range.begin);
+            from += range.count;
+        }
     }
 }
 

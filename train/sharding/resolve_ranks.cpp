@@ -3,18 +3,11 @@
 #include <algorithm>
 
 #include "kernels/device/error.h"
-#include "train/config/whole_attention.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 
 namespace {
-
-Sharing plan_of(const Config& config) {
-    Sharing sharing{config.parallel};
-    sharing.global_clip = config.optimizers.clip > 0;
-    sharing.sequence_parallel = config.parallel.sequence;
-    return sharing;
-}
 
 // Throws a usage error unless a step is whole microbatches of all ranks. where: prefix of the message.
 void validate_stage(const std::string& where, const BatchConfig& b, int64_t ranks) {
@@ -129,7 +122,7 @@ RankTokens rank_tokens(const Config& config, const Ranks& ranks) {
 
 Ranks plan_ranks(const Config& config, int num_ranks) {
     const Mesh mesh = resolve_mesh(config.parallel, num_ranks);
-    const Ranks ranks(mesh, plan_of(config));
+    const Ranks ranks(mesh, config.parallel);
     validate_ranks(config, mesh);
     return ranks;
 }

@@ -28,11 +28,11 @@ RowExchange::RowExchange(const std::vector<CollectiveRow>& collectives, const Bu
             const Bucket& bucket = layout[row.bucket];
             const Group group = ranks.mesh().group(ranks.rank(), c.axes);
             const bool all_own_all = bucket.num_shards == 1;
-            Table table{.parameter = bucket.pieces.front().parameter->id,
+            Table table{.parameter = bucket.first().id,
                         .owners = RowOwners(bucket, all_own_all, group.size()),
                         .index = group.index,
-                        .seen = std::vector<uint64_t>(static_cast<size_t>(
-                            (bucket.pieces.front().parameter->shape[0] + kBits - 1) / kBits)),
+                        .seen = std::vector<uint64_t>(
+                            static_cast<size_t>((bucket.first().shape[0] + kBits - 1) / kBits)),
                         .staged = {}};
             const int64_t in = received(table.owners, table.index), out = table.owners.most_packed();
             for (Staged& staged : table.staged)
@@ -101,7 +101,7 @@ int64_t RowExchange::pack(const Table& table, std::span<const int32_t> rows, Exc
     const int64_t columns = table.owners.columns();
     int64_t packed = 0;
     for (int member = 0; member < table.owners.num_ranks(); ++member) {
-        const std::span<const int32_t> of_member = table.owners.owned_by(member).of(rows);
+        const std::span<const int32_t> of_member = rows_in(table.owners.owned_by(member), rows);
         const auto count = static_cast<int64_t>(of_member.size());
         const int64_t begin = table.owners.all_own_all() ? 0 : packed;
         if (begin + count > static_cast<int64_t>(sends.size()))
@@ -116,13 +116,13 @@ int64_t RowExchange::pack(const Table& table, std::span<const int32_t> rows, Exc
 // Stable counting sort, rank order within a row. Unused tail entries map to no row.
 void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32_t>>& rows,
                          Exchange& exchange, std::span<int32_t> order) {
-    const OwnedRange own = table.owners.owned_by(table.index);
+    const Range own = table.owners.owned_by(table.index);
     const int64_t columns = table.owners.columns();
     std::vector<int32_t> places(static_cast<size_t>(own.count) + 1);
     int64_t at = 0;
     for (size_t member = 0; member < rows.size(); ++member) {
-        const std::span<const int32_t> mine = own.of(rows[member]);
-        for (const int32_t row : mine) ++places[static_cast<size_t>(row - own.first)];
+        const std::span<const int32_t> mine = rows_in(own, rows[member]);
+        for (const int32_t row : mine) ++places[static_cast<size_t>(row - own.begin)];
         const auto count = static_cast<int64_t>(mine.size());
         if (count > 0) exchange.receives.push_back({static_cast<int>(member), at * columns, count * columns});
         at += count;
@@ -134,8 +134,8 @@ void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32
     std::fill(order.begin() + capacity, order.end(), 0);
     int32_t arrived = 0;
     for (const std::vector<int32_t>& of_member : rows) {
-        for (const int32_t row : own.of(of_member)) {
-            const auto local = static_cast<int32_t>(row - own.first);
+        for (const int32_t row : rows_in(own, of_member)) {
+            const auto local = static_cast<int32_t>(row - own.begin);
             const int32_t place = places[static_cast<size_t>(local)]++;
             order[static_cast<size_t>(place)] = local;
             order[static_cast<size_t>(capacity + place)] = arrived++;
@@ -176,9 +176,9 @@ void RowExchange::sum(Communicator& group, const Bucket& bucket, const Tensor& w
     const int64_t capacity = received(owners, table.index);
     const Tensor come = received_.tensor(reduce, {capacity, columns});
     group.all_to_all(come, sent, exchange, stream);
-    const OwnedRange own = owners.owned_by(table.index);
+    const Range own = owners.owned_by(table.index);
     if (own.count == 0) return;
-    ops_.embedding_backward({.dtable = gradient.row_slice(own.first, own.count),
+    ops_.embedding_backward({.dtable = gradient.row_slice(own.begin, own.count),
                              .order = ids.order,
                              .dout = come,
                              .accumulate = false,

@@ -5,8 +5,8 @@
 namespace speedrun {
 
 RowOwners::RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks)
-    : rows_(bucket.pieces.front().parameter->shape.at(0)),
-      columns_(bucket.pieces.front().parameter->shape.at(1)),
+    : rows_(bucket.first().shape.at(0)),
+      columns_(bucket.first().shape.at(1)),
       most_(bucket.most_rows),
       elements_(bucket.count),
       shard_size_(bucket.shard_size),
@@ -16,13 +16,12 @@ RowOwners::RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks)
         throw_internal("{}: rows of {} shards among {} ranks", bucket.name(), bucket.num_shards, num_ranks);
 }
 
-OwnedRange RowOwners::owned_by(int rank) const {
+Range RowOwners::owned_by(int rank) const {
     if (all_own_all_) return {0, rows_};
-    const int64_t begin = std::min(rank * shard_size_, elements_),
-                  end = std::min(begin + shard_size_, elements_);
-    if (begin == end) return {};
-    const int64_t first = begin / columns_;
-    return {first, (end + columns_ - 1) / columns_ - first};
+    const Range shard = common({0, elements_}, {rank * shard_size_, shard_size_});
+    if (shard.count == 0) return {};
+    const int64_t first = shard.begin / columns_;
+    return {first, (shard.end() + columns_ - 1) / columns_ - first};
 }
 
 int64_t RowOwners::most_packed() const {

@@ -10,16 +10,12 @@
 
 namespace speedrun {
 
-struct OwnedRange {
-    int64_t first = 0, count = 0;
-
-    // Returns the rows in the range; `rows` must ascend.
-    std::span<const int32_t> of(std::span<const int32_t> rows) const {
-        const auto begin = std::lower_bound(rows.begin(), rows.end(), first),
-                   end = std::lower_bound(begin, rows.end(), first + count);
-        return rows.subspan(static_cast<size_t>(begin - rows.begin()), static_cast<size_t>(end - begin));
-    }
-};
+// Returns the rows in the range; `rows` must ascend.
+inline std::span<const int32_t> rows_in(const Range& range, std::span<const int32_t> rows) {
+    const auto begin = std::lower_bound(rows.begin(), rows.end(), range.begin),
+               end = std::lower_bound(begin, rows.end(), range.end());
+    return rows.subspan(static_cast<size_t>(begin - rows.begin()), static_cast<size_t>(end - begin));
+}
 
 class RowOwners {
   public:
@@ -32,7 +28,7 @@ class RowOwners {
     int num_ranks() const { return num_ranks_; }
     // True if every rank owns every row; all are then sent the same rows.
     bool all_own_all() const { return all_own_all_; }
-    OwnedRange owned_by(int rank) const;
+    Range owned_by(int rank) const;
     // Upper bound of rows that a rank sends, including to itself. A row for two owners counts twice; a row for all
     // owners counts once.
     int64_t most_packed() const;

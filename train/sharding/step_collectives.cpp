@@ -61,11 +61,11 @@ ParameterPlacement placement_of(const Parameter& parameter, const Ranks& ranks) 
 // Returns the common placement of the bucket's parameters (BucketRules::placement_of). Under ddp, the state of whole
 // matrices is sharded nevertheless.
 ParameterPlacement place(const Bucket& bucket, const Ranks& ranks) {
-    ParameterPlacement placement = placement_of(*bucket.pieces.front().parameter, ranks);
-    for (const Piece& piece : bucket.pieces) {
-        if (placement_of(*piece.parameter, ranks) == placement) continue;
+    ParameterPlacement placement = placement_of(bucket.first(), ranks);
+    for (const Parameter* p : bucket.parameters) {
+        if (placement_of(*p, ranks) == placement) continue;
         throw_internal("collectives of a step: {} and {} are in one bucket, but differ in placement",
-                       bucket.pieces.front().parameter->name, piece.parameter->name);
+                       bucket.first().name, p->name);
     }
     if (ranks.sharing().strategy == Strategy::ddp && bucket.num_shards > 1)
         for (const Axis axis : kAxes)

@@ -1,8 +1,8 @@
 // FP8 form of a node's operand, computed just before use.
 #pragma once
 
-#include "train/config/fp8.h"
 #include "train/model/graph/call.h"
+#include "train/model/parts/fp8.h"
 
 namespace speedrun {
 

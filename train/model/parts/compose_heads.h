@@ -2,7 +2,7 @@
 // (op::ComposeHeadsForward).
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

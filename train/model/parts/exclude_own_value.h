@@ -1,7 +1,7 @@
 // Exclusive self-attention (XSA): y − tanh(a)·(y·v)/(v·v)·v for each head's output y and the token's own v.
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

@@ -5,12 +5,18 @@
 #include <string>
 
 #include "kernels/ops/loss.h"
-#include "train/config/fp8.h"
 #include "train/config/init_config.h"
+#include "train/model/parts/fp8.h"
 
 namespace speedrun {
 
 struct HeadLayer;  // train/model/layers.h
+
+// Function that bounds logits, see HeadConfig::cap().
+enum class SoftcapFunction : uint8_t { tanh, sigmoid };
+template <>
+inline constexpr Word<SoftcapFunction> kWords<SoftcapFunction>[] = {{"tanh", SoftcapFunction::tanh},
+                                                                    {"sigmoid", SoftcapFunction::sigmoid}};
 
 struct HeadConfig {
     std::string tied_to = {};   // name of a table; empty: a matrix of its own

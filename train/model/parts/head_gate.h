@@ -1,7 +1,7 @@
 // A gate of each head's output: a sigmoid of the first columns of the normed stream, or a factor that a network computes.
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

@@ -1,7 +1,7 @@
 // Keys with some dimensions of the token before (op::OffsetKeysForward).
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

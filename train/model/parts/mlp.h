@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "train/config/fp8.h"
 #include "train/config/init_config.h"
+#include "train/model/parts/fp8.h"
 #include "train/model/parts/sum.h"
 
 namespace speedrun {
@@ -25,6 +25,12 @@ struct MlpConfig {
     // Throws a usage error if FP8 matmuls do not fit the width or a bias. check_sums covers `after`.
     void check(const std::string& key, int64_t model_dim) const;
     bool uses_fp8() const { return up_fp8 || down_fp8; }
+    // Returns the number of matrices, each of ratio·width² weights.
+    int64_t num_matrices() const { return 2; }
+    // Returns the word of an activation with slope 0 at 0, else null.
+    const char* flat_activation() const {
+        return activation == Activation::relu_squared ? word_of(activation) : nullptr;
+    }
     void build(MlpLayer& layer) const;
 };
 

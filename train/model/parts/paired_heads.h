@@ -1,7 +1,7 @@
 // Pairs of heads j and j + H/2 as one head over rows of twice the length, in which their tokens alternate.
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

@@ -1,7 +1,7 @@
 // RMS norm of each head's queries and keys, in one operation with rotary (op::QkNormRotaryForward).
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

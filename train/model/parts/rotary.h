@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

@@ -7,7 +7,6 @@
 
 #include "kernels/device/error.h"
 #include "kernels/ops/combine.h"
-#include "train/config/network_numbers.h"
 #include "train/model/layers.h"
 #include "train/model/nodes/gate.h"
 

@@ -2,7 +2,7 @@
 // the row; or a network computes a gate for each half of the heads.
 #pragma once
 
-#include "train/config/attention_part.h"
+#include "train/model/parts/attention.h"
 
 namespace speedrun {
 

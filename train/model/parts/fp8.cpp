@@ -1,4 +1,4 @@
-#include "train/config/fp8.h"
+#include "train/model/parts/fp8.h"
 
 #include <cmath>
 

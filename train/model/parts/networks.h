@@ -1,24 +1,27 @@
-// Numbers that networks of a model compute for its parts, and the places of the stream that networks read.
+// Networks: small MLPs that compute numbers per token for other parts.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "train/config/model_parts.h"
+#include "train/config/init_config.h"
 
 namespace speedrun {
 
-// A place of the residual stream: "first" (the output of model.input before injection), "input" (the input of the first layer),
-// "after 3" (the output of layer 3).
-struct StreamPlace {
-    static constexpr int64_t kFirst = -2, kInput = -1;
-    int64_t after = kFirst;  // kFirst, kInput, or the number of a layer
+struct ModelParts;
+
+// A MUDD-like hyper-network that computes scalars per token: out = (W2 gelu(W1 u) + b)·scale, with W2 = 0 at the start. Parts
+// that name the network define the scalars (NetworkNumbers).
+struct NetworkConfig {
+    std::string input = "first";  // u (stream_place)
+    int64_t hidden = 64;
+    InitConfig init{.type = InitKind::uniform, .value = 0.5773502691896258, .by_fan_in = true};  // ±1/√width
+    double scale = 0.1;
+    std::string learned_scale =
+        {};  // name of a learned scalar, shared by networks; empty: `scale` is constant
+    void fields(FieldVisitor& v);
 };
-// Throws a usage error for any other text. key: the key of the text.
-StreamPlace stream_place(const std::string& key, const std::string& text);
-// Throws a usage error for a place after the start of `layer`.
-StreamPlace earlier_place(const std::string& key, const std::string& text, int64_t layer,
-                          const std::vector<std::optional<LayerConfig>>& layers);
 
 // Numbers per token that one part of the model reads from a network.
 struct NetworkNumbers {

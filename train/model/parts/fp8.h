@@ -9,6 +9,12 @@
 
 namespace speedrun {
 
+// Scaling of an FP8 operand: constant, current (amax) or delayed (last_step).
+enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
+template <>
+inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
+    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
+
 struct Fp8ScaleConfig {
     Fp8ScaleBy by = Fp8ScaleBy::amax;
     double value = 1;

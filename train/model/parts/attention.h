@@ -1,13 +1,17 @@
-// The interface of a part of attention: one optional trick, with its keys, checks, numbers of networks and graph in one class of
-// train/model/parts. The build lists the classes of that folder (train/fields/part_list.cmake).
+// Attention of a layer. A part of it is one optional trick, with its keys, checks, numbers of networks and graph in one class of
+// this folder. The build lists these classes (train/fields/part_list.cmake).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "train/config/init_config.h"
 #include "train/fields/part_set.h"
+#include "train/model/parts/sum.h"
 
 namespace speedrun {
 
@@ -75,5 +79,41 @@ class AttentionParts : public PartSet<AttentionPart> {
 inline constexpr const char* kNetworkHelp =
     "name in model.networks of the hyper-network (MUDD-like) that computes this value per token; "
     "empty: no network";
+
+// x + O·attention(norm(u)); u is x or the place `reads` of the stream.
+struct AttentionConfig {
+    static constexpr double kValueStart = 0.5;
+
+    int64_t heads = 4;
+    std::string reads = {};  // stream_place; empty: x
+    bool bias = false;
+    double scale = 0;
+    std::string window = "0";
+    std::string value_table = {};
+    double value_start = kValueStart;
+    bool value_scale = false;
+    std::vector<SumTerm> values = {};  // added to v
+    AttentionParts parts = {};
+    InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};  // queries, keys, values
+    InitConfig out_init = {};
+    std::vector<SumTerm> after = {};  // empty: stream + output
+
+    void fields(FieldVisitor& v);
+    // Throws a usage error, with key and values, for attention and parts that do not fit the model.
+    void check(int64_t layer, const ModelParts& model, int64_t model_dim) const;
+    void build(AttentionLayer& layer) const;
+};
+
+// Attention that the tensor axis does not cut by heads: each rank stores and computes all heads.
+// Attention is whole if it mixes heads, or if it adds or reads columns of all heads. A value table is whole if such attention reads
+// it or the output adds its rows; then all attention that reads the table is whole.
+struct WholeAttention {
+    std::map<int64_t, std::string> layers;  // reason, by layer
+    std::set<std::string> tables;
+
+    // Returns "attention of layers 0, 2 (paired), 1 (value_gate), table values", with layers grouped by reason.
+    std::string describe() const;
+};
+WholeAttention whole_attention(const ModelParts& parts);
 
 }  // namespace speedrun
