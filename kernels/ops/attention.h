@@ -1,6 +1,7 @@
 // Attention, and operations on its queries, keys, values and output.
 #pragma once
 
+#include "kernels/ops/attention_tiles.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/pointwise.h"
@@ -51,6 +52,13 @@ template <class Arguments>
 AttentionRows attention_rows(const Arguments& a) {
     const int64_t keys = a.options.sequence_length, sequences = a.k.rows() / keys;
     return {sequences, sequences > 0 ? a.q.rows() / sequences : 0, keys};
+}
+
+template <class Arguments>
+AttentionShape attention_shape(const Arguments& a) {
+    const AttentionRows rows = attention_rows(a);
+    const AttentionOptions& o = a.options;
+    return {rows.sequences, rows.queries, rows.keys, o.num_heads, o.head_dim, o.window, o.documents};
 }
 
 // Returns the (query, key) pairs that causality and the window leave to `queries` of all sequences, per head, with one
@@ -169,6 +177,7 @@ struct AttentionForward {
         t.writes(o, lse);
         t.reads(q, k, v, first_key, place);
     }
+    AttentionShape shape() const { return attention_shape(*this); }
 };
 
 // Gradients from dout; recomputes the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv sum over this
@@ -193,6 +202,7 @@ struct AttentionBackward {
         t.writes(dq, dk, dv);
         t.reads(dout, o, lse, q, k, v, first_key, place);
     }
+    AttentionShape shape() const { return attention_shape(*this); }
 };
 
 // Removes from each head's output o, per token, its component along the token's own value v:

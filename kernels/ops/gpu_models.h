@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device/dtype.h"
+#include "kernels/ops/attention_tiles.h"
 #include "kernels/ops/metered_ops.h"
 
 namespace speedrun {
@@ -23,7 +24,10 @@ struct GpuModel {
     int num_sms;
     int memory_gb;         // 10^9 bytes
     double launch_gap_us;  // gap between kernels inside a CUDA graph
-    const char* source;    // source of the rates
+    double link_gb_s;      // out of one GPU to the others of its host
+    bool has_nvlink;       // false: the link is PCIe
+    const char* link_source;
+    const char* source;  // source of the rates
 
     double flops_per_s(DType type) const {
         if (is_fp8(type)) return fp8_flops_per_s;
@@ -59,14 +63,27 @@ struct KernelChoice {
 // Throws an internal error for an operation that is not in SPEEDRUN_EACH_OP.
 KernelModel kernel_model(std::string_view op, KernelChoice choice = {});
 
+// Attention in bf16: a multiprocessor takes tile_us per tile and block_us per block, on an H100.
+struct AttentionTiming {
+    const char* op;
+    Engine engine;
+    int64_t head_dim;
+    AttentionTiling tiling;
+    double tile_us, block_us;
+    const char* source;
+};
+// Returns null for operations, types and head sizes without a kernel of tiles.
+const AttentionTiming* attention_timing(const OpCost& cost, DType real, const KernelModel& kernel);
+
 struct ModelledCall {
     double floor_ms = 0;  // the larger of FLOPs and minimum bytes over the GPU's rates
     double ms = 0;        // the larger of compute and memory time at the kernel's shares, plus launch gaps
     double gap_ms = 0;    // gaps included in ms
     bool compute_bound = false;  // floor_ms is set by compute
 };
-// share_of_floor: measured share of the bound for this operation; 0: not measured, use the kernel's shares.
+// share_of_floor: measured share of the bound for this operation; 0: not measured, use the kernel's shares. work: of an
+// attention call; its tiles determine the time if there is an attention_timing().
 ModelledCall model_call(const OpCost& cost, DType real, const GpuModel& gpu, const KernelModel& kernel,
-                        double share_of_floor = 0);
+                        double share_of_floor = 0, const AttentionWork& work = {});
 
 }  // namespace speedrun

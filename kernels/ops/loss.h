@@ -22,6 +22,13 @@ struct Softcap {
     float slope() const { return present() ? cap / divisor() : 1.0f; }
 };
 
+// Properties of a loss that determine its time.
+struct LossShape {
+    int64_t targets = 0;  // per token; 0: no loss
+    bool softcap = false;
+    bool fp8 = false;  // writes 8-bit gradients and their transpose
+};
+
 }  // namespace speedrun
 
 namespace speedrun::op {
@@ -51,6 +58,9 @@ struct CrossEntropy {
     void traffic(Traffic& t) const {
         t.writes(losses, dlogits, transposed);
         t.reads(scale, logits, targets, weights);
+    }
+    LossShape loss() const {
+        return {weights.present() ? weights.numel() : 1, softcap.present(), scale.present()};
     }
 };
 

@@ -35,6 +35,8 @@ void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
     call.cost.bytes = traffic.read() + traffic.written();
     call.cost.bytes_written = traffic.written();
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
+    if constexpr (requires { a.shape(); }) call.cost.attention = a.shape();
+    if constexpr (requires { a.loss(); }) call.cost.loss = a.loss();
     const int64_t flops = ops_.flops();
     call.begin = record(stream);
     ops_.enqueue(a, stream);

@@ -18,6 +18,8 @@ struct OpCost {
     int64_t flops = 0;          // as counted by Ops::flops()
     int64_t bytes = 0;          // read and written
     int64_t bytes_written = 0;  // included in bytes
+    AttentionShape attention{};
+    LossShape loss{};
 
     bool is_product() const { return product.sizes[0] > 0; }
     // Key for sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". The letters say whether a and b are

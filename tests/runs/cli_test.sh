@@ -104,6 +104,8 @@ printed "^matmul 256x96x32 nt " "^attention_backward .*measured on an H100" "^st
 expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json
 python3 -m json.tool out >/dev/null || fail "plan --gpu --json prints no JSON"
 expect 0 "one of 4 GPUs" "$speedrun" plan tiny.json --gpu a100 --ranks 4 --set batch.microbatch_tokens=64
+expect 0 "8 GPUs to a host by PCIe" "$speedrun" plan tiny.json --gpu 4090 --ranks 4 --set batch.microbatch_tokens=64
+grep -q "^note: attention is counted with documents: " out || fail "a modelled step does not name its documents"
 # With communication, in time.
 on_4() { "$speedrun" plan tiny.json --gpu h100 --ranks 4 --set batch.microbatch_tokens=64 --set parallel.strategy=zero1 "$@"; }
 expect 0 "^    0  1-.*  256 " on_4
@@ -142,7 +144,7 @@ expect 0 '"meaning": "logits = W x; rows after the vocabulary are padding"' "$sp
 python3 -m json.tool out >/dev/null || fail "plan --parameters --json prints no JSON"
 expect 2 "one of them at a time" "$speedrun" plan tiny.json --parameters --gpu h100
 expect 2 "model.model_dims: unknown key" "$speedrun" plan tiny.json --gpu h100 --set model.model_dims=2
-expect 0 "h100, h200, a100 or 4090" "$speedrun" plan --help
+expect 0 "h100, h200, a100, 4090, b200 or 5090" "$speedrun" plan --help
 
 # The model as its graph: layers, the busiest step, a unit as text for Graphviz and, if available, as a picture.
 expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.layers.count=2 --set 'model.tables={"values":{}}' \

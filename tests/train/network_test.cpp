@@ -109,6 +109,18 @@ TEST(NetworkTest, ReadsAFile) {
     EXPECT_THROW(read_network(path + ".no"), Error);
 }
 
+TEST(NetworkTest, DefaultsFollowTheGpusLinks) {
+    EXPECT_NE(default_network(find_gpu_model("h100")).name.find("NVLink"), std::string::npos);
+    EXPECT_EQ(default_network(find_gpu_model("h100")).inside.gb_s, 360);
+    EXPECT_EQ(default_network(find_gpu_model("a100")).inside.gb_s, 240);
+    for (const char* gpu : {"4090", "5090"}) {
+        const Network network = default_network(find_gpu_model(gpu));
+        EXPECT_NE(network.name.find("PCIe"), std::string::npos);
+        EXPECT_LT(network.inside.gb_s, 32) << gpu;
+        EXPECT_GT(network.inside.latency_us, default_network().inside.latency_us);
+    }
+}
+
 TEST(NetworkTest, RefusesWhatIsNoNetwork) {
     const auto refuses = [](const char* text, const char* what) {
         expect_error(ExitCode::data, {what}, [&] { parse_network(text, "file"); });
@@ -121,6 +133,7 @@ TEST(NetworkTest, RefusesWhatIsNoNetwork) {
     refuses(R"({"ranks_per_host": 0})", "ranks_per_host: expected a number from 1");
     refuses(R"({"ranks_per_host": 1.5})", "expected a whole number");
     refuses(R"({"spread": "much"})", "spread: expected a number");
+    refuses(R"({"device_share": 2})", "device_share: expected a number from 0 to 1");
     refuses(R"({"speed": 1})", "unknown key 'speed'");
 }
 

@@ -85,8 +85,9 @@ int run_command_line(int argc, char** argv) {
     plan_command->add_option("--ranks", plan.ranks, "number of ranks; default: the launcher's, else 1")
         ->check(CLI::Range(1, 65536));
     plan_command
-        ->add_option("--gpu", plan.gpu,
-                     "instead: a step on this GPU, modelled operation by operation: h100, h200, a100 or 4090")
+        ->add_option(
+            "--gpu", plan.gpu,
+            "instead: a step on this GPU, modelled operation by operation: h100, h200, a100, 4090, b200 or 5090")
         ->type_name("NAME");
     plan_command
         ->add_option(

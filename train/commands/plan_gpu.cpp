@@ -56,12 +56,12 @@ std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& con
                                    const GpuModel& gpu) {
     std::vector<std::string> notes = {
         "modelled, not measured: operations in sequence, without the copies of tokens to the GPU",
-        "attention is counted without documents, which hide keys"};
+        documents_note(config)};
     if (ranks.mesh().world_size() > 1)
         notes.push_back(
             fmt::format("operations are of one rank; stages and the run include communication{}: "
                         "see --timeline",
-                        options.network.empty() ? fmt::format(" ({})", default_network().name) : ""));
+                        options.network.empty() ? fmt::format(" ({})", default_network(gpu).name) : ""));
     if (config.cuda.attention == AttentionKind::cudnn)
         notes.push_back("attention is modelled as our own kernels, not as cuDNN's");
     if (config.cuda.attention == AttentionKind::wgmma && !kernel_choice(config, gpu).wgmma_attention)
@@ -180,7 +180,7 @@ int print_gpu_plan(const PlanOptions& options, const Config& config, const Ranks
     const Config stage = config.in_chosen_stage(options.stage);
     const StepModel model = model_step(stage, ranks, gpu, report);
     const bool several = ranks.mesh().world_size() > 1;
-    const Network network = network_of(options);
+    const Network network = network_of(options, gpu);
     const std::vector<StageTime> run = model_run(config, [&](const Config& of) {
         if (!several) return std::pair{model_step(of, ranks, gpu, report).ms, 0.0};
         const StepTimeline step = predict_gpu_step(of, ranks, gpu, report, network).timeline;

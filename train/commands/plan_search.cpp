@@ -44,7 +44,7 @@ std::string options_text(const std::vector<std::string>& settings) {
 
 int print_search(const PlanOptions& options, const Config& stage, int num_ranks) {
     const PlannedGpu gpu(options, stage);
-    const Network network = network_of(options);
+    const Network network = network_of(options, gpu.model());
     const PredictLayout predict = [&](const Config& config, const Ranks& ranks) {
         const PredictedStep step = predict_gpu_step(config, ranks, gpu.model(), gpu.report(), network);
         return LayoutCost{step.timeline.step_ms, step.timeline.exposed_ms, step.steps.memory_bytes};

@@ -103,8 +103,8 @@ void print_step(const StepTimeline& step) {
 
 }  // namespace
 
-Network network_of(const PlanOptions& options) {
-    return options.network.empty() ? default_network() : read_network(options.network);
+Network network_of(const PlanOptions& options, const GpuModel& gpu) {
+    return options.network.empty() ? default_network(gpu) : read_network(options.network);
 }
 
 PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& config)
@@ -119,7 +119,7 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
     const PlannedGpu planned(options, stage);
     const GpuModel& gpu = planned.model();
     const MeasuredKernels* const report = planned.report();
-    const Network network = network_of(options);
+    const Network network = network_of(options, gpu);
     const PredictedStep here = predict_gpu_step(stage, ranks, gpu, report, network);
     std::printf("%s on %d x %s (modelled), %s, %s; rank 0 represents all ranks\n", options.config.c_str(),
                 ranks.mesh().world_size(), gpu.title, ranks.mesh().describe().c_str(),
@@ -146,7 +146,8 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
     std::printf("efficiency: weak scaling, against the step of the smallest possible mesh\n");
     for (const std::string& warning : warnings_of(stage, ranks, real, here.timeline))
         std::printf("warning: %s\n", warning.c_str());
-    std::printf("note: modelled, not measured; streams that compute at the same time share the GPU\n");
+    std::printf("note: modelled, not measured; streams that compute at the same time share the GPU; %s\n",
+                documents_note(stage).c_str());
     if (!options.trace.empty()) {
         write_predicted_trace(here.steps, here.timeline, options.trace);
         std::printf("written: %s\n", options.trace.c_str());

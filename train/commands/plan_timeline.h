@@ -10,7 +10,8 @@
 
 namespace speedrun {
 
-Network network_of(const PlanOptions& options);
+// Returns the network of --network, or the default one of a GPU.
+Network network_of(const PlanOptions& options, const GpuModel& gpu);
 
 // The GPU model of --gpu and --measured for this config's compute dtype. Throws the usage and data errors of both options.
 class PlannedGpu {

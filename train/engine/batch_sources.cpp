@@ -12,14 +12,13 @@ namespace {
 
 constexpr int kSyntheticBatches = 4;
 
-// Value of LoaderStage::max_document_tokens. config: of one stage.
+}  // namespace
+
 int64_t document_tokens(const Config& config) {
     if (config.data.rows == RowKind::stream) return 0;
     const int64_t most = config.data.max_document_tokens;
     return most > 0 ? most : int64_t{config.batch.sequence_length} + 1;  // inputs and the last target
 }
-
-}  // namespace
 
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key) {
     if (patterns.empty()) throw_usage("{} is empty: list the token shards", key);

@@ -15,6 +15,9 @@ namespace speedrun {
 // model's, a data error for missing or damaged shards. key: the patterns' config key, for messages.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
+// Returns LoaderStage::max_document_tokens of a config of one stage.
+int64_t document_tokens(const Config& config);
+
 // Options for this rank's batches. Throws as read_prefixes().
 BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks = kAlone);
 BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks, PrefixTable prefixes);

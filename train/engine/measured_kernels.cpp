@@ -1,7 +1,9 @@
 #include "train/engine/measured_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,6 +45,41 @@ std::string text_of(const nlohmann::json& line, const char* key) {
     return it != line.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
+// Reads op_bench's shape, "T16384 S512 16x128, 256 keys": queries, keys per sequence, heads, head size, visible keys a query.
+AttentionShape attention_of(const std::string& op, const std::string& text) {
+    AttentionShape shape;
+    if (op.rfind("attention_", 0) != 0) return shape;
+    long long queries = 0, keys = 0, heads = 0, head_dim = 0, visible = 0;
+    constexpr long long kLargest = 1 << 22;
+    if (std::sscanf(text.c_str(), "T%10lld S%10lld %10lldx%10lld, %10lld keys", &queries, &keys, &heads,
+                    &head_dim, &visible) != 5 ||
+        std::min({queries, keys, heads, head_dim}) < 1 ||
+        std::max({queries, keys, heads, head_dim}) > kLargest)
+        return shape;
+    shape.head_dim = head_dim;
+    if (queries % keys != 0 || visible != (keys + 1) / 2)
+        return shape;  // keys are hidden, or a rank's queries
+    return {queries / keys, keys, keys, heads, head_dim, 0, false};
+}
+
+// Reads op_bench's names: "pointwise.recipe.cross_entropy_3_targets_fp8". The recipe's loss has a softcap.
+LossShape loss_of(const std::string& op, const std::string& text) {
+    if (op != "cross_entropy") return {};
+    const size_t end = text.rfind("_targets"),
+                 begin = end == std::string::npos ? end : text.rfind('_', end - 1);
+    const int targets = begin == std::string::npos ? 0 : std::atoi(text.c_str() + begin + 1);
+    return {std::max(targets, 1), text.find(".recipe.") != std::string::npos,
+            text.find("_fp8") != std::string::npos};
+}
+
+int differences(const OpCost& a, const OpCost& b) {
+    const AttentionShape &left = a.attention, &right = b.attention;
+    // Heads outweigh hidden keys: the kernels of other head sizes differ.
+    const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
+    return of_attention + (a.loss.targets != b.loss.targets) + (a.loss.softcap != b.loss.softcap) +
+           (a.loss.fp8 != b.loss.fp8);
+}
+
 }  // namespace
 
 MeasuredKernels::MeasuredKernels(const std::string& path, DType real, KernelChoice choice) : real_(real) {
@@ -78,9 +115,12 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     if (text_of(record, "kind") != "op" || text_of(record, "status") != "passed") return;
     Case measured{.name = text_of(record, "name"),
                   .op = text_of(record, "op"),
-                  .flops = number_of(record, "flops"),
-                  .bytes = number_of(record, "bytes"),
-                  .share_of_floor = number_of(record, "share_of_floor")};
+                  .share_of_floor = number_of(record, "share_of_floor"),
+                  .ms = number_of(record, "median_ms")};
+    measured.cost.flops = static_cast<int64_t>(number_of(record, "flops"));
+    measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
+    measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
+    measured.cost.loss = loss_of(measured.op, measured.name);
     const bool by_hand = text_of(record, "products") == word_of(Products::hand);
     if (measured.op == "matmul" && by_hand != choice.hand_products) return;
     const std::string attention = text_of(record, "attention");
@@ -92,13 +132,15 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
 
 const MeasuredKernels::Case* MeasuredKernels::nearest(const OpCost& cost) const {
     const Case* best = nullptr;
-    double smallest = std::numeric_limits<double>::infinity();
+    std::pair<int, double> smallest{0, std::numeric_limits<double>::infinity()};
     for (const auto& [name, measured] : cases_) {
         if (measured.op != cost.op) continue;
-        const double away = distance(measured.flops, static_cast<double>(cost.flops)) +
-                            distance(measured.bytes, static_cast<double>(cost.bytes));
-        if (away >= smallest) continue;
-        smallest = away;
+        const double away =
+            distance(static_cast<double>(measured.cost.flops), static_cast<double>(cost.flops)) +
+            distance(static_cast<double>(measured.cost.bytes), static_cast<double>(cost.bytes));
+        const std::pair nearness{differences(measured.cost, cost), away};
+        if (!std::isfinite(away) || (best && nearness >= smallest)) continue;
+        smallest = nearness;
         best = &measured;
     }
     return best;

@@ -14,8 +14,10 @@ class MeasuredKernels {
   public:
     struct Case {
         std::string name, op;
-        double flops = 0, bytes = 0;
+        // Without the operation's name. Attention: a shape if all causal keys are visible, otherwise only the head size.
+        OpCost cost{};
         double share_of_floor = 0;  // roofline bound / median, with the report's own peaks
+        double ms = 0;              // median; 0: not in the report
     };
 
     // Reads the passed cases in this compute dtype. Matmul and attention cases count only for the kernel in `choice`;
@@ -23,8 +25,9 @@ class MeasuredKernels {
     // run, are skipped with a warning. Throws a data error if the file cannot be read or has no such case.
     MeasuredKernels(const std::string& path, DType real, KernelChoice choice);
 
-    // Returns the case of this operation with the FLOPs and bytes nearest to the call's (smallest sum of log ratios);
-    // null without a case.
+    // Returns the case of this operation with the fewest differences in kind; among these, with the nearest FLOPs and bytes
+    // (smallest sum of log ratios). Null without a case. Kinds: head size and hidden keys of attention; targets,
+    // softcap and 8-bit gradients of a loss.
     const Case* nearest(const OpCost& cost) const;
     // Returns the model with the report's peaks of large matmuls and copies.
     GpuModel with_rates(GpuModel gpu) const;

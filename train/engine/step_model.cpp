@@ -22,17 +22,53 @@ KernelChoice kernel_choice(const Config& config, const GpuModel& gpu) {
                                gpu_compute_type(config) == DType::bf16};
 }
 
-OperationTimes::OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report)
-    : gpu(model), measured(report), real(gpu_compute_type(config)), choice(kernel_choice(config, model)) {}
+OperationTimes::OperationTimes(const Config& stage, const GpuModel& gpu, const MeasuredKernels* report,
+                               const DocumentLengths& documents)
+    : gpu_(gpu),
+      measured_(report),
+      real_(gpu_compute_type(stage)),
+      choice_(kernel_choice(stage, gpu)),
+      first_keys_(std::make_shared<std::vector<int32_t>>(packed_first_keys(stage, documents))),
+      row_length_(stage.batch.sequence_length),
+      works_(std::make_shared<std::map<std::pair<AttentionShape, std::string>, AttentionWork>>()) {}
+
+AttentionWork OperationTimes::work_of(const OpCost& cost, const KernelModel& kernel) const {
+    if (!cost.attention.present()) return {};
+    const auto [found, fresh] = works_->try_emplace({cost.attention, cost.op});
+    if (fresh) {
+        const AttentionTiming* const timing = attention_timing(cost, real_, kernel);
+        const bool packed = cost.attention.keys == row_length_;  // false: a case of a report
+        found->second =
+            attention_work(cost.attention, timing ? timing->tiling : AttentionTiling{kAttentionOwned, 0},
+                           packed ? *first_keys_ : std::vector<int32_t>());
+        if (!timing) found->second.blocks = 0;
+    }
+    return found->second;
+}
+
+ModelledCall OperationTimes::modelled(const OpCost& cost, double share_of_floor) const {
+    const KernelModel kernel = kernel_model(cost.op, choice_);
+    return model_call(cost, real_, gpu_, kernel, share_of_floor, work_of(cost, kernel));
+}
 
 ModelledCall OperationTimes::of(const OpCost& cost) const {
-    const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
-    return model_call(cost, real, gpu, kernel_model(cost.op, choice), found ? found->share_of_floor : 0);
+    const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
+    if (!found) return modelled(cost, 0);
+    if (!found->cost.attention.present() || found->ms == 0) return modelled(cost, found->share_of_floor);
+    // Tiles of a causal case are known, so its time corrects the model of a tile.
+    OpCost timed = found->cost;
+    timed.op = cost.op;
+    ModelledCall call = modelled(cost, 0);
+    call.ms *= found->ms / modelled(timed, 0).ms;
+    return call;
 }
 
 std::string OperationTimes::source_of(const OpCost& cost) const {
-    const MeasuredKernels::Case* const found = measured ? measured->nearest(cost) : nullptr;
-    return found ? "measured: " + found->name : kernel_model(cost.op, choice).source;
+    const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
+    if (found) return "measured: " + found->name;
+    const KernelModel kernel = kernel_model(cost.op, choice_);
+    const AttentionTiming* const timing = attention_timing(cost, real_, kernel);
+    return timing ? timing->source : kernel.source;
 }
 
 std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period) {
@@ -43,8 +79,9 @@ std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType 
     SyntheticBatches batches(config, ranks);
     runner.warm_up();
     period = runner.state().period;
+    const int64_t first = runner.first_steady_step();
     meter.start();
-    for (int64_t step = 0; step < period; ++step) {
+    for (int64_t step = first; step < first + period; ++step) {
         runner.enqueue(step, batches);
         runner.collect();
     }
@@ -60,12 +97,15 @@ DType gpu_compute_type(const Config& config) {
 
 StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& gpu,
                      const MeasuredKernels* measured) {
+    return model_step(config, ranks, OperationTimes(config, gpu, measured));
+}
+
+StepModel model_step(const Config& config, const Ranks& ranks, const OperationTimes& times) {
     StepModel model;
-    model.real = gpu_compute_type(config);
+    model.real = times.real();
     model.microbatches = config.microbatches_per_step(ranks.num_data_ranks());
     int64_t period = 1;
     const std::vector<OpCost> costs = step_operations(config, ranks, model.real, period);
-    const OperationTimes times(config, gpu, measured);
     const double per_step = 1.0 / static_cast<double>(period);
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // share of a row's bound set by matmuls
@@ -79,13 +119,14 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
         row.floor_ms += call.floor_ms * per_step;
         row.ms += call.ms * per_step;
         if (call.compute_bound) compute_ms[cost.name()] += call.floor_ms * per_step;
-        model.gap_ms += call.gap_ms * per_step;
+        row.gap_ms += call.gap_ms * per_step;
     }
     for (auto& [name, row] : rows) {
         row.name = name;
         row.compute_bound = compute_ms[name] > row.floor_ms / 2;
         model.floor_ms += row.floor_ms;
         model.ms += row.ms;
+        model.gap_ms += row.gap_ms;
         model.operations.push_back(row);
     }
     std::stable_sort(

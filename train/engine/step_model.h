@@ -2,11 +2,14 @@
 // each operation's time from kernels/ops/gpu_models.h. Printed by `speedrun plan --gpu`.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/runtime/runtime.h"
 #include "train/config/config.h"
+#include "train/engine/document_lengths.h"
 #include "train/engine/measured_kernels.h"
 #include "train/sharding/ranks.h"
 
@@ -16,6 +19,7 @@ namespace speedrun {
 struct ModelledOperation {
     std::string name;
     double calls = 0, flops = 0, bytes = 0, floor_ms = 0, ms = 0;
+    double gap_ms = 0;           // included in ms
     bool compute_bound = false;  // true if compute sets most of floor_ms
     // source of the share of the roofline bound: the assumption or the measured case
     std::string source;
@@ -41,21 +45,35 @@ DryStep dry_gpu_step(Config config, DType real);
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
 
-// Modelled times of a config's operations on a GPU.
-struct OperationTimes {
-    const GpuModel& gpu;
-    const MeasuredKernels* measured;  // may be null
-    DType real;
-    KernelChoice choice;
+// Modelled times of the operations of a config of one stage on a GPU. Copies share the counts of attention's tiles.
+class OperationTimes {
+  public:
+    // report: may be null. GPU and report must outlive this object.
+    OperationTimes(const Config& stage, const GpuModel& gpu, const MeasuredKernels* report)
+        : OperationTimes(stage, gpu, report, document_lengths(stage)) {}
+    OperationTimes(const Config& stage, const GpuModel& gpu, const MeasuredKernels* report,
+                   const DocumentLengths& documents);
 
-    OperationTimes(const Config& config, const GpuModel& model, const MeasuredKernels* report);
+    DType real() const { return real_; }
     ModelledCall of(const OpCost& cost) const;
     // Returns the source of the share of the roofline bound.
     std::string source_of(const OpCost& cost) const;
+
+  private:
+    ModelledCall modelled(const OpCost& cost, double share_of_floor) const;
+    AttentionWork work_of(const OpCost& cost, const KernelModel& kernel) const;
+
+    const GpuModel& gpu_;
+    const MeasuredKernels* const measured_;
+    const DType real_;
+    const KernelChoice choice_;
+    const std::shared_ptr<const std::vector<int32_t>> first_keys_;
+    const int64_t row_length_;  // tokens per row of first_keys_
+    const std::shared_ptr<std::map<std::pair<AttentionShape, std::string>, AttentionWork>> works_;
 };
 
 // Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run with this compute
-// dtype. `period` is set to the optimizer groups' common period.
+// dtype, from StepRunner::first_steady_step(). `period` is set to the optimizer groups' common period.
 std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period);
 
 // bf16 unless the config requests f32: every modelled GPU supports bf16.
@@ -65,5 +83,6 @@ DType gpu_compute_type(const Config& config);
 // contains; may be null.
 StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& gpu,
                      const MeasuredKernels* measured = nullptr);
+StepModel model_step(const Config& config, const Ranks& ranks, const OperationTimes& times);
 
 }  // namespace speedrun

@@ -16,6 +16,11 @@ void StepRunner::warm_up() {
     work_ = WarmUp(state_, microbatches_, slots_[0]).run();
 }
 
+int64_t StepRunner::first_steady_step() const {
+    const int64_t last_turn = state_.schedule.state().scales().turns().back(), period = state_.period;
+    return (last_turn + period - 1) / period * period;
+}
+
 void StepRunner::trace(Timeline* timeline) {
     timeline_ = timeline;
     microbatches_.trace(timeline);

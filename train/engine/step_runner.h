@@ -47,6 +47,9 @@ class StepRunner {
     // Marks later steps in the timeline; null: stops.
     void trace(Timeline* timeline);
 
+    // Returns the first step of a period, from step 0 or later, after the last switch from current to delayed FP8 scaling.
+    int64_t first_steady_step() const;
+
     // Starts timed work. Waits for all earlier work.
     void start_clock();
     // Enqueues a step. At most two steps may be uncollected. stop: this rank asks to end the run.

@@ -1,7 +1,11 @@
 #include "train/timeline/network.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "data/normal_quantile.h"
 
 namespace speedrun {
 
@@ -50,32 +54,25 @@ CollectiveTime direct_time(const Network& network, const RecordedCollective& col
             .between_s = network.between.seconds(busiest(false))};
 }
 
-// Returns the normal quantile q with P(X <= q) = p, by bisection.
-double normal_quantile(double p) {
-    double low = -10, high = 10;
-    constexpr int kHalvings = 60;
-    for (int i = 0; i < kHalvings; ++i) {
-        const double middle = (low + high) / 2;
-        (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
-    }
-    return (low + high) / 2;
-}
-
 }  // namespace
 
-const Network& default_network() {
-    static const Network kNetwork{
-        .name = "8 H100s to a host by NVLink, hosts by one 400 Gbit/s adapter a GPU",
-        .source =
-            "46 GB/s per GPU between hosts, measured by others (nccl-tests, issue 290); NVLink's 450 GB/s, 80% of it "
-            "assumed reached; latencies of NCCL's tuning.cc (LL128: 10 us to start, 1.9 and 4.0 us a hop); "
-            "spread assumed",
-        .ranks_per_host = 8,
-        .start_us = 10,
-        .inside = {1.9, 360},
-        .between = {4.0, 46},
-        .spread = 0.01};
-    return kNetwork;
+Network default_network(const GpuModel& gpu) {
+    // NCCL's tuning.cc, LL128, ring: 10 us to start; a hop takes 1.9 us by NVLink, 2.5 by PCIe and 4.0 between hosts.
+    constexpr double kNvlinkHop = 1.9, kPcieHop = 2.5;
+    // The profile of the record of 31 October 2025: about 20 of an H100's 132 multiprocessors.
+    constexpr double kDeviceShare = 20.0 / 132;
+    return {.name = fmt::format("8 GPUs to a host by {}, hosts by one 400 Gbit/s adapter a GPU",
+                                gpu.has_nvlink ? "NVLink" : "PCIe"),
+            .source = fmt::format(
+                "{}; 46 GB/s per GPU between hosts, measured by others (nccl-tests, issue 290); latencies by "
+                "NCCL's tuning.cc; spread assumed",
+                gpu.link_source),
+            .ranks_per_host = 8,
+            .start_us = 10,
+            .inside = {gpu.has_nvlink ? kNvlinkHop : kPcieHop, gpu.link_gb_s},
+            .between = {4.0, 46},
+            .spread = 0.01,
+            .device_share = kDeviceShare};
 }
 
 HostSpan span_of(const Group& group, int64_t ranks_per_host) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops/gpu_models.h"
 #include "train/comm/collective.h"
 #include "train/comm/mesh.h"
 #include "train/timeline/recorded_step.h"
@@ -29,13 +30,15 @@ struct Network {
     NetworkLink inside = {}, between = {};
     // Standard deviation of the ranks' compute time per step, as a share of it.
     double spread = 0;
+    // Multiprocessors that a collective occupies while it transfers bytes, as a share of the device's.
+    double device_share = 0;
     bool shared = true;  // concurrent collectives share a link's bandwidth
 };
 
-// Eight H100s per host.
-const Network& default_network();
+// Eight GPUs per host, by NVLink or PCIe.
+Network default_network(const GpuModel& gpu = gpu_models().front());
 // Reads a JSON object {"name", "source", "ranks_per_host", "start_us", "inside": {"latency_us", "gb_s"}, "between": {...},
-// "spread"}. Missing keys have default_network's values. Data errors name the file and the key.
+// "spread", "device_share"}. Missing keys have default_network()'s values. Data errors name the file and the key.
 Network read_network(const std::string& path);
 // Parses the same JSON; `where` is the prefix of messages.
 Network parse_network(std::string_view text, const std::string& where);

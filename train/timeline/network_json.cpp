@@ -78,6 +78,7 @@ Network parse_network(std::string_view text, const std::string& where) {
         keys.link("inside", network.inside);
         keys.link("between", network.between);
         keys.number("spread", 0, 1, network.spread);
+        keys.number("device_share", 0, 1, network.device_share);
         keys.end();
     } catch (const JsonError& error) {
         throw_data("{}: {}", where, error.what());

@@ -123,12 +123,13 @@ RecordedSteps record_steps(const Config& config, RuntimeOptions options, const R
     steps.timeline = std::make_unique<Timeline>();
     runner.trace(steps.timeline.get());
     runner.start_clock();
+    const int64_t first = runner.first_steady_step();
     device.observe(&recorder);
     recorder.start(&steps);
     if (meter) meter->start();
     for (size_t step = 0; step <= steps.end_measured(); ++step) {
         steps.step_begins.push_back(steps.items.size());
-        runner.enqueue(static_cast<int64_t>(step), batches);
+        runner.enqueue(first + static_cast<int64_t>(step), batches);
         recorder.start(nullptr);  // calls of collect() are not work of the step
         runner.collect();
         recorder.start(&steps);

@@ -59,7 +59,7 @@ struct RecordedSteps {
     size_t end_measured() const { return static_cast<size_t>(2 * period); }
 };
 
-// Records steps of a config of one stage. runtime: a dry CPU. operations: record operations as such; else an operation is
+// Records steps of a config of one stage, from StepRunner::first_steady_step(). runtime: a dry CPU. operations: record operations as such; else an operation is
 // recorded as the CPU's pieces of work.
 RecordedSteps record_steps(const Config& config, RuntimeOptions runtime, const Ranks& ranks,
                            bool operations = true);

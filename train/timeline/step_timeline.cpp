@@ -39,7 +39,8 @@ ReplayItem replayed(const RecordedSteps& steps, const RecordedItem& item, const 
         const CollectiveTime taken =
             collective_time(network, collective_of(steps, item), group_of(steps, item));
         result.delay_s = taken.latency_s;
-        result.busy_s = {0, taken.inside_s, taken.between_s};
+        result.busy_s = {network.device_share * std::max(taken.inside_s, taken.between_s), taken.inside_s,
+                         taken.between_s};
     } else if (item.kind != ItemKind::record) {
         const ItemTime taken = time(steps, item);
         result.delay_s = taken.gap_s * straggling;

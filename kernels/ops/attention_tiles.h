@@ -1,0 +1,40 @@
+// Tiles that attention kernels visit, counted as kernels/cuda/ops/attention_mma.cuh and attention_wgmma.cuh walk them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <span>
+
+namespace speedrun {
+
+// Sizes of an attention call.
+struct AttentionShape {
+    int64_t sequences = 0, queries = 0, keys = 0;  // queries, keys: per sequence
+    int64_t num_heads = 0, head_dim = 0;
+    int64_t window = 0;      // 0: no limit
+    bool documents = false;  // keys of earlier documents are hidden
+
+    bool present() const { return sequences > 0; }
+    auto operator<=>(const AttentionShape&) const = default;
+};
+
+constexpr int64_t kAttentionOwned = 128;  // queries or keys that a block owns
+
+// Rows of the other side per tile.
+struct AttentionTiling {
+    int64_t keys = 0;     // if the block owns queries
+    int64_t queries = 0;  // if the block owns keys; 0: a forward pass has no such blocks
+};
+
+struct AttentionWork {
+    double tiles = 0, blocks = 0;  // sums over sequences and heads
+    double visible = 1;            // share of the pairs left by causality and window that documents leave
+};
+
+// first_keys: for each token of some rows of `keys` tokens, the first visible key, counted from the row's start, ascending
+// in a row. The rows stand for all sequences. Ignored without shape.documents. Fewer queries than keys: the first and the
+// last chunk of 2C, as a context rank has them.
+AttentionWork attention_work(const AttentionShape& shape, const AttentionTiling& tiling,
+                             std::span<const int32_t> first_keys);
+
+}  // namespace speedrun
