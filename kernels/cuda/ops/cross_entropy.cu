@@ -244,6 +244,13 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);
 }
 
+// Returns the largest dynamic shared memory, in bytes, with which a multiprocessor runs two blocks. A multiprocessor has the
+// memory of its largest block and 1 KiB, which CUDA reserves in each block (CUDA C++ Programming Guide, "Compute Capabilities").
+int64_t shared_memory_of_half(Stream& stream) {
+    constexpr int64_t kReserved = 1 << 10;
+    return (max_shared_memory(stream) + kReserved) / 2 - kReserved;
+}
+
 template <class Real, class Out, int W>
 void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, LaunchSite site) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
@@ -263,7 +270,7 @@ void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, Launch
     const int64_t chunks = (cols + W - 1) / W;
     const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
     const int64_t room =
-        std::min(sizes::kLossCacheBytes, max_shared_memory(site.stream) - kReduceSharedBytes);
+        std::min(sizes::kLossCacheBytes, shared_memory_of_half(site.stream) - kReduceSharedBytes);
     const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
     auto* kernel = bounded ? cross_entropy_kernel<Real, Out, W, Method::bounded, false>
                            : cross_entropy_kernel<Real, Out, W, Method::online, false>;
