@@ -105,23 +105,27 @@ TEST(FiniteDifference, ResidualBesideNorm) {
     expect_gradient(delta, ds, loss, "delta");
 }
 
-// Differences through the mix between sum and norm. x and delta have equal gradients.
+// Differences through the weighted sum between sum and norm. x and delta have equal gradients.
 TEST(FiniteDifference, MixBeforeNorm) {
     for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
         Matrix x = random(3, 8, 1), delta = random(3, 8, 2), z = random(3, 8, 3), c = random(1, 2, 4);
         Matrix gain = random(1, 8, 5), bias = random(1, 8, 6);
         const Matrix dy = random(3, 8, 7), dresidual = random(3, 8, 8);
+        const auto sum = [&] { return weighted_sum_forward(mix_terms(plus(x, delta), z, c), 3); };
         const auto loss = [&] {
-            const MixNormForward forward = mix_norm_forward(x, delta, z, c, gain, bias, kind);
-            return dot(dy, forward.norm.y) + dot(dresidual, forward.s);
+            return dot(dy, norm_forward(sum(), gain, bias, kind).y) + dot(dresidual, sum());
         };
-        const MixNormBackward backward = mix_norm_backward(dy, dresidual, x, delta, z, c, gain, kind);
-        expect_gradient(x, backward.dx, loss, "x");
-        expect_gradient(delta, backward.dx, loss, "delta");
-        expect_gradient(z, backward.dz, loss, "z");
-        expect_gradient(c, backward.dcoefficients, loss, "coefficients");
-        expect_gradient(gain, backward.dgain, loss, "gain");
-        expect_gradient(bias, backward.dbias, loss, "bias");
+        const NormBackward norm = norm_backward(dy, sum(), gain, kind);
+        const auto terms =
+            weighted_sum_backward(plus(norm.ds, dresidual), mix_terms(plus(x, delta), z, c), 3);
+        Matrix dc(1, 2);
+        for (int64_t j = 0; j < 2; ++j) dc[j] = terms[static_cast<size_t>(j)].dcoefficient[0];
+        expect_gradient(x, terms[0].dsource, loss, "x");
+        expect_gradient(delta, terms[0].dsource, loss, "delta");
+        expect_gradient(z, terms[1].dsource, loss, "z");
+        expect_gradient(c, dc, loss, "coefficients");
+        expect_gradient(gain, norm.dgain, loss, "gain");
+        expect_gradient(bias, norm.dbias, loss, "bias");
     }
 }
 
@@ -132,16 +136,6 @@ TEST(FiniteDifference, Activations) {
         const auto loss = [&] { return dot(dy, activation_forward(x, activation)); };
         expect_gradient(x, activation_backward(dy, x, activation), loss, "x");
     }
-}
-
-TEST(FiniteDifference, Mix) {
-    Matrix x = random(3, 4, 1), z = random(3, 4, 2), coefficients = random(1, 2, 3);
-    const Matrix dy = random(3, 4, 4);
-    const MixBackward backward = mix_backward(dy, x, z, coefficients);
-    const auto loss = [&] { return dot(dy, mix_forward(x, z, coefficients)); };
-    expect_gradient(x, backward.dx, loss, "x");
-    expect_gradient(z, backward.dz, loss, "z");
-    expect_gradient(coefficients, backward.dcoefficients, loss, "coefficients");
 }
 
 // One scalar, one per row and one per head; rows of two sequences, and of the row before.
