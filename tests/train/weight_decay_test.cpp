@@ -36,7 +36,7 @@ class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
     OptimizerFixture fixture_ = load_optimizer_fixture("muon");
 };
 INSTANTIATE_TEST_SUITE_P(Optimizers, WeightDecayTest,
-                         ::testing::Values(OptimizerKind::adamw, OptimizerKind::muon, OptimizerKind::lion),
+                         ::testing::Values(OptimizerKind::adamw, OptimizerKind::muon),
                          [](const auto& info) { return word_of(info.param); });
 
 TEST_P(WeightDecayTest, IsByTheLearningRate) {
@@ -52,7 +52,6 @@ TEST_P(WeightDecayTest, IsByItsSquareAndTheFactorOfTheShapeOnce) {
 
 // Cautious decay also decays weights with a zero update.
 TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
-    if (GetParam() == OptimizerKind::lion) GTEST_SKIP() << "lion has none";
     fixture_.group.adamw.cautious = fixture_.group.muon.cautious = true;
     expect_shrinks(1, [](double) { return 0.3 * 1.2; });
     fixture_.group.weight_decay_by = DecayBy::lr_squared;
