@@ -25,7 +25,7 @@ using reference::Matrix;
 using Outputs = std::vector<Matrix>;
 using Dims = std::initializer_list<int64_t>;  // empty: the matrix's rows and columns
 using Ints = std::vector<int64_t>;
-constexpr std::array kBoth = {false, true};
+inline constexpr std::array kBoth = {false, true};
 
 // Columns of a wider tensor: `left` other columns before them, and `right` after.
 struct Margin {
