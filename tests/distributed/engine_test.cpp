@@ -1,6 +1,6 @@
 // The engine on several ranks against one: losses and gradient norms of ten steps, and the parameters' changes.
 // Covers: train/engine/step_r*.cpp train/model/nodes/chunk_borders.cpp train/model/nodes/key_exchange.cpp
-// Covers: train/model/stream_input.cpp train/model/nodes/row_before.cpp train/engine/step_slot.cpp train/engine/train_state.cpp
+// Covers: train/model/nodes/row_before.cpp train/engine/step_slot.cpp train/engine/train_state.cpp
 #include "tests/distributed/engine.h"
 
 #include <gtest/gtest.h>
