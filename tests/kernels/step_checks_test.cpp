@@ -83,7 +83,6 @@ TEST_P(StepChecksTest, Optimizers) {
 }
 
 TEST_P(StepChecksTest, Muon) {
-    refuse(op::Gram{.a = real({2, 7, 8}), .x = real({2, 7, 48})}, {"[2,7,7]", "[2,7,8]"});
     refuse(op::PolarExpress{.x = real({7, 48}), .workspace = real({9})}, {"[7,48]"});
     refuse(op::PolarExpress{.x = real({1, 7, 48}), .workspace = real({9})}, {"workspace", "[9]"});
     refuse(op::MuonMomentum{.update = real({32}),

@@ -31,6 +31,7 @@ TEST(OptimizerConfigTest, WeightDecayIsByTheLearningRateUnlessSaid) {
     EXPECT_EQ(group_of({}).weight_decay_by, DecayBy::lr);
     EXPECT_EQ(group_of({"weight_decay_by=lr_squared"}).weight_decay_by, DecayBy::lr_squared);
     expect_refused({"weight_decay_by=lr2"}, "expected lr | lr_squared, got \"lr2\"");
+    expect_refused({"type=lion"}, "expected adamw | muon, got \"lion\"");
 }
 
 TEST(OptimizerConfigTest, CautiousDecayAlsoDecaysUnmovedWeightsOfAdamw) {
