@@ -60,7 +60,6 @@ constexpr KernelModel kKernels[] = {
     {"cross_entropy_of_parts", Engine::mma, 1, 0.87, 1, kAlone},
     {"cross_entropy", Engine::mma, 1, 0.73, 1, "measured on an H100, with softcap"},
     // Share of mma.sync's rate per busy block. Idle multiprocessors are modelled in addition.
-    {"gram", Engine::tiles, 0.40, 0.80, 1, "assumed: as polar_express"},
     {"polar_express", Engine::tiles, 0.40, 0.80, 18, kInStep},
     {"normuon_scale", Engine::mma, 1, 0.60, 3, "assumed"},
     {"adamw_step", Engine::mma, 1, 0.98, 1, kInStep},
@@ -112,7 +111,6 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
                   static_cast<double>(p2));
     const auto matrices = static_cast<double>(p0), rows = static_cast<double>(p1),
                cols = static_cast<double>(p2);
-    if (std::string_view(cost.op) == "gram") return ms(matrices * triangle_of(rows), cols);
     const double side = std::min(rows, cols), length = std::max(rows, cols);
     return static_cast<double>(kPolarExpress.size()) *
            (ms(matrices * triangle_of(side), length) + ms(matrices * triangle_of(side), side) +

@@ -69,14 +69,13 @@ struct NormBackward {
 // sum and norm were separate operations.
 struct SumNormForward {
     ByName by_name = ByName();
-    Tensor y;          // real [T,C]
-    Tensor sum;        // real [T,C], receives s; may alias sources that are not shifted
-    Tensor mean = {};  // f32 [T], layernorm only
-    Tensor rstd;       // f32 [T]
-    WeightedTerms
-        terms;  // 1 to 8; with delta the first is not shifted, and its source is an output, may alias x
+    Tensor y;             // real [T,C]
+    Tensor sum;           // real [T,C], receives s; may alias sources that are not shifted
+    Tensor mean = {};     // f32 [T], layernorm only
+    Tensor rstd;          // f32 [T]
+    WeightedTerms terms;  // 1 to 8; with delta the first is not shifted
     int64_t sequence_length;
-    Tensor x = {};      // real [T,C], given exactly when delta is
+    Tensor x = {};      // real [T,C], given exactly when delta is; may alias s_0, which is written
     Tensor delta = {};  // real [T,C]
     Tensor gain = {};   // f32 [C]
     Tensor bias = {};   // f32 [C]

@@ -88,23 +88,6 @@ struct MuonMomentum {
     }
 };
 
-// a = x xᵀ for each of n matrices.
-struct Gram {
-    ByName by_name = ByName();
-    Tensor a;  // real [n,R,R]
-    Tensor x;  // real [n,R,C]
-
-    void check() const {
-        if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
-        expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
-    }
-    void traffic(Traffic& t) const {
-        t.writes(a);
-        t.reads(x);
-    }
-    ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
-};
-
 // Replaces each of n matrices by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
 //   X ← X / (1.02·‖X‖_F + epsilon), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
 // on the side that makes A smaller.
@@ -170,7 +153,6 @@ struct MuonApply {
 #define SPEEDRUN_OPTIMIZER_OPS(X)  \
     X(adamw_step, AdamwStep)       \
     X(muon_momentum, MuonMomentum) \
-    X(gram, Gram)                  \
     X(polar_express, PolarExpress) \
     X(normuon_scale, NormuonScale) \
     X(muon_apply, MuonApply)

@@ -60,13 +60,15 @@ void add_sum_norm(std::vector<Case>& cases, const ModelShape& s, int terms) {
         op::SumNormForward a{.y = m.output({tokens, width}),
                              .sum = m.output({tokens, width}),
                              .rstd = m.output(DType::f32, {tokens}),
-                             .terms = end.terms(m),
+                             .terms = terms == 2 ? WeightedTerms() : end.terms(m),
                              .sequence_length = length,
                              .kind = NormKind::rmsnorm};
         if (terms > 2) return a;
-        a.terms[0].source = m.output({tokens, width});
         a.x = m.input({tokens, width});
         a.delta = m.input({tokens, width});
+        for (int j = 0; j < 2; ++j)
+            a.terms[j] = {.source = j == 0 ? m.output({tokens, width}) : m.input({tokens, width}),
+                          .coefficient = m.constant({1}, 0.5f)};
         return a;
     });
     add_case(cases, {prefix + "backward", shape}, [=](CaseMemory& m) {

@@ -89,9 +89,6 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
     const auto symmetric = [&](int64_t side, int64_t depth) {
         return static_cast<double>(n) * static_cast<double>(side * (side + 1)) * static_cast<double>(depth);
     };
-    add_case(cases, text("gram", symmetric(rows, cols)), [=](CaseMemory& m) {
-        return op::Gram{.a = m.output({n, rows, rows}), .x = m.input({n, rows, cols})};
-    });
     const int64_t side = std::min(rows, cols), depth = std::max(rows, cols);
     const double polar = 5 * (symmetric(side, depth) + symmetric(side, side) +
                               2.0 * static_cast<double>(n * side * side) * static_cast<double>(depth));

@@ -1,8 +1,8 @@
 // Norms of weighted sums, forward and backward in one pass over a row: one warp per row, as in norm.cuh; terms as in
 // weighted_sum.cuh. Intermediate values are rounded, and sums ordered, as in the two separate operations: equal bits.
-// Roofline bound, real of b bytes, J terms: forward (J + 2)·T·C·b, with delta (J + 4)·T·C·b. Backward 2·T·C·b for dy and s, and T·C·b
-// for dresidual, for each dsource (twice if it accumulates) and for each source whose dc is requested. Legend: see
-// norm.cuh.
+// Roofline bound, real of b bytes, J terms: forward (J + 2)·T·C·b, with delta (J + 4)·T·C·b. Backward 2·T·C·b for dy
+// and s, and T·C·b for dresidual, for each dsource (twice if it accumulates) and for each source with a requested dc.
+// Legend: see norm.cuh.
 #include <algorithm>
 
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -20,10 +20,18 @@ using norm::kRowsOfBlock, norm::kept_chunks;
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms.
+template <class Real, int K, int J>
+constexpr int kForwardBlocks = sizeof(Real) == 4 ? (J > 5 ? 2 : 0)
+                               : J > 5           ? 2
+                               : K > 4           ? 0
+                               : J > 3           ? 3
+                                                 : 4;
+
 // sum.y receives s, with two terms and delta sum.sources[0] receives x + delta. The columns are whole chunks, at most
 // the kept ones.
 template <class Real, int W, int K, int J>
-__global__ void __launch_bounds__(sizes::kRowThreads, J > 5 ? 2 : 0)  // the compiler's choice would spill six terms
+__global__ void __launch_bounds__(sizes::kRowThreads, kForwardBlocks<Real, K, J>)
     sum_norm_forward_kernel(norm::ForwardArguments<Real> a, weighted::Sum<Real, J> sum) {
     wait_for_kernels_before();
     static_assert(K > 0);
