@@ -235,8 +235,15 @@ TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
         const Outputs fused = run([&](Harness&h) { return compute(h, true); }),
                       apart = run([&](Harness&h) { return compute(h, false); }, {1});
         ASSERT_EQ(fused.size(), apart.size());
-        for (size_t i = 0; i < fused.size(); ++i)
-            expect_same_bits(fused[i], apart[i], fmt::format("output {}", i));
+        // One unaligned matrix: the fused kernel sums rows in the order of unaligned ones, the norm alone need not.
+        Tolerance of_order = reduction_of_rounded(dtype(), c.rows * c.cols);
+        of_order.absolute = 1e-5 + (dtype() == DType::bf16 ? 0.02 : 0.0);
+        for (size_t i = 0; i < fused.size(); ++i) {
+            if (c.odd_one >= 0)
+                expect_close(fused[i], apart[i], of_order, fmt::format("output {}", i));
+            else
+                expect_same_bits(fused[i], apart[i], fmt::format("output {}", i));
+        }
     });
 }
 

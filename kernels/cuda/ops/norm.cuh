@@ -93,7 +93,7 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
 }
 
 template <class Real, int W, int K>
-__global__ void __launch_bounds__(sizes::kRowThreads, sizeof(Real) == 2 && K <= 4 ? 4 : 0)
+__global__ void __launch_bounds__(sizes::kRowThreads, sizeof(Real) == 2 && K > 0 && K <= 4 ? 4 : 0)
     norm_forward_kernel(ForwardArguments<Real> a) {
     wait_for_kernels_before();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
