@@ -1,4 +1,7 @@
-// Deterministic sums over blocks: the range of a block depends on the sizes alone.
+// Deterministic reductions of a tensor to a few scalars: blocks of fixed ranges write partial sums, and one
+// block adds them. The ranges depend on the sizes alone.
+//
+// Legend: K number of sums · partial f32 [blocks][K].
 #pragma once
 
 #include "kernels/cuda/blocks/reduce.cuh"
@@ -9,6 +12,50 @@ namespace speedrun {
 inline int64_t reduce_blocks(int64_t elements) {
     const int64_t blocks = (elements + sizes::kReduceElements - 1) / sizes::kReduceElements;
     return std::max<int64_t>(1, std::min(blocks, sizes::kReduceMaxBlocks));
+}
+
+// body(row, col, chunk, sums) adds its chunk's terms to sums[K].
+template <int W, int K, class Body>
+__global__ void __launch_bounds__(sizes::kReduceThreads)
+    reduce_kernel(float* partial, MapShape shape, int64_t chunks, Body body) {
+    wait_for_kernels_before();
+    float sums[K] = {};
+    const int64_t items = shape.rows * chunks, stride = int64_t{gridDim.x} * sizes::kReduceThreads;
+    for (int64_t item = int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x; item < items;
+         item += stride) {
+        const int64_t row = shape.rows == 1 ? 0 : item / chunks, col = (item - row * chunks) * W;
+        const int64_t left = shape.cols - col;
+        body(row, col, Chunk<W>{left < W ? static_cast<int>(left) : W}, sums);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float total = block_sum(sums[k]);
+        if (threadIdx.x == 0) partial[int64_t{blockIdx.x} * K + k] = total;
+    }
+}
+
+// out[k] (+)= Σ over blocks of partial[block][k]; one block.
+template <int K>
+__global__ void __launch_bounds__(sizes::kReduceThreads)
+    finish_kernel(float* out, const float* partial, int64_t blocks, bool accumulate) {
+    wait_for_kernels_before();
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        float sum = 0.0f;
+        for (int64_t i = threadIdx.x; i < blocks; i += sizes::kReduceThreads) sum += partial[i * K + k];
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) out[k] = accumulate ? out[k] + sum : sum;
+    }
+}
+
+// partial: f32 [reduce_blocks(rows·cols)][K] in the workspace.
+template <int W, int K, class Body>
+void reduce(float* out, float* partial, MapShape shape, bool accumulate, Body body, LaunchSite site) {
+    const int64_t chunks = (shape.cols + W - 1) / W, blocks = reduce_blocks(shape.rows * shape.cols);
+    launch(reduce_kernel<W, K, Body>, static_cast<unsigned>(blocks), sizes::kReduceThreads,
+           kReduceSharedBytes, site, partial, shape, chunks, body);
+    launch(finish_kernel<K>, 1, sizes::kReduceThreads, kReduceSharedBytes, site, out, partial, blocks,
+           accumulate);
 }
 
 // ---- column sums: chunks of rows write partial [chunks][sums][cols], then the chunks are added

@@ -67,42 +67,26 @@ struct Nonfinite {
     __device__ __forceinline__ float operator()(float x) const { return is_finite(x) ? 0.0f : 1.0f; }
 };
 
-// out[block] (+)= Σ of the terms of the block's elements.
-template <class Real, int W, class Term>
-__global__ void __launch_bounds__(sizes::kReduceThreads)
-    sum_kernel(float* out, const Real* x, int64_t count, bool accumulate) {
-    wait_for_kernels_before();
-    float sum = 0.0f;
-    const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
-    for (int64_t i = (int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x) * W; i < count;
-         i += stride) {
-        const Chunk<W> chunk{count - i < W ? static_cast<int>(count - i) : W};
-        const Vector<W> v = chunk.load(x + i);
-#pragma unroll
-        for (int k = 0; k < W; ++k) sum += k < chunk.count ? Term()(v[k]) : 0.0f;
-    }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) out[blockIdx.x] = accumulate ? out[blockIdx.x] + sum : sum;
-}
+template <class Real, class Term>
+struct Sum {
+    const Real* x;
 
-// Partial sums of the blocks, and their sum.
+    template <int W>
+    __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk, float (&sums)[1]) const {
+        const Vector<W> v = chunk.load(x + col);
+#pragma unroll
+        for (int i = 0; i < W; ++i) sums[0] += i < chunk.count ? Term()(v[i]) : 0.0f;
+    }
+};
+
 template <class Term>
-void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* workspace, LaunchSite site) {
-    auto* const partial = static_cast<float*>(workspace);
-    const int64_t blocks = reduce_blocks(x.numel());
-    const auto launch_one = [&](auto* kernel, float* to, const auto* from, int64_t count, int64_t grid,
-                                bool adds) {
-        launch(kernel, static_cast<unsigned>(grid), sizes::kReduceThreads, kReduceSharedBytes, site, to, from,
-               count, adds);
-    };
+void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchSite site) {
     cuda::with_real(x.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
-            launch_one(sum_kernel<Real, W, Term>, partial, static_cast<const Real*>(x.as<Real>()), x.numel(),
-                       blocks, false);
+            reduce<W, 1>(out.as<float>(), static_cast<float*>(partial), {1, x.numel()}, accumulate,
+                         Sum<Real, Term>{x.as<Real>()}, site);
         });
     });
-    launch_one(sum_kernel<float, 1, Itself>, out.as<float>(), static_cast<const float*>(partial), blocks, 1,
-               accumulate);
 }
 
 // out[block] = max |x| over the block's elements.
