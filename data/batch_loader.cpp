@@ -66,7 +66,7 @@ void BatchLoader::add_windows(const TokenDataset& dataset) {
 
 void BatchLoader::add_documents(const TokenDataset& dataset) {
     const auto index = std::make_shared<const DocumentIndex>(dataset);
-    DocumentPlace begin;
+    DocumentPosition begin;
     for (Stage& s : stages_) {
         auto rows = std::make_unique<DocumentRows>(
             dataset, index,

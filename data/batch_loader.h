@@ -37,7 +37,7 @@ struct BatchLoaderOptions {
     uint64_t seed = 0;                // seed of the order
     bool shuffle = true;              // false: in file order
     bool document_mask = true;        // see Batch::first_key
-    ContextPart part = {};            // tokens of every row
+    ContextSlice part = {};           // tokens of every row
     PrefixTable prefixes = {};        // for columns that read it
 };
 
@@ -83,7 +83,7 @@ struct ValidationLoaderOptions {
     int64_t val_tokens = 0;            // number of targets, 0: all
     bool document_mask = true;         // see Batch::first_key
     std::vector<Column> columns = {};  // columns that the model reads
-    ContextPart part = {};             // tokens of every row
+    ContextSlice part = {};            // tokens of every row
 };
 
 // Validation rows: all shards as one stream. Row k has inputs k*S … (k+1)*S-1 and targets k*S+1 … (k+1)*S of the

@@ -35,7 +35,7 @@ struct ShardIdentity {
 struct SplitIdentity {
     std::string tokenizer, vocabulary_sha256;
     int64_t vocab_size = 0, separator = 0;
-    SeparatorPlace separators = SeparatorPlace::before;
+    SeparatorPosition separators = SeparatorPosition::before;
     bool hashed = false;  // sha256 of all shards is computed from their content
     std::vector<ShardIdentity> shards;
 };

@@ -11,7 +11,7 @@ Json json_of(const SplitIdentity& split) {
     Json json = {{"tokenizer", split.tokenizer},
                  {"vocab_size", split.vocab_size},
                  {"separator", split.separator},
-                 {"separators", split.separators == SeparatorPlace::before ? "before" : "after"},
+                 {"separators", split.separators == SeparatorPosition::before ? "before" : "after"},
                  {"vocabulary_sha256", split.vocabulary_sha256},
                  {"hashed_at_start", split.hashed},
                  {"shards", Json::array()}};
@@ -28,8 +28,8 @@ SplitIdentity split_of(const Json& json) {
     split.tokenizer = json.at("tokenizer").get<std::string>();
     split.vocab_size = whole_number(json.at("vocab_size"));
     split.separator = whole_number(json.at("separator"));
-    split.separators =
-        json.at("separators").get<std::string>() == "before" ? SeparatorPlace::before : SeparatorPlace::after;
+    split.separators = json.at("separators").get<std::string>() == "before" ? SeparatorPosition::before
+                                                                            : SeparatorPosition::after;
     split.vocabulary_sha256 = json.at("vocabulary_sha256").get<std::string>();
     split.hashed = json.at("hashed_at_start").get<bool>();
     for (const Json& shard : json.at("shards").get_ref<const Json::array_t&>())

@@ -60,14 +60,14 @@ std::string short_hash(const DatasetInfo& info) {
     return info.vocabulary_sha256.empty() ? "none" : info.vocabulary_sha256.substr(0, 12);
 }
 
-const char* word_of(SeparatorPlace place) {
-    return place == SeparatorPlace::before ? "before" : "after";
+const char* word_of(SeparatorPosition place) {
+    return place == SeparatorPosition::before ? "before" : "after";
 }
 
-SeparatorPlace read_separators(const Json& root, const std::string& path) {
-    if (!root.contains("separators")) return SeparatorPlace::after;
+SeparatorPosition read_separators(const Json& root, const std::string& path) {
+    if (!root.contains("separators")) return SeparatorPosition::after;
     const auto word = read_key<std::string>(root, "separators", path);
-    for (const SeparatorPlace place : {SeparatorPlace::before, SeparatorPlace::after})
+    for (const SeparatorPosition place : {SeparatorPosition::before, SeparatorPosition::after})
         if (word == word_of(place)) return place;
     throw_data("{}: separators is '{}', expected 'before' or 'after' (the text of their documents)", path,
                word);

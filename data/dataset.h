@@ -11,7 +11,7 @@ namespace speedrun {
 
 // Side of a document on which its separator is stored: before (FineWeb's published files) or after (prepare). A
 // document as read begins with its separator in both cases, see document_index.h.
-enum class SeparatorPlace : uint8_t { before, after };
+enum class SeparatorPosition : uint8_t { before, after };
 
 struct ShardInfo {
     std::string file;    // name in the dataset's folder, without directories
@@ -28,7 +28,7 @@ struct DatasetInfo {
     int32_t separator = 50256;       // token between documents
     std::vector<ShardInfo> shards;
     std::string vocabulary_sha256{};  // SHA-256 of kVocabularyFile in the folder; empty: no such file
-    SeparatorPlace separators = SeparatorPlace::before;
+    SeparatorPosition separators = SeparatorPosition::before;
     std::string folder{};  // folder of dataset.json; empty: no such file
 };
 

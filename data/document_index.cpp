@@ -12,7 +12,7 @@ namespace {
 // Appends the index of each separator in the shard.
 void find_separators(const Shard& shard, int32_t separator, std::vector<uint32_t>& starts) {
     if (separator > std::numeric_limits<uint16_t>::max()) return;
-    const auto wanted = static_cast<uint16_t>(separator);
+    const auto requested = static_cast<uint16_t>(separator);
     // Comparisons of a whole block vectorise; an early-exit search does not. Few blocks contain a separator.
     constexpr int64_t kBlock = 128, kTokensRead = kBlock << 12;
     std::vector<uint16_t> tokens;
@@ -23,10 +23,10 @@ void find_separators(const Shard& shard, int32_t separator, std::vector<uint32_t
             const auto block =
                 std::span(tokens).subspan(begin, std::min<size_t>(kBlock, tokens.size() - begin));
             uint16_t found = 0;
-            for (const uint16_t token : block) found |= static_cast<uint16_t>(token == wanted);
+            for (const uint16_t token : block) found |= static_cast<uint16_t>(token == requested);
             if (found == 0) continue;
             for (size_t i = 0; i < block.size(); ++i) {
-                if (block[i] == wanted)
+                if (block[i] == requested)
                     starts.push_back(static_cast<uint32_t>(first + static_cast<int64_t>(begin + i)));
             }
         }
@@ -44,7 +44,7 @@ bool begins_with_text(const TokenDataset& dataset) {
 }  // namespace
 
 DocumentIndex::DocumentIndex(const TokenDataset& dataset) : dataset_(dataset), end_(dataset.num_tokens()) {
-    const bool after = dataset.separator_place() == SeparatorPlace::after;
+    const bool after = dataset.separator_position() == SeparatorPosition::after;
     bare_ = after && begins_with_text(dataset);
     first_document_.push_back(0);
     for (int64_t i = 0; i < dataset.num_shards(); ++i) {
@@ -83,7 +83,7 @@ DocumentIndex::Document DocumentIndex::operator[](int64_t index) const {
     int64_t end = end_;
     if (separator + 1 < first_document_[shard + 1])
         end = dataset_.first_token(start.shard) + starts_[static_cast<size_t>(separator) + 1];
-    else if (dataset_.separator_place() == SeparatorPlace::before)
+    else if (dataset_.separator_position() == SeparatorPosition::before)
         end = dataset_.first_token(start.shard + 1);
     else if (separator + 1 < count)
         end = start_of(separator + 1).token;

@@ -8,7 +8,7 @@
 
 namespace speedrun {
 
-// A document is a separator and the text up to the next separator. SeparatorPlace determines the documents of a shard:
+// A document is a separator and the text up to the next separator. SeparatorPosition determines the documents of a shard:
 //   before  tokens before a shard's first separator belong to no document; a document ends with its shard.
 //   after   the first text of the stream is a document without a stored separator; documents continue in the next
 //           shard; a separator at the end of the stream begins no document.

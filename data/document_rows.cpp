@@ -68,7 +68,7 @@ DocumentRows::Place DocumentRows::find(int64_t row) const {
     return {.epoch = epoch, .row = row - after[-1], .packing = packing(epoch)};
 }
 
-DocumentPlace DocumentRows::begin_of(int64_t row) const {
+DocumentPosition DocumentRows::begin_of(int64_t row) const {
     const Place place = find(row);
     return {.epoch = place.epoch, .place = place.packing->first_places[static_cast<size_t>(place.row)]};
 }

@@ -11,7 +11,7 @@
 namespace speedrun {
 
 // Position in the order of documents, over all epochs.
-struct DocumentPlace {
+struct DocumentPosition {
     int64_t epoch = 0, place = 0;
 };
 
@@ -20,7 +20,7 @@ struct DocumentRowsOptions {
     int64_t max_document_tokens = 0;  // longer documents are truncated to this length; at least 1
     uint64_t seed = 0;                // seed of the order
     bool shuffle = true;              // false: documents in file order
-    DocumentPlace begin = {};         // first document of the first row
+    DocumentPosition begin = {};      // first document of the first row
 };
 
 // An epoch takes each document once, in file order or in the permutation of (seed, epoch). Rows have S+1 tokens (S
@@ -45,7 +45,7 @@ class DocumentRows final : public RowSource {
     std::string describe() const override;
     // Returns the position at which a row begins. Rows that another source packs from there share no document with
     // earlier rows.
-    DocumentPlace begin_of(int64_t row) const;
+    DocumentPosition begin_of(int64_t row) const;
 
   private:
     struct Packing {

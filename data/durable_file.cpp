@@ -46,8 +46,8 @@ int64_t FileSystem::write(int file, const void* data, size_t bytes) {
     const bool whole_blocks =
         bytes >= kMany && bytes % kBlock == 0 && reinterpret_cast<uintptr_t>(data) % kBlock == 0;
     const auto set_direct = [&](bool direct) {
-        const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-        return wanted == flags || ::fcntl(file, F_SETFL, wanted) == 0;
+        const int requested = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+        return requested == flags || ::fcntl(file, F_SETFL, requested) == 0;
     };
     if (whole_blocks && set_direct(true)) {
         const int64_t written = ::write(file, data, bytes);
@@ -161,8 +161,8 @@ OutputFile::OutputFile(const std::string& path, Path kind) : path_(path), target
         check_file(direct_ ? 0 : -1, path, "opening");
         return;
     }
-    constexpr int kMostLinks = 40;  // the limit of Linux
-    for (int links = 0; kind == Path::named && links < kMostLinks && fs::is_symlink(target_, error); ++links)
+    constexpr int kMaxLinks = 40;  // the limit of Linux
+    for (int links = 0; kind == Path::named && links < kMaxLinks && fs::is_symlink(target_, error); ++links)
         target_ = (fs::path(target_).parent_path() / fs::read_symlink(target_, error)).string();
     file_ = std::make_unique<DurableFile>(real_file_system(), unfinished());
 }

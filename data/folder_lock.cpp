@@ -107,17 +107,17 @@ struct FolderLock::State {
     bool remove_of_lost_host() {
         const LockWriter writer = writer_in_lock(path);
         if (writer.boot.empty() || writer.is_of_this_boot()) refuse(folder, path);
-        const std::optional<SeenLock> seen = look_at_lock(path);
+        const std::optional<LockSnapshot> seen = read_lock(path);
         if (!seen) return false;
         expect_silence(writer, *seen);
-        if (look_at_lock(path) == seen) unlink(path.c_str());
+        if (read_lock(path) == seen) unlink(path.c_str());
         return false;
     }
 
     // Replaces the content of a granted file left by another process.
     void replace(KernelLock kernel) {
-        std::optional<SeenLock> seen = look_at_lock(path);
-        if (seen && seen->text.empty() && lock_changes(path, *seen, times.settle)) seen = look_at_lock(path);
+        std::optional<LockSnapshot> seen = read_lock(path);
+        if (seen && seen->text.empty() && lock_changes(path, *seen, times.settle)) seen = read_lock(path);
         const LockWriter writer(seen ? seen->text : "");
         if (kernel == KernelLock::granted && writer.is_of_this_boot())
             note_end_of(writer);
@@ -127,7 +127,7 @@ struct FolderLock::State {
             contested = true;
     }
 
-    void expect_silence(const LockWriter& writer, const SeenLock& seen) {
+    void expect_silence(const LockWriter& writer, const LockSnapshot& seen) {
         std::fprintf(stderr, "%s: written by %s; waits %.0f s for a sign of life\n", folder.c_str(),
                      writer.text().c_str(), static_cast<double>(times.stale.count()) * 1e-3);
         if (lock_changes(path, seen, times.stale)) refuse(folder, path);
@@ -148,7 +148,7 @@ struct FolderLock::State {
     }
 
     bool is_ours() const {
-        const std::optional<SeenLock> seen = look_at_lock(path);
+        const std::optional<LockSnapshot> seen = read_lock(path);
         return seen && seen->text == text;
     }
 
@@ -182,21 +182,21 @@ void FolderLock::expect_held() const {
     // A process that was stopped for a long time checks before it writes.
     if (steady_clock::now() - state_->checked.load() > 2 * state_->times.renewal) state_->check();
     if (!state_->lost) return;
-    const std::optional<SeenLock> seen = look_at_lock(state_->path);
+    const std::optional<LockSnapshot> seen = read_lock(state_->path);
     throw_usage("{} is no longer locked by this process: {}", state_->folder,
                 seen ? "it is written by " + LockWriter(seen->text).text() : state_->path + " was removed");
 }
 
 std::string FolderLock::writer(const std::string& folder, const LockTimes& times) {
     const std::string path = folder + "/" + kFolderLock;
-    const std::optional<SeenLock> seen = look_at_lock(path);
+    const std::optional<LockSnapshot> seen = read_lock(path);
     const LockDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!seen || file.get() < 0) return "";
     const KernelLock kernel = try_flock(file.get(), LOCK_SH);
     const LockWriter writer = kernel == KernelLock::held ? writer_in_lock(path) : LockWriter(seen->text);
     if (writer.boot.empty() || writer.is_of_this_boot())
         return kernel == KernelLock::held ? writer.text() : "";
-    return lock_changes(path, *seen, times.stale) && look_at_lock(path) ? writer.text() : "";
+    return lock_changes(path, *seen, times.stale) && read_lock(path) ? writer.text() : "";
 }
 
 }  // namespace speedrun

@@ -48,7 +48,7 @@ std::string shown(const Json& value) {
 // conversion of 1e30 is undefined.
 template <class Json>
 int64_t whole_number(const Json& value) {
-    constexpr double kMost = 9007199254740992.0;  // 2^53: doubles represent every whole number up to it
+    constexpr double kMax = 9007199254740992.0;  // 2^53: doubles represent every whole number up to it
     if (value.is_number_unsigned()) {
         const auto number = value.template get<uint64_t>();
         if (number < static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
@@ -57,7 +57,7 @@ int64_t whole_number(const Json& value) {
         return value.template get<int64_t>();
     } else if (value.is_number_float()) {
         const auto number = value.template get<double>();
-        if (number == std::floor(number) && std::abs(number) <= kMost) return static_cast<int64_t>(number);
+        if (number == std::floor(number) && std::abs(number) <= kMax) return static_cast<int64_t>(number);
     }
     throw JsonError("expected a whole number, got " + shown(value));
 }

@@ -5,13 +5,13 @@
 
 namespace speedrun {
 
-std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_length) {
+std::vector<PositionRange> chunks_of(const ContextSlice& part, int64_t sequence_length) {
     if (part.size == 1) return {{0, sequence_length}};
     const int64_t K = part.chunk_length(sequence_length);
-    std::vector<PlaceRange> chunks;
+    std::vector<PositionRange> chunks;
     for (const int chunk : {part.index, 2 * part.size - 1 - part.index}) {
-        const PlaceRange places{std::min(chunk * K, sequence_length),
-                                std::min((chunk + 1) * K, sequence_length)};
+        const PositionRange places{std::min(chunk * K, sequence_length),
+                                   std::min((chunk + 1) * K, sequence_length)};
         if (places.count() > 0) chunks.push_back(places);
     }
     return chunks;
@@ -20,10 +20,10 @@ std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_leng
 namespace {
 
 // first_keys: first key of each chunk of the row; empty: 0.
-std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& row,
-                                  std::span<const int32_t> first_keys) {
-    std::vector<PlaceRange> ranges;
-    for (const PlaceRange& chunk : chunks_of(part, row.sequence_length)) {
+std::vector<PositionRange> ranges_of(const ContextSlice& part, const AttendedRow& row,
+                                     std::span<const int32_t> first_keys) {
+    std::vector<PositionRange> ranges;
+    for (const PositionRange& chunk : chunks_of(part, row.sequence_length)) {
         const auto number = static_cast<size_t>(chunk.begin / part.chunk_length(row.sequence_length));
         const int64_t document = first_keys.empty() ? 0 : first_keys[number],
                       oldest = row.window > 0 ? chunk.begin - row.window + 1 : 0,
@@ -39,46 +39,46 @@ std::vector<PlaceRange> ranges_of(const ContextPart& part, const AttendedRow& ro
 
 }  // namespace
 
-KeptKeys::KeptKeys(const ContextPart& part, const AttendedRow& row)
+KeptKeys::KeptKeys(const ContextSlice& part, const AttendedRow& row)
     : part_(part), row_(row), ranges_(ranges_of(part, row, {})) {
-    for (const PlaceRange& range : ranges_) count_ += range.count();
+    for (const PositionRange& range : ranges_) count_ += range.count();
 }
 
 int64_t KeptKeys::below(int64_t place) const {
     int64_t before = 0;
-    for (const PlaceRange& range : ranges_) {
+    for (const PositionRange& range : ranges_) {
         if (place < range.end) return before + std::max<int64_t>(0, place - range.begin);
         before += range.count();
     }
     return before;
 }
 
-KeptKeys::Seen KeptKeys::seen(int64_t place, int64_t first_key) const {
+KeptKeys::Visible KeptKeys::visible(int64_t place, int64_t first_key) const {
     const int64_t oldest = row_.window > 0 ? place - row_.window + 1 : 0;
     return {below(std::max(first_key, oldest)), below(place + 1) - 1};
 }
 
 int64_t KeptKeys::visible_pairs() const {
     int64_t pairs = 0;
-    for (const PlaceRange& chunk : chunks_of(part_, row_.sequence_length)) {
+    for (const PositionRange& chunk : chunks_of(part_, row_.sequence_length)) {
         for (int64_t place = chunk.begin; place < chunk.end; ++place) {
-            const Seen seen_there = seen(place, 0);
-            pairs += seen_there.last - seen_there.first + 1;
+            const Visible visible_there = visible(place, 0);
+            pairs += visible_there.last - visible_there.first + 1;
         }
     }
     return pairs;
 }
 
-std::vector<PlaceRange> needed_keys(const ContextPart& part, const AttendedRow& row,
-                                    std::span<const int32_t> chunk_first_keys) {
+std::vector<PositionRange> needed_keys(const ContextSlice& part, const AttendedRow& row,
+                                       std::span<const int32_t> chunk_first_keys) {
     return ranges_of(part, row, chunk_first_keys);
 }
 
-std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b) {
-    std::vector<PlaceRange> rest;
-    for (const PlaceRange& x : a) {
+std::vector<PositionRange> without(const std::vector<PositionRange>& a, const std::vector<PositionRange>& b) {
+    std::vector<PositionRange> rest;
+    for (const PositionRange& x : a) {
         int64_t begin = x.begin;
-        for (const PlaceRange& y : common({x}, b)) {
+        for (const PositionRange& y : common({x}, b)) {
             if (begin < y.begin) rest.push_back({begin, y.begin});
             begin = y.end;
         }
@@ -87,11 +87,11 @@ std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vec
     return rest;
 }
 
-std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b) {
-    std::vector<PlaceRange> both;
-    for (const PlaceRange& x : a) {
-        for (const PlaceRange& y : b) {
-            const PlaceRange places{std::max(x.begin, y.begin), std::min(x.end, y.end)};
+std::vector<PositionRange> common(const std::vector<PositionRange>& a, const std::vector<PositionRange>& b) {
+    std::vector<PositionRange> both;
+    for (const PositionRange& x : a) {
+        for (const PositionRange& y : b) {
+            const PositionRange places{std::max(x.begin, y.begin), std::min(x.end, y.end)};
             if (places.count() > 0) both.push_back(places);
         }
     }

@@ -1,21 +1,21 @@
-// Keys of a row that the queries of one context part can see.
+// Keys of a row that the queries of one context slice can see.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "data/context_part.h"
+#include "data/context_slice.h"
 
 namespace speedrun {
 
-struct PlaceRange {
+struct PositionRange {
     int64_t begin = 0, end = 0;  // positions in a row
     int64_t count() const { return end - begin; }
 };
 
 // Returns the positions of a part's chunks: two, ascending, without padding; for a single rank the whole row.
-std::vector<PlaceRange> chunks_of(const ContextPart& part, int64_t sequence_length);
+std::vector<PositionRange> chunks_of(const ContextSlice& part, int64_t sequence_length);
 
 struct AttendedRow {
     int64_t sequence_length = 0;
@@ -26,36 +26,38 @@ struct AttendedRow {
 // within the window (all if window is 0). Kept keys are stored consecutively, as a shorter row.
 class KeptKeys {
   public:
-    KeptKeys(const ContextPart& part, const AttendedRow& row);
+    KeptKeys(const ContextSlice& part, const AttendedRow& row);
 
     int64_t count() const { return count_; }
-    const std::vector<PlaceRange>& ranges() const { return ranges_; }  // ascending, disjoint and not adjacent
+    const std::vector<PositionRange>& ranges() const {
+        return ranges_;
+    }  // ascending, disjoint and not adjacent
     // Lower bound: index of the first kept key at or after `place`.
     int64_t below(int64_t place) const;
     // Kept keys that a query sees: indices first … last; none if last < first.
-    struct Seen {
+    struct Visible {
         int64_t first, last;
     };
     // first_key: position of the first key of the query's document.
-    Seen seen(int64_t place, int64_t first_key) const;
+    Visible visible(int64_t place, int64_t first_key) const;
     // Returns the number of pairs of a query of the part and a kept key that it may see, ignoring documents.
     int64_t visible_pairs() const;
 
   private:
-    ContextPart part_;
+    ContextSlice part_;
     AttendedRow row_;
-    std::vector<PlaceRange> ranges_;
+    std::vector<PositionRange> ranges_;
     int64_t count_ = 0;
 };
 
 // Returns the kept keys that queries of the part see in a row with these documents (Batch::chunk_first_keys of one
 // row).
-std::vector<PlaceRange> needed_keys(const ContextPart& part, const AttendedRow& row,
-                                    std::span<const int32_t> chunk_first_keys);
+std::vector<PositionRange> needed_keys(const ContextSlice& part, const AttendedRow& row,
+                                       std::span<const int32_t> chunk_first_keys);
 
 // Positions in a that are not in b.
-std::vector<PlaceRange> without(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
+std::vector<PositionRange> without(const std::vector<PositionRange>& a, const std::vector<PositionRange>& b);
 // Positions in both.
-std::vector<PlaceRange> common(const std::vector<PlaceRange>& a, const std::vector<PlaceRange>& b);
+std::vector<PositionRange> common(const std::vector<PositionRange>& a, const std::vector<PositionRange>& b);
 
 }  // namespace speedrun

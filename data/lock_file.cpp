@@ -94,7 +94,7 @@ std::string LockWriter::text() const {
                        command.empty() ? "" : " (" + command + ")");
 }
 
-std::optional<SeenLock> look_at_lock(const std::string& path) {
+std::optional<LockSnapshot> read_lock(const std::string& path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return std::nullopt;
     std::array<char, kMaxLockBytes> bytes{};
@@ -103,15 +103,15 @@ std::optional<SeenLock> look_at_lock(const std::string& path) {
     const bool known = fstat(file, &status) == 0;
     close(file);
     if (count < 0 || !known) return std::nullopt;
-    return SeenLock{{bytes.data(), static_cast<size_t>(count)},
-                    {status.st_mtim.tv_sec, status.st_mtim.tv_nsec}};
+    return LockSnapshot{{bytes.data(), static_cast<size_t>(count)},
+                        {status.st_mtim.tv_sec, status.st_mtim.tv_nsec}};
 }
 
-bool lock_changes(const std::string& path, const SeenLock& before, milliseconds limit) {
+bool lock_changes(const std::string& path, const LockSnapshot& before, milliseconds limit) {
     const auto end = steady_clock::now() + limit;
     do {
         std::this_thread::sleep_for(std::min(limit / 10, milliseconds(500)));
-        if (look_at_lock(path) != before) return true;
+        if (read_lock(path) != before) return true;
     } while (steady_clock::now() < end);
     return false;
 }
@@ -130,7 +130,7 @@ KernelLock try_flock(int file, int operation) {
 LockWriter writer_in_lock(const std::string& path) {
     LockWriter writer("");
     for (int i = 0; i < 100; ++i) {
-        if (const auto seen = look_at_lock(path); seen) writer = LockWriter(seen->text);
+        if (const auto seen = read_lock(path); seen) writer = LockWriter(seen->text);
         if (!writer.boot.empty() && !writer.has_ended()) break;
         std::this_thread::sleep_for(milliseconds(10));
     }

@@ -23,14 +23,14 @@ struct LockWriter {
 };
 
 // Content and time of a lock file. Each look reopens the file, so that NFS queries its server.
-struct SeenLock {
+struct LockSnapshot {
     std::string text;
     std::pair<time_t, long> renewed{0, 0};  // seconds, nanoseconds
-    bool operator==(const SeenLock&) const = default;
+    bool operator==(const LockSnapshot&) const = default;
 };
-std::optional<SeenLock> look_at_lock(const std::string& path);
+std::optional<LockSnapshot> read_lock(const std::string& path);
 // True if the lock is renewed, replaced or removed within the limit.
-bool lock_changes(const std::string& path, const SeenLock& before, std::chrono::milliseconds limit);
+bool lock_changes(const std::string& path, const LockSnapshot& before, std::chrono::milliseconds limit);
 
 enum class KernelLock { granted, held, unsupported };
 // Calls flock without waiting; `operation` is LOCK_EX or LOCK_SH.

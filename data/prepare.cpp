@@ -157,7 +157,7 @@ PrepareSummary write_dataset(const PrepareOptions& options, const Tokenizer& tok
     summary.info.tokenizer = tokenizer.name();
     summary.info.vocab_size = tokenizer.vocab_size();
     summary.info.separator = tokenizer.separator();
-    summary.info.separators = SeparatorPlace::after;
+    summary.info.separators = SeparatorPosition::after;
     summary.train = train.finish(summary.info);
     summary.val = val.finish(summary.info);
     if (!options.vocabulary.empty()) {

@@ -51,7 +51,7 @@ constexpr int kReadFlags = O_RDONLY | O_NONBLOCK;  // does not wait for the writ
 std::atomic<int64_t> kept_open{0};  // descriptors held by shards
 
 // Half of the limit, because connections, logs and libraries need descriptors too.
-int64_t most_kept_open() {
+int64_t max_kept_open() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, rlim_t{1} << 20) / 2);
@@ -89,7 +89,7 @@ Shard::Shard(const std::string& path) : path_(path) {
                    expected, count, bytes < expected ? "truncated" : "trailing bytes");
     }
     size_ = count;
-    if (kept_open.fetch_add(1) < most_kept_open()) {
+    if (kept_open.fetch_add(1) < max_kept_open()) {
         file_ = file.release();
     } else {
         --kept_open;

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // glibc's own expansion of braces (GLOB_BRACE) is recursive and has no limit.
-constexpr size_t kMostAlternatives = 10'000, kMostNesting = 32, kShownCharacters = 80;
+constexpr size_t kMaxAlternatives = 10'000, kMaxNesting = 32, kShownCharacters = 80;
 
 std::string shown_pattern(const std::string& pattern) {
     return pattern.size() <= kShownCharacters ? pattern : pattern.substr(0, kShownCharacters) + "...";
@@ -54,9 +54,9 @@ std::optional<Braces> find_braces(const std::string& pattern, size_t from) {
             const char c = pattern[i];
             if (c == '\\') ++i;
             if (c == '{') ++depth;
-            if (depth > kMostNesting)
+            if (depth > kMaxNesting)
                 throw_usage("pattern '{}': braces are nested deeper than {} levels", shown_pattern(pattern),
-                            kMostNesting);
+                            kMaxNesting);
             if (c == ',' && depth == 1) braces.separators.push_back(i);
             if (c != '}' || --depth > 0) continue;
             braces.separators.push_back(i);
@@ -91,9 +91,9 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
                     {text.substr(0, braces->begin) + choice + text.substr(braces->end), braces->begin});
             }
         }
-        if (expanded.size() + pending.size() > kMostAlternatives)
+        if (expanded.size() + pending.size() > kMaxAlternatives)
             throw_usage("pattern '{}': its braces expand to more than {} names; list them, or use * or ?",
-                        shown_pattern(pattern), kMostAlternatives);
+                        shown_pattern(pattern), kMaxAlternatives);
     }
     return expanded;
 }

@@ -7,12 +7,12 @@
 
 namespace speedrun {
 
-inline constexpr size_t kMostFileBytes = size_t{1} << 30;
+inline constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 // Returns the bytes of a regular file or an anonymous pipe (`<(command)` of a shell). Throws a data error with path and
 // reason for other kinds of files and for more than `most` bytes: /dev/zero would fill the memory, and a named pipe
 // without a writer would block.
-std::string read_text_file(const std::string& path, size_t most = kMostFileBytes);
+std::string read_text_file(const std::string& path, size_t most = kMaxFileBytes);
 
 // Throws a data error for a path that exists and is not a regular file. Call before a reader that would wait for its
 // end.

@@ -15,7 +15,7 @@ constexpr int64_t kReadAheadBytes = int64_t{256} << 20;
 }  // namespace
 
 TokenDataset::TokenDataset(const std::vector<std::string>& files, int32_t vocab_size, int32_t separator,
-                           SeparatorPlace place)
+                           SeparatorPosition place)
     : vocab_size_(vocab_size), separator_(separator), place_(place) {
     if (separator < 0 || separator >= vocab_size) {
         throw_usage("vocab_size {} does not hold the dataset's separator token {}", vocab_size, separator);

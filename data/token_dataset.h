@@ -19,7 +19,7 @@ class TokenDataset {
     // separator exceeds the vocabulary, a data error without files or for a damaged shard. Token values are checked by
     // each read: a check of all would read every byte before the first step.
     TokenDataset(const std::vector<std::string>& files, int32_t vocab_size, int32_t separator,
-                 SeparatorPlace place = SeparatorPlace::before);
+                 SeparatorPosition place = SeparatorPosition::before);
 
     int64_t num_shards() const { return static_cast<int64_t>(shards_.size()); }
     const Shard& shard(int64_t index) const { return shards_[static_cast<size_t>(index)]; }
@@ -28,7 +28,7 @@ class TokenDataset {
     int64_t num_tokens() const { return first_token_.back(); }
     int32_t vocab_size() const { return vocab_size_; }
     int32_t separator() const { return separator_; }
-    SeparatorPlace separator_place() const { return place_; }
+    SeparatorPosition separator_position() const { return place_; }
 
     // Reads tokens first … first+out.size()-1 of the stream of all shards. Throws a data error with file, token index,
     // value and limit for the first token ≥ vocab_size, or the error of Shard::read(); an internal error if the range
@@ -42,7 +42,7 @@ class TokenDataset {
     std::vector<int64_t> first_token_;  // (num_shards + 1)
     int32_t vocab_size_;
     int32_t separator_;
-    SeparatorPlace place_;
+    SeparatorPosition place_;
 };
 
 }  // namespace speedrun

@@ -10,6 +10,6 @@ namespace speedrun {
 struct ZipfTokens {
     int64_t count = 0, vocab_size = 0;
 };
-std::vector<int32_t> zipf_tokens(const ZipfTokens& wanted);
+std::vector<int32_t> zipf_tokens(const ZipfTokens& requested);
 
 }  // namespace speedrun

@@ -81,8 +81,8 @@ table_of_kernels() { # VARIABLE TEST FILTER
     [ "$before" = "$(cksum <$tables)" ] || echo "renewed: $3 of $tables"
 }
 if ! $check; then
-    table_of_kernels SPEEDRUN_UPDATE_SASS cuda_code_tests Sass.IsTheCommittedTable
-    table_of_kernels SPEEDRUN_UPDATE_RESOURCES cuda_host_tests Resources.AreTheCommittedTable
+    table_of_kernels SPEEDRUN_UPDATE_SASS cuda_code_tests Sass.MatchesCommittedTable
+    table_of_kernels SPEEDRUN_UPDATE_RESOURCES cuda_host_tests Resources.MatchCommittedTable
     table_of_kernels SPEEDRUN_UPDATE_TRAFFIC watch_tests 'TrafficTable.*'
 fi
 exit $code

@@ -5,11 +5,11 @@
 
 namespace speedrun::testing {
 
-// Calls visit(index in `in_part`, index in the whole parameter) for each element without padding.
+// Calls visit(index in `in_slice`, index in the whole parameter) for each element without padding.
 template <class Visit>
-void each_element(const Parameter& p, const Range& in_part, Visit&& visit) {
+void each_element(const Parameter& p, const Range& in_slice, Visit&& visit) {
     int64_t at = 0;
-    for (const Range& range : contiguous_ranges(p.boxes(in_part)))
+    for (const Range& range : contiguous_ranges(p.boxes(in_slice)))
         for (int64_t i = range.begin; i < range.end(); ++i) visit(at++, i);
 }
 

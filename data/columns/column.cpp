@@ -59,7 +59,7 @@ const Column::Values& Column::of(const Batch& batch) const {
 }
 
 void complete(Batch& batch, std::span<const Column> columns, const BatchLayout& layout) {
-    const ContextPart& part = layout.part;
+    const ContextSlice& part = layout.part;
     if (part.size < 1 || part.index < 0 || part.index >= part.size)
         throw_internal("part {} of {} of a row", part.index, part.size);
     const auto S = layout.sequence_length, tokens = static_cast<int64_t>(batch.tokens.size());

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "data/context_part.h"
+#include "data/context_slice.h"
 
 namespace speedrun {
 
@@ -30,7 +30,7 @@ struct BatchLayout {
 
     int64_t sequence_length = 0;       // S, tokens of a whole row
     int32_t separator = kNoSeparator;  // first token of each document; kNoSeparator: a row is one document
-    ContextPart part = {};             // part of each row that this rank computes
+    ContextSlice part = {};            // part of each row that this rank computes
     PrefixTable prefixes = {};
 };
 
@@ -41,8 +41,8 @@ struct Column {
     ColumnKind kind = ColumnKind::token;
     int64_t rows = 0;        // size of a leading dimension, (rows, T); 0: none
     int64_t per_token = 1;   // size of a trailing dimension, (T, per_token); 1: none
-    int32_t padding = 0;     // value of tokens that pad a context part
-    bool after_cut = false;  // computed from the context part; false: from whole rows, then cut to the part
+    int32_t padding = 0;     // value of tokens that pad a context slice
+    bool after_cut = false;  // computed from the context slice; false: from whole rows, then cut to the part
     // Storage of a column that every batch has; null: Batch::columns[name].
     Values Batch::*member = nullptr;
     // Overwrites the values. Null for a column with a member.
@@ -67,7 +67,7 @@ inline Column first_key_column() {
 }
 
 // Completes a batch with tokens and targets of whole rows: computes positions and first keys (unless present), then the
-// columns; cuts all to the context part; counts valid targets. Reuses memory. Removes columns that are not listed.
+// columns; cuts all to the context slice; counts valid targets. Reuses memory. Removes columns that are not listed.
 // Throws an internal error if the tokens are not rows of sequence_length.
 void complete(Batch& batch, std::span<const Column> columns, const BatchLayout& layout);
 

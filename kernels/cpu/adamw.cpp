@@ -18,7 +18,7 @@ void CpuOps::enqueue(const op::AdamwStep& a, Stream& stream) {
         const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
         const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
         const float shrink = 1.0f - a.learning_rate * a.weight_decay;
-        const float rate = a.learning_rate * correction1, least = a.least_product();
+        const float rate = a.learning_rate * correction1, least = a.min_product();
         const bool separate = a.parameter.data != a.master.data;
         with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
             cpu::with_real(a.first_moment.dtype, [&]<class Moment>() {

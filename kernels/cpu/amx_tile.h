@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/bf16_tile.h"
-#include "kernels/cpu/product_finish.h"
+#include "kernels/cpu/gemm_finish.h"
 
 namespace speedrun::cpu {
 
@@ -106,7 +106,7 @@ inline __attribute__((always_inline)) void multiply_lines(float* sums, int64_t r
 
 // Transposes 32 rows of 16 elements, `stride` elements apart, into 16 lines of 64 bytes. Works per lane of
 // 128 bits, in which 8 rows become columns.
-inline __attribute__((always_inline)) void turn_rows(int32_t* lines, const Bf16* x, int64_t stride) {
+inline __attribute__((always_inline)) void transpose_rows(int32_t* lines, const Bf16* x, int64_t stride) {
     constexpr int64_t kHalf = 8;
     for (int64_t half = 0; half < 2; ++half, x += kHalf, lines += kHalf * kLanes) {
         const auto row = [&](int64_t k) {
@@ -137,15 +137,15 @@ inline __attribute__((always_inline)) void turn_rows(int32_t* lines, const Bf16*
 }
 
 // Transposes the first `rows` rows and `columns` columns of such a block. The rest is zero.
-inline void turn_part(int32_t* lines, const Bf16* x, int64_t stride, int64_t rows, int64_t columns) {
-    if (rows >= kAmxDepth && columns >= kAmxRows) return turn_rows(lines, x, stride);
+inline void transpose_part(int32_t* lines, const Bf16* x, int64_t stride, int64_t rows, int64_t columns) {
+    if (rows >= kAmxDepth && columns >= kAmxRows) return transpose_rows(lines, x, stride);
     alignas(64) Bf16 block[kAmxDepth * kAmxRows];
     for (int64_t k = 0; k < kAmxDepth; ++k) {
         const __mmask16 lanes = lanes_below(k < rows ? columns : 0);
         _mm256_store_si256(reinterpret_cast<__m256i*>(block + k * kAmxRows),
                            _mm256_maskz_loadu_epi16(lanes, x + (k < rows ? k : 0) * stride));
     }
-    turn_rows(lines, block, kAmxRows);
+    transpose_rows(lines, block, kAmxRows);
 }
 
 // Tile traits for product.cpp: bf16 matmuls whose K is a multiple of 32.
@@ -158,14 +158,14 @@ struct AmxTile {
     static constexpr int64_t kRows = 2 * kAmxRows, kStrip = kRows, kPanel = 2 * kLanes;
     static constexpr int64_t kDepthUnit = kAmxDepth;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 2048 : 4096; }
-    static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
+    static int64_t max_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
     // Visits all panels for the same rows. A tile is as wide as a cache line of c and its 32 rows may be on
     // 32 pages: column by column, matmuls with n = 1024 took 1.7 times as long.
     static constexpr bool kRowsFirst = true;
 
-    static bool serves(const Product& g) { return g.amx && g.k % kAmxDepth == 0; }
-    static bool reads_in_place(const Product& g) { return !g.transpose_a; }
-    static bool reads_panels_in_place(const Product& /*g*/) { return false; }
+    static bool serves(const Gemm& g) { return g.amx && g.k % kAmxDepth == 0; }
+    static bool reads_in_place(const Gemm& g) { return !g.transpose_a; }
+    static bool reads_panels_in_place(const Gemm& /*g*/) { return false; }
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kAmxBytes};
     }
@@ -201,7 +201,7 @@ struct AmxTile {
             PairTile::pack_row<side>(to, x, stride, depth, count, width);
         } else {
             for (int64_t i = 0; i < count; i += kAmxRows)
-                turn_part(to + i * kLanes, x + i, stride, kAmxDepth, count - i);
+                transpose_part(to + i * kLanes, x + i, stride, kAmxDepth, count - i);
         }
     }
     // Left: `count` lines, each contiguous along a row of memory.

@@ -45,9 +45,9 @@ struct QueryBlock {
     QueryBlock(const AttentionItem& item, Range queries)
         : any{item.counts.keys, 0}, all{0, item.counts.keys} {
         for (int64_t i = 0; i < kSide; ++i) {
-            const bool real = queries.begin + i < queries.end;
+            const bool valid = queries.begin + i < queries.end;
             const Range keys =
-                real ? Range{item.low(queries.begin + i), item.key_end(queries.begin + i + 1)} : Range{0, 0};
+                valid ? Range{item.low(queries.begin + i), item.key_end(queries.begin + i + 1)} : Range{0, 0};
             low[i] = static_cast<float>(keys.begin);
             high[i] = static_cast<float>(keys.end);
             if (keys.begin < keys.end) any = {std::min(any.begin, keys.begin), std::max(any.end, keys.end)};
@@ -104,7 +104,7 @@ inline void pack_as_pairs(int32_t* to, HeadRows x, int64_t i, int64_t count) {
 // Packs them as one line per dimension: to[D][16], words of two rows.
 inline void pack_as_lines(int32_t* to, HeadRows x, int64_t i, int64_t count) {
     for (int64_t d = 0; d < x.x.cols(); d += kAmxRows)
-        turn_part(to + d * kSideWords, x.row<Bf16>(i) + d, x.stride(), count, kAmxRows);
+        transpose_part(to + d * kSideWords, x.row<Bf16>(i) + d, x.stride(), count, kAmxRows);
 }
 
 // Writes rows [i, i + count) of a head: column r of sums[D][32], times factors[r], becomes row i + r.

@@ -11,7 +11,7 @@
 
 namespace speedrun::cpu {
 
-constexpr int64_t kKeysAtOnce = 4 * kSide;
+constexpr int64_t kKeysPerPass = 4 * kSide;
 
 template <>
 struct ForwardMemory<AmxAttention> {
@@ -28,8 +28,8 @@ struct ForwardMemory<AmxAttention> {
         Scratch scratch(memory);
         value_lines = scratch.take<int32_t>(keys / 2 * width);
         query_columns = scratch.take<int32_t>(width / 2 * kSide);
-        scores = scratch.take<float>(kKeysAtOnce * kSide);
-        probabilities = scratch.take<int32_t>(kKeysAtOnce / 2 * kSide);
+        scores = scratch.take<float>(kKeysPerPass * kSide);
+        probabilities = scratch.take<int32_t>(kKeysPerPass / 2 * kSide);
         result = scratch.take<float>(width * kSide);
         last_keys = scratch.take<Bf16>(kSide * width);
         bytes = scratch.bytes();
@@ -50,7 +50,7 @@ class AmxForwardBlock {
         // in its block.
         const Range blocks = view_.blocks();
         for (int64_t j = blocks.begin; j < blocks.end;) {
-            const int64_t end = std::min(j / kKeysAtOnce * kKeysAtOnce + kKeysAtOnce, blocks.end);
+            const int64_t end = std::min(j / kKeysPerPass * kKeysPerPass + kKeysPerPass, blocks.end);
             run(keys, {j, end}, first_line);
             j = end;
         }

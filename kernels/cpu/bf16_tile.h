@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/device/dtype.h"
@@ -113,10 +113,10 @@ inline void pack_from_columns(char* panel, int64_t stride, const Bf16* x, int64_
     const int64_t pairs = (depth + 1) / 2;
     for (int64_t j = 0; j < columns; j += kLanes) {
         for (int64_t p = 0; p < pairs; p += kLanes) {
-            const __mmask32 real = halves_below(depth - 2 * p);
+            const __mmask32 valid = halves_below(depth - 2 * p);
             __m512i rows[kLanes];
             for (int64_t i = 0; i < kLanes; ++i) {
-                rows[i] = j + i < columns ? _mm512_maskz_loadu_epi16(real, x + (j + i) * row_stride + 2 * p)
+                rows[i] = j + i < columns ? _mm512_maskz_loadu_epi16(valid, x + (j + i) * row_stride + 2 * p)
                                           : _mm512_setzero_si512();
             }
             transpose_words(rows);
@@ -140,13 +140,13 @@ struct PairTile {
         48;  // rows of packed a that are adjacent in a strip: whole tiles and whole vectors
     static constexpr int64_t kPanel = kCount * kRegisterLanes;
     static int64_t longest_piece(int64_t /*k*/, bool packed) { return packed ? 1024 : 4096; }
-    static int64_t most_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
+    static int64_t max_of_b(bool packed) { return packed ? 1 << 21 : 1 << 19; }
     static constexpr bool kRowsFirst = false;
     static constexpr int64_t kDepthUnit = kLanes;
 
     // True if rows of a are whole pairs and contiguous.
-    static bool reads_in_place(const Product& g) { return !g.transpose_a && g.k % 2 == 0; }
-    static bool reads_panels_in_place(const Product& /*g*/) { return false; }
+    static bool reads_in_place(const Gemm& g) { return !g.transpose_a && g.k % 2 == 0; }
+    static bool reads_panels_in_place(const Gemm& /*g*/) { return false; }
     static Rows in_place(const Bf16* a, int64_t stride, bool /*transposed*/) {
         return {reinterpret_cast<const char*>(a), stride * 2, kWordBytes};
     }

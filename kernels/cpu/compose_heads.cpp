@@ -1,5 +1,5 @@
 // One attention map per token, mixed from the maps of its heads. Rows are processed one by one; a map has at
-// most kMostKeys keys and is kept whole. Backward first goes over queries and stores the mixed map and its
+// most kMaxKeys keys and is kept whole. Backward first goes over queries and stores the mixed map and its
 // gradient. Then it goes over keys: each adds up its queries in order.
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 using cpu::head_of;
 using cpu::Vec;
-using Map = float[ComposeHeadsOptions::kMostKeys];  // one value per key that a query sees
+using Map = float[ComposeHeadsOptions::kMaxKeys];  // one value per key that a query sees
 
 struct Seen {
     int64_t first, count;  // range of keys or of queries
@@ -138,7 +138,8 @@ struct Kept {
     }
 };
 
-void give(const Tensor& gradient, int64_t t, int64_t head, float value, bool accumulate, float* partial) {
+void store_gradient(const Tensor& gradient, int64_t t, int64_t head, float value, bool accumulate,
+                    float* partial) {
     if (gradient.rank != 2) {
         partial[head] += value;
         return;
@@ -147,7 +148,7 @@ void give(const Tensor& gradient, int64_t t, int64_t head, float value, bool acc
     to = accumulate ? to + value : value;
 }
 
-// maps: [H][kMostKeys].
+// maps: [H][kMaxKeys].
 template <class Real>
 void backward_query(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t i, float* maps,
                     float* partial) {
@@ -159,7 +160,7 @@ void backward_query(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t
     std::fill(mixed, mixed + seen.count, 0.0f);
     std::fill(dmixed, dmixed + seen.count, 0.0f);
     for (int64_t h = 0; h < heads; ++h) {
-        float* map = maps + h * ComposeHeadsOptions::kMostKeys;
+        float* map = maps + h * ComposeHeadsOptions::kMaxKeys;
         dots(map, head_of<Real>(a.q, i, h * dim), a.k, seen, h * dim, dim, a.options.scale);
         kept.lse[i * heads + h] = softmax(map, seen.count);
         u[h] = weight(a.w1, i, h) * rstd;
@@ -169,11 +170,11 @@ void backward_query(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t
     for (int64_t h = 0; h < heads; ++h) {
         dots(products, head_of<Real>(a.dc, i, h * dim), a.v, seen, h * dim, dim, 1.0f);
         add_scaled(dmixed, products, seen.count, weight(a.w2, i, h));
-        give(a.dw2, i, h, dot(mixed, products, seen), a.accumulate_w2, partial + heads);
+        store_gradient(a.dw2, i, h, dot(mixed, products, seen), a.accumulate_w2, partial + heads);
     }
     float along = 0;
     for (int64_t h = 0; h < heads; ++h) {
-        float* map = maps + h * ComposeHeadsOptions::kMostKeys;
+        float* map = maps + h * ComposeHeadsOptions::kMaxKeys;
         e[h] = dot(map, dmixed, seen);
         along = std::fma(e[h], u[h], along);
         cpu::for_vectors(seen.count, [&](int64_t j, auto width) {
@@ -185,7 +186,7 @@ void backward_query(const op::ComposeHeadsBackward& a, const Kept& kept, int64_t
     }
     along /= static_cast<float>(heads);
     for (int64_t h = 0; h < heads; ++h)
-        give(a.dw1, i, h, rstd * (e[h] - u[h] * along), a.accumulate_w1, partial);
+        store_gradient(a.dw1, i, h, rstd * (e[h] - u[h] * along), a.accumulate_w1, partial);
 }
 
 template <class Real>
@@ -193,7 +194,7 @@ void backward_queries(const op::ComposeHeadsBackward& a, const Kept& kept, int64
     const int64_t heads = a.options.num_heads;
     float* partial = kept.partial + chunk * 2 * heads;
     std::fill(partial, partial + 2 * heads, 0.0f);
-    std::vector<float> maps(static_cast<size_t>(heads * ComposeHeadsOptions::kMostKeys));
+    std::vector<float> maps(static_cast<size_t>(heads * ComposeHeadsOptions::kMaxKeys));
     const cpu::Range rows = cpu::chunk_of(a.dc.rows(), chunk, cpu::kReductionChunks);
     for (int64_t i = rows.begin; i < rows.end; ++i) backward_query<Real>(a, kept, i, maps.data(), partial);
 }

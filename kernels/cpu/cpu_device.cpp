@@ -126,7 +126,7 @@ void CpuStream::submit(const char* label, std::function<void()> work) {
 
 #ifdef SPEEDRUN_REMOVABLE_WAITS  // fault injection for tests/distributed/missing_waits_test.cpp
 bool wait_is_removed(const void* caller);
-void dawdle(CpuStream& stream);
+void inject_delay(CpuStream& stream);
 #endif
 
 void CpuStream::record(Event& event) {
@@ -139,7 +139,7 @@ void CpuStream::record(Event& event) {
     static_cast<CpuEvent&>(event).state_ = state;
     push({TaskKind::signal, "record", {}, std::move(state)});
 #ifdef SPEEDRUN_REMOVABLE_WAITS
-    dawdle(*this);
+    inject_delay(*this);
 #endif
 }
 
@@ -150,7 +150,7 @@ void CpuStream::wait(const Event& event) {
     }
     const auto& state = static_cast<const CpuEvent&>(event).state_;
 #ifdef SPEEDRUN_REMOVABLE_WAITS
-    dawdle(*this);
+    inject_delay(*this);
     if (state && wait_is_removed(__builtin_return_address(0))) return;
 #endif
     if (state && device_.observer()) device_.observer()->waits(*this, event);
@@ -224,8 +224,8 @@ std::unique_ptr<Graph> CpuDevice::end_graph(Stream& stream) {
     return std::move(static_cast<CpuStream&>(stream).capture_);
 }
 
-void CpuDevice::rehearse(bool on) {
-    rehearsing_ = on;
+void CpuDevice::set_dry_run(bool on) {
+    dry_run_ = on;
     if (on || dry_) return;
     // Touches pages on all cores: the operating system clears a page where it is touched first.
     for (const auto& [data, bytes] : allocated_) {

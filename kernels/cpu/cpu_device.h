@@ -136,8 +136,8 @@ class CpuDevice final : public Device {
     void allow_graphs(bool allowed) { graphs_allowed_ = allowed; }
     bool begin_graph(Stream& stream) override;
     std::unique_ptr<Graph> end_graph(Stream& stream) override;
-    void rehearse(bool on) override;
-    bool idle() const { return dry_ || rehearsing_; }  // work is counted but not run
+    void set_dry_run(bool on) override;
+    bool idle() const { return dry_ || dry_run_; }  // work is counted but not run
     void set_trace(TraceSink* sink) override { trace_ = sink; }
     // Call while no work is in flight. Default: the machine's clock. `clock` must outlive the device.
     void set_clock(CpuClock& clock) { clock_ = &clock; }
@@ -162,7 +162,7 @@ class CpuDevice final : public Device {
     const int num_threads_;
     const bool dry_;
     bool graphs_allowed_ = false;
-    bool rehearsing_ = false;  // read and changed only by the enqueuing thread
+    bool dry_run_ = false;  // read and changed only by the enqueuing thread
     std::map<void*, int64_t> allocated_;
     std::unique_ptr<cpu::Team> team_;
     TraceSink* trace_ = nullptr;  // changed only while no work is in flight

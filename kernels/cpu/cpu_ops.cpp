@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/level.h"
-#include "kernels/cpu/product.h"
 
 namespace speedrun {
 

@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/product.h"
 #include "kernels/ops/ops.h"
 
 namespace speedrun {
 
 namespace cpu {
 
-struct ProductOptions {
+struct GemmOptions {
     bool transpose_a = false, transpose_b = false;
     float beta = 0.0f;
     Tensor base = {};        // adds beta·base; absent: beta·c
@@ -24,8 +24,8 @@ struct ProductOptions {
 
 // Describes c = op(a) op(b) + beta·base (+ bias); the shapes must fit. Throws an internal error with the
 // label for an empty matmul.
-Product product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
-                   const char* label, Isa isa);
+Gemm product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const GemmOptions& options, const char* label,
+                Isa isa);
 
 }  // namespace cpu
 
@@ -45,7 +45,7 @@ class CpuOps final : public Ops {
     void* workspace(Stream& stream, int64_t bytes) { return workspace(workspaces_[&stream], stream, bytes); }
     void* workspace(Buffer& buffer, Stream& stream, int64_t bytes);
     // Enqueues c = op(a) op(b) + beta·base (+ bias).
-    void product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::ProductOptions& options,
+    void product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::GemmOptions& options,
                  const char* label, Stream& stream);
 
     CpuDevice& device_;

@@ -26,11 +26,11 @@ float largest(const Real* x, int64_t count) {
 
 // Targets of a row: distinct ids with weights. The weights of equal targets are added.
 struct RowTargets {
-    static constexpr int kMost = op::CrossEntropy::kMostTargets;
+    static constexpr int kMax = op::CrossEntropy::kMaxTargets;
     int count = 0;
     float weight = 0.0f;  // sum of all weights
-    std::array<int32_t, kMost> id;
-    std::array<float, kMost> weight_of;
+    std::array<int32_t, kMax> id;
+    std::array<float, kMax> weight_of;
 
     template <class Arguments>
     RowTargets(const Arguments& o, int64_t row) {
@@ -91,7 +91,7 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
     const int64_t vocab = o.vocab_size;
     const Cap capped(o.softcap);
     const float maximum = capped.of_one(largest(logits, vocab));
-    std::array<float, RowTargets::kMost> target_logit;
+    std::array<float, RowTargets::kMax> target_logit;
     for (int i = 0; i < targets.count; ++i)
         target_logit[i] = capped.of_one(static_cast<float>(logits[targets.id[i]]));
     float* const exponentials =
@@ -112,7 +112,7 @@ float row_loss(const Real* logits, Real* dlogits, const RowTargets& targets, int
     if (!dlogits) return loss;
 
     const float factor = o.gradient_scale * targets.weight / total;
-    std::array<float, RowTargets::kMost> of_target;
+    std::array<float, RowTargets::kMax> of_target;
     for (int i = 0; i < targets.count; ++i) {
         const float slope = capped.times_slope(1.0f, target_logit[i]);
         of_target[i] = factor * exponentials[targets.id[i]] - o.gradient_scale * targets.weight_of[i] * slope;
@@ -174,7 +174,7 @@ void row_gradient(const Real* logits, Real* dlogits, const RowTargets& targets,
                   const op::CrossEntropyOfParts& o, float log_sum) {
     const Cap capped(o.softcap);
     const float factor = o.gradient_scale * targets.weight;
-    std::array<float, RowTargets::kMost> of_target;
+    std::array<float, RowTargets::kMax> of_target;
     for (int i = 0; i < targets.count; ++i) {
         if (!has(o, targets.id[i])) continue;
         const float z = capped.of_one(static_cast<float>(logits[targets.id[i] - o.first]));
@@ -214,19 +214,19 @@ struct GradientRow {
     }
 };
 
-constexpr int64_t kRowsAtOnce = 16;  // rows transposed while they are in a cache
+constexpr int64_t kRowsPerPass = 16;  // rows transposed while they are in a cache
 
 // Calls body(t) for each row. 8-bit dlogits are transposed too.
 template <class Arguments, class Body>
 void for_rows(const Arguments& a, int64_t rows, const Body& body) {
     if (!a.scale.present()) return cpu::parallel_for(rows, body);
-    cpu::parallel_for(rows / kRowsAtOnce, [&](int64_t group) {
-        const int64_t first = group * kRowsAtOnce;
-        for (int64_t t = first; t < first + kRowsAtOnce; ++t) body(t);
+    cpu::parallel_for(rows / kRowsPerPass, [&](int64_t group) {
+        const int64_t first = group * kRowsPerPass;
+        for (int64_t t = first; t < first + kRowsPerPass; ++t) body(t);
         const E5m2* const from = a.dlogits.template as<E5m2>() + first * a.dlogits.row_stride;
         for (int64_t c = 0; c < a.dlogits.cols(); ++c) {
             E5m2* const to = a.transposed.template as<E5m2>() + c * a.transposed.row_stride + first;
-            for (int64_t r = 0; r < kRowsAtOnce; ++r) to[r] = from[r * a.dlogits.row_stride + c];
+            for (int64_t r = 0; r < kRowsPerPass; ++r) to[r] = from[r * a.dlogits.row_stride + c];
         }
     });
 }

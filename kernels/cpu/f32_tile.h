@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/transpose.h"
 
@@ -65,7 +65,7 @@ struct F32Tile {
     }
     // Maximum words of packed b: the size of the L2 cache, or all columns if a would be repacked for each
     // range.
-    static int64_t most_of_b(bool /*packed*/) {
+    static int64_t max_of_b(bool /*packed*/) {
         return std::is_same_v<Source, float> ? 1 << 19 : 1 << 20;
     }
     static constexpr bool kRowsFirst = false;      // a panel stays in a near cache while rows pass
@@ -74,14 +74,14 @@ struct F32Tile {
     // True if op(a) is read in place: it is f32 and packing costs more than it saves. Packing moves every
     // element once. Its gain grows with n, and with long rows whose distances conflict for the same few lines
     // of the L1 cache.
-    static bool reads_in_place(const Product& g) {
+    static bool reads_in_place(const Gemm& g) {
         if (!std::is_same_v<Source, float>) return false;
         if (g.transpose_a) return g.n <= 256 && g.m <= 512 && g.a_stride % 512 != 0;
         return g.a_stride % 1024 != 0 || g.n < 512;
     }
     // True if op(b) is read in place: f32, whole panels, fits the L2 cache at any row distance, and is used
     // by too few rows of a for packing to pay.
-    static bool reads_panels_in_place(const Product& g) {
+    static bool reads_panels_in_place(const Gemm& g) {
         return std::is_same_v<Source, float> && !g.transpose_b && g.n % kPanel == 0 &&
                g.b_stride % 512 != 0 && g.m <= 1024 && g.n <= 384 && g.k <= 768;
     }
@@ -109,8 +109,8 @@ struct F32Tile {
     static void pack_row(Word* to, const Source* x, int64_t /*stride*/, int64_t /*depth*/, int64_t count,
                          int64_t width) {
         for (int64_t j = 0; j < width; j += kLanes) {
-            const int64_t wide = std::min(kLanes, width - j), real = std::clamp<int64_t>(count - j, 0, wide);
-            const Vec line = real == kLanes ? load(x + j) : load(x + j, Part{real});
+            const int64_t wide = std::min(kLanes, width - j), valid = std::clamp<int64_t>(count - j, 0, wide);
+            const Vec line = valid == kLanes ? load(x + j) : load(x + j, Part{valid});
             wide == kLanes ? store(to + j, line) : store(to + j, line, Part{wide});
         }
     }

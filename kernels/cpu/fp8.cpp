@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/product.h"
 
 namespace speedrun {
 
@@ -120,23 +120,23 @@ void CpuOps::enqueue(const op::RenewScales& a, Stream& stream) {
 void CpuOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
     const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.a.shape[1];
     flops_ += 2 * m * n * k;
-    cpu::Product work{.m = m,
-                      .n = n,
-                      .k = k,
-                      .real = DType::bf16,
-                      .a = nullptr,
-                      .a_stride = k,
-                      .transpose_a = false,
-                      .b = nullptr,
-                      .b_stride = k,
-                      .transpose_b = true,
-                      .c = a.c.data,
-                      .c_stride = a.c.row_stride,
-                      .result = a.c.dtype,
-                      .beta = a.accumulate ? 1.0f : 0.0f,
-                      .scale_a = a.scale_a.as<float>(),
-                      .scale_b = a.scale_b.as<float>(),
-                      .amx = isa_ == Isa::amx_bf16};
+    cpu::Gemm work{.m = m,
+                   .n = n,
+                   .k = k,
+                   .input_dtype = DType::bf16,
+                   .a = nullptr,
+                   .a_stride = k,
+                   .transpose_a = false,
+                   .b = nullptr,
+                   .b_stride = k,
+                   .transpose_b = true,
+                   .c = a.c.data,
+                   .c_stride = a.c.row_stride,
+                   .result = a.c.dtype,
+                   .beta = a.accumulate ? 1.0f : 0.0f,
+                   .scale_a = a.scale_a.as<float>(),
+                   .scale_b = a.scale_b.as<float>(),
+                   .amx = isa_ == Isa::amx_bf16};
     const auto bytes = [](const Tensor& x) { return cpu::round_up(x.numel() * size_of(DType::bf16), 64); };
     const int64_t bytes_a = bytes(a.a), bytes_b = bytes(a.b);
     auto* const memory =

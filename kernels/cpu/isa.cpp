@@ -74,14 +74,14 @@ bool processor_has(Isa isa) {
 Isa choose() {
     const std::vector<Isa> usable = usable_isas();
     if (usable.empty()) throw_usage("this processor has no AVX2 with FMA, which speedrun needs on a CPU");
-    const char* const asked = std::getenv("SPEEDRUN_ISA");
-    if (!asked || !*asked) return usable.back();
+    const char* const requested = std::getenv("SPEEDRUN_ISA");
+    if (!requested || !*requested) return usable.back();
     std::string names;
     for (const Isa isa : usable) {
-        if (std::string_view(asked) == name_of(isa)) return isa;
+        if (std::string_view(requested) == name_of(isa)) return isa;
         names += (names.empty() ? "" : ", ") + std::string(name_of(isa));
     }
-    throw_usage("SPEEDRUN_ISA={}: this processor and build can use {}", asked, names);
+    throw_usage("SPEEDRUN_ISA={}: this processor and build can use {}", requested, names);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ template <class Body>
 void for_parts(const KeyOffsetOptions& o, const Body& body) {
     const int64_t half = o.head_dim / 2;
     for (int64_t begin = 0; begin < o.num_heads * o.head_dim; begin += half) {
-        body(begin, o.turning_pairs, true);
-        body(begin + o.turning_pairs, half - o.turning_pairs, false);
+        body(begin, o.rotated_pairs, true);
+        body(begin + o.rotated_pairs, half - o.rotated_pairs, false);
     }
 }
 
@@ -28,8 +28,8 @@ void CpuOps::enqueue(const op::OffsetKeysForward& a, Stream& stream) {
                 const Real* x = a.x.as<Real>() + t * a.x.row_stride;
                 const Real* before = first ? x : x - a.x.row_stride;
                 Real* y = a.y.as<Real>() + t * a.y.row_stride;
-                for_parts(a.options, [&](int64_t begin, int64_t count, bool turns) {
-                    const Real* const from = (turns ? x : before) + begin;
+                for_parts(a.options, [&](int64_t begin, int64_t count, bool rotates) {
+                    const Real* const from = (rotates ? x : before) + begin;
                     cpu::for_vectors(count, [&](int64_t i, auto width) {
                         cpu::store(y + begin + i, cpu::load(from + i, width), width);
                     });
@@ -48,10 +48,10 @@ void CpuOps::enqueue(const op::OffsetKeysBackward& a, Stream& stream) {
                 const Real* dy = a.dy.as<Real>() + t * a.dy.row_stride;
                 const Real* after = last ? dy : dy + a.dy.row_stride;
                 Real* dx = a.dx.as<Real>() + t * a.dx.row_stride;
-                for_parts(a.options, [&](int64_t begin, int64_t count, bool turns) {
+                for_parts(a.options, [&](int64_t begin, int64_t count, bool rotates) {
                     cpu::for_vectors(count, [&](int64_t i, auto width) {
-                        Vec sum = turns || first ? cpu::load(dy + begin + i, width) : Vec{};
-                        if (!turns && !last) sum += cpu::load(after + begin + i, width);
+                        Vec sum = rotates || first ? cpu::load(dy + begin + i, width) : Vec{};
+                        if (!rotates && !last) sum += cpu::load(after + begin + i, width);
                         cpu::store(dx + begin + i, sum, width);
                     });
                 });

@@ -5,16 +5,16 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/product.h"
 
 namespace speedrun {
 
 struct CpuLevel {
     Ops* (*make_ops)(CpuDevice& device, Isa isa);
     // For tests of matmuls at sizes and with options that no operation uses.
-    int64_t (*product_workspace)(const cpu::Product& product);
-    void (*run_product)(const cpu::Product& product, void* workspace);
+    int64_t (*product_workspace)(const cpu::Gemm& product);
+    void (*run_product)(const cpu::Gemm& product, void* workspace);
 };
 
 // The last one serves avx512_bf16 and amx_bf16.

@@ -1,10 +1,10 @@
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 
 namespace speedrun {
 
-cpu::Product cpu::product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const ProductOptions& options,
-                             const char* label, Isa isa) {
+cpu::Gemm cpu::product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const GemmOptions& options,
+                          const char* label, Isa isa) {
     const bool transpose_a = options.transpose_a, transpose_b = options.transpose_b;
     const int64_t m = c.shape[0], n = c.shape[1], k = transpose_a ? a.shape[0] : a.shape[1];
     if (m == 0 || n == 0 || k == 0) throw_internal("{}: an empty product {} x {} x {}", label, m, n, k);
@@ -12,7 +12,7 @@ cpu::Product cpu::product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const Pr
     return {.m = m,
             .n = n,
             .k = k,
-            .real = a.dtype,
+            .input_dtype = a.dtype,
             .a = a.data,
             .a_stride = a.row_stride,
             .transpose_a = transpose_a,
@@ -29,9 +29,9 @@ cpu::Product cpu::product_of(Tensor c, Tensor a, Tensor b, Tensor bias, const Pr
             .symmetric = options.symmetric};
 }
 
-void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::ProductOptions& options,
+void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::GemmOptions& options,
                      const char* label, Stream& stream) {
-    const cpu::Product work = cpu::product_of(c, a, b, bias, options, label, isa_);
+    const cpu::Gemm work = cpu::product_of(c, a, b, bias, options, label, isa_);
     flops_ += work.flops();
     void* scratch = workspace(stream, cpu::product_workspace(work));
     cpu::submit(stream, label, [=] { cpu::run_product(work, scratch); });

@@ -41,8 +41,8 @@ Vec derivative(Vec y, GateActivation activation) {
 }
 
 template <class Body>
-void with_weight(DType weight, DType real, Body&& body) {
-    cpu::with_real(real, [&]<class Real>() {
+void with_weight(DType weight, DType input_dtype, Body&& body) {
+    cpu::with_real(input_dtype, [&]<class Real>() {
         if (weight == DType::f32) return body.template operator()<float, Real>();
         body.template operator()<Real, Real>();
     });

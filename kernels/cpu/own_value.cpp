@@ -36,7 +36,7 @@ void forward_row(const op::ExcludeOwnValueForward& a, int64_t t) {
             squares = fma(value, value, squares);
         });
         const float share = tanh_of_alpha(a.alpha, t, h) * cpu::sum(products) /
-                            std::max(cpu::sum(squares), op::ExcludeOwnValueForward::kLeastSquare);
+                            std::max(cpu::sum(squares), op::ExcludeOwnValueForward::kMinSquare);
         cpu::for_vectors(dim, [&](int64_t i, auto width) {
             cpu::store(y + i, cpu::load(o + i, width) - share * cpu::load(v + i, width), width);
         });
@@ -57,9 +57,9 @@ float backward_head(const op::ExcludeOwnValueBackward& a, int64_t t, int64_t h, 
         squares = fma(value, value, squares);
     });
     const float factor = tanh_of_alpha(a.alpha, t, h), p = cpu::sum(products), q = cpu::sum(gradients),
-                square = cpu::sum(squares), n = std::max(square, op::ExcludeOwnValueForward::kLeastSquare);
+                square = cpu::sum(squares), n = std::max(square, op::ExcludeOwnValueForward::kMinSquare);
     const float of_o = factor * q / n, of_dy = factor * p / n,
-                of_v = square > op::ExcludeOwnValueForward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f;
+                of_v = square > op::ExcludeOwnValueForward::kMinSquare ? 2.0f * of_o * p / n : 0.0f;
     cpu::for_vectors(dim, [&](int64_t i, auto width) {
         const Vec g = cpu::load(dy + i, width), value = cpu::load(v + i, width);
         Vec sum = of_v * value - (of_o * cpu::load(o + i, width) + of_dy * g);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/product.h"
 #include "kernels/cpu/simd.h"
 
 namespace speedrun {
@@ -43,11 +43,11 @@ struct PolarMatrix {
 
 // Matmuls of an iteration, from X in `from` to the next X in `to`.
 struct PolarProducts {
-    cpu::Product gram, square, update;
+    cpu::Gemm gram, square, update;
 
     PolarProducts(const PolarMatrix& m, Tensor from, Tensor to, float factor, Isa isa) {
         const bool wide = m.x.rows() <= m.x.cols();  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
-        const auto product = [&](Tensor c, Tensor left, Tensor right, const cpu::ProductOptions& options) {
+        const auto product = [&](Tensor c, Tensor left, Tensor right, const cpu::GemmOptions& options) {
             return cpu::product_of(c, left, right, Tensor{}, options, "polar_express", isa);
         };
         gram = product(m.a, from, from, {.transpose_a = !wide, .transpose_b = wide, .symmetric = true});

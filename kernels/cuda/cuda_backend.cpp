@@ -35,7 +35,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     auto device = std::make_unique<CudaDevice>(options.gpu, options.dry);
     if (const CudaGpu gpu = gpu_of(options); options.dependent_launch && !options.dry) {
         if (gpu.major >= 9) {
-            device->let_kernels_begin_early(true);
+            device->enable_dependent_launch(true);
         } else {
             backend.notes.push_back(fmt::format(
                 "cuda.dependent_launch has no effect: {} has compute capability {}.{}, it is of 9.0 "
@@ -45,7 +45,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     }
     backend.device = std::move(device);
     std::unique_ptr<MatmulLibrary> library;
-    if (options.libraries.products == Products::library) {
+    if (options.libraries.products == MatmulKind::library) {
         std::string why;
         const CublasLtOptions library_options{.tune = true,
                                               .cache_file = options.dry ? "" : cache_file(options)};
@@ -84,9 +84,9 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     }
     backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));
     auto& cuda_device = static_cast<CudaDevice&>(*backend.device);
-    if (!cuda_device.kernels_begin_early()) return backend;
+    if (!cuda_device.dependent_launch_enabled()) return backend;
     if (const std::string fault = find_early_launch_fault(cuda_device, *backend.ops); !fault.empty()) {
-        cuda_device.let_kernels_begin_early(false);
+        cuda_device.enable_dependent_launch(false);
         backend.notes.push_back(
             fmt::format("cuda.dependent_launch is off: a graph with early kernels failed ({})", fault));
     }

@@ -12,14 +12,14 @@
 
 namespace speedrun {
 
-enum class Products : uint8_t { library, hand };  // cuBLASLt if available, or our kernels
+enum class MatmulKind : uint8_t { library, native };  // cuBLASLt if available, or our kernels
 // hand: our portable kernels. wgmma: ours for compute capability 9.0, and cudnn: cuDNN, if available and
 // applicable.
-enum class AttentionKind : uint8_t { hand, wgmma, cudnn };
+enum class AttentionKind : uint8_t { native, wgmma, cudnn };
 
 struct CudaLibraries {
-    Products products = Products::library;
-    AttentionKind attention = AttentionKind::hand;
+    MatmulKind products = MatmulKind::library;
+    AttentionKind attention = AttentionKind::native;
 };
 
 struct CudaOptions {

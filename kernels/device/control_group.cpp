@@ -167,8 +167,8 @@ class Hierarchies {
 };
 
 std::optional<CoreLimit> cores_in(const fs::path& folder) {
-    constexpr double kUsualPeriod = 100000;  // µs
-    double quota = 0, period = kUsualPeriod;
+    constexpr double kDefaultPeriod = 100000;  // µs
+    double quota = 0, period = kDefaultPeriod;
     std::string file = "cpu.max";
     if (const std::vector<std::string> words = split(first_line(folder / file), ' '); !words.empty()) {
         quota = static_cast<double>(number_in(words[0]).value_or(0));
@@ -176,7 +176,7 @@ std::optional<CoreLimit> cores_in(const fs::path& folder) {
     } else {
         file = "cpu.cfs_quota_us";
         quota = static_cast<double>(amount_in(folder / file).value_or(0));
-        period = static_cast<double>(amount_in(folder / "cpu.cfs_period_us").value_or(kUsualPeriod));
+        period = static_cast<double>(amount_in(folder / "cpu.cfs_period_us").value_or(kDefaultPeriod));
     }
     if (!(quota > 0) || !(period > 0)) return std::nullopt;
     return CoreLimit{quota / period, (folder / file).string()};

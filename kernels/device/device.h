@@ -156,10 +156,10 @@ class Device {
     // buffers have distinct addresses that no process can access, so that comparing tensors gives the result
     // of a run.
     virtual bool dry() const = 0;
-    // rehearse(true) starts a dry run until rehearse(false): work is counted and memory allocated, but
+    // set_dry_run(true) starts a dry run until set_dry_run(false): work is counted and memory allocated, but
     // nothing runs. So the cost of a step is known before the first one. The last call touches the allocated
     // memory. A device that must warm up (a GPU, its libraries) runs everything anyway.
-    virtual void rehearse(bool on) { (void)on; }
+    virtual void set_dry_run(bool on) { (void)on; }
     virtual void set_trace(TraceSink* sink) = 0;
     // Limits of the timeline, one sentence. Refers to the one that set_trace() began (then it needs work
     // enqueued call by call, not by graphs) or ended. Empty: complete.

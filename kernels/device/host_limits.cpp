@@ -85,13 +85,13 @@ int usable_cores() {
 constexpr int64_t kOtherThreads = 12;
 
 int threads_of_limit(const CoreLimit& limit, int ranks) {
-    constexpr double kMost = 1e6;
-    return std::max(1, static_cast<int>(std::ceil(std::min(limit.cores, kMost))) / ranks);
+    constexpr double kMax = 1e6;
+    return std::max(1, static_cast<int>(std::ceil(std::min(limit.cores, kMax))) / ranks);
 }
 
 int threads_of_tasks(const AmountLimit& tasks, int ranks) {
-    constexpr int64_t kMost = 1000000;
-    return static_cast<int>(std::clamp<int64_t>(tasks.left / ranks - kOtherThreads, 1, kMost));
+    constexpr int64_t kMax = 1000000;
+    return static_cast<int>(std::clamp<int64_t>(tasks.left / ranks - kOtherThreads, 1, kMax));
 }
 
 }  // namespace
@@ -113,12 +113,12 @@ std::optional<int> omp_num_threads() {
     const char* text = std::getenv("OMP_NUM_THREADS");
     if (!text) return std::nullopt;
     while (*text == ' ') ++text;
-    constexpr int kMost = 1000000;
+    constexpr int kMax = 1000000;
     int value = 0;
     const auto [rest, error] = std::from_chars(text, text + std::strlen(text), value);
-    if (error == std::errc::result_out_of_range) return *text == '-' ? std::nullopt : std::optional(kMost);
+    if (error == std::errc::result_out_of_range) return *text == '-' ? std::nullopt : std::optional(kMax);
     if (error != std::errc() || value <= 0) return std::nullopt;
-    return std::min(value, kMost);
+    return std::min(value, kMax);
 }
 
 std::string threads_note(const HostThreads& host, int threads) {

@@ -56,8 +56,8 @@ std::string Tensor::describe() const {
     return text;
 }
 
-void Tensor::throw_dtype(DType wanted) const {
-    throw_internal("a {} tensor was used as {}", describe(), name_of(wanted));
+void Tensor::throw_dtype(DType requested) const {
+    throw_internal("a {} tensor was used as {}", describe(), name_of(requested));
 }
 
 void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, const char* name) {

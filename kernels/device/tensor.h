@@ -46,7 +46,7 @@ struct Tensor {
     std::string describe() const;                                // "bf16[4096,256]"
 
   private:
-    [[noreturn]] void throw_dtype(DType wanted) const;
+    [[noreturn]] void throw_dtype(DType requested) const;
 };
 
 // Throws unless the tensor has exactly this dtype and shape. The message has `name` and the actual values.

@@ -34,8 +34,8 @@ void check_rotary(const Arguments& a) {
 }
 
 void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o) {
-    if (o.head_dim <= 0 || o.head_dim % 2 != 0 || o.turning_pairs < 0 || o.turning_pairs > o.head_dim / 2)
-        throw_internal("offset_keys: {} turning pairs of a head of {}", o.turning_pairs, o.head_dim);
+    if (o.head_dim <= 0 || o.head_dim % 2 != 0 || o.rotated_pairs < 0 || o.rotated_pairs > o.head_dim / 2)
+        throw_internal("offset_keys: {} turning pairs of a head of {}", o.rotated_pairs, o.head_dim);
     if (o.sequence_length <= 0 || from.rows() % o.sequence_length != 0)
         throw_internal("offset_keys: {} rows are not a multiple of the sequence length {}", from.rows(),
                        o.sequence_length);

@@ -23,11 +23,11 @@ struct ValueMix {
     MixWith mix;
 };
 
-// Dimensions of keys taken from the previous token: those of the pairs (i, i + D/2) with i ≥ turning_pairs.
+// Dimensions of keys taken from the previous token: those of the pairs (i, i + D/2) with i ≥ rotated_pairs.
 struct KeyOffsetOptions {
     int64_t num_heads = 0;
     int64_t head_dim = 0;         // even
-    int64_t turning_pairs = 0;    // 0 … head_dim/2
+    int64_t rotated_pairs = 0;    // 0 … head_dim/2
     int64_t sequence_length = 0;  // the first token of a sequence keeps its own
 };
 
@@ -206,10 +206,10 @@ struct AttentionBackward {
 };
 
 // Removes from each head's output o, per token, its component along the token's own value v:
-//   y = o − tanh(alpha)·(o·v)/max(|v|², kLeastSquare)·v, in f32 and rounded once.
+//   y = o − tanh(alpha)·(o·v)/max(|v|², kMinSquare)·v, in f32 and rounded once.
 // alpha has one value per head, or one per token and head.
 struct ExcludeOwnValueForward {
-    static constexpr float kLeastSquare = 1e-8f;
+    static constexpr float kMinSquare = 1e-8f;
 
     ByName by_name = ByName();
     Tensor y;      // real [T,H·D], may alias o; rows of y, o and v may be strided
@@ -224,9 +224,9 @@ struct ExcludeOwnValueForward {
     }
 };
 
-// With a = tanh(alpha), n = max(|v|², kLeastSquare), p = o·v and q = dy·v, per head and token:
+// With a = tanh(alpha), n = max(|v|², kMinSquare), p = o·v and q = dy·v, per head and token:
 //   do        = dy − (a·q/n)·v
-//   dv     (+)= −(a/n)·(q·o + p·dy) + [|v|² > kLeastSquare]·(2·a·p·q/n²)·v
+//   dv     (+)= −(a/n)·(q·o + p·dy) + [|v|² > kMinSquare]·(2·a·p·q/n²)·v
 //   dalpha (+)= −(1 − a²)·p·q/n, summed over all tokens where alpha has no rows
 struct ExcludeOwnValueBackward {
     ByName by_name = ByName();

@@ -18,8 +18,8 @@ template <class Arguments>
 void check_compose(const Arguments& a, const Tensor& c) {
     const ComposeHeadsOptions& o = a.options;
     const int64_t rows = c.rows(), width = o.num_heads * o.head_dim;
-    if (o.keys < 1 || o.keys > ComposeHeadsOptions::kMostKeys)
-        throw_internal("compose_heads: {} keys, expected 1 to {}", o.keys, ComposeHeadsOptions::kMostKeys);
+    if (o.keys < 1 || o.keys > ComposeHeadsOptions::kMaxKeys)
+        throw_internal("compose_heads: {} keys, expected 1 to {}", o.keys, ComposeHeadsOptions::kMaxKeys);
     if (o.num_heads < 1 || o.head_dim < 1)
         throw_internal("compose_heads: {} heads of {}", o.num_heads, o.head_dim);
     if (o.sequence_length <= 0 || rows % o.sequence_length != 0)

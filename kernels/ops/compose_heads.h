@@ -10,12 +10,12 @@ struct ComposeHeadsOptions {
     int64_t sequence_length = 0;  // S; queries see only keys of their sequence
     int64_t num_heads = 0;
     int64_t head_dim = 0;
-    int64_t keys = 0;              // most keys that a query sees, including its own: 1 … kMostKeys
+    int64_t keys = 0;              // most keys that a query sees, including its own: 1 … kMaxKeys
     float scale = 1.0f;            // factor of q·k
     float epsilon = kNormEpsilon;  // epsilon of the norm of w1
 
     // A query tile's maps of all these keys must fit the shared memory of one block.
-    static constexpr int64_t kMostKeys = 256;
+    static constexpr int64_t kMaxKeys = 256;
 };
 
 // As visible_pairs() of AttentionOptions, with `keys` as the window.

@@ -39,8 +39,10 @@ constexpr KernelModel kKernels[] = {
     {"embedding_backward", Engine::mma, 1, 0.80, 2, kInStep},
     {"norm_forward", Engine::mma, 1, 0.85, 1, kAlone},
     {"norm_backward", Engine::mma, 1, 0.94, 1, kAlone},
-    {"sum_norm_forward", Engine::mma, 1, 0.90, 1, "measured on an H100: 0.88 with two terms, 0.92 with three"},
-    {"sum_norm_backward", Engine::mma, 1, 0.85, 2, "measured on an H100: 0.91 with two terms, 0.79 with three"},
+    {"sum_norm_forward", Engine::mma, 1, 0.90, 1,
+     "measured on an H100: 0.88 with two terms, 0.92 with three"},
+    {"sum_norm_backward", Engine::mma, 1, 0.85, 2,
+     "measured on an H100: 0.91 with two terms, 0.79 with three"},
     {"activation_forward", Engine::mma, 1, 0.97, 1, kAlone},
     {"activation_backward", Engine::mma, 1, 0.99, 1, kAlone},
     {"add", Engine::mma, 1, 0.93, 1, kAlone},
@@ -84,7 +86,7 @@ constexpr KernelModel kKernels[] = {
 constexpr const char* kNames[] = {SPEEDRUN_EACH_OP(SPEEDRUN_NAME)};
 #undef SPEEDRUN_NAME
 constexpr KernelModel kOneKernel = {"", Engine::mma, 1, 0.80, 1, "assumed"};
-constexpr KernelModel kHandProduct = {
+constexpr KernelModel kNativeMatmul = {
     "matmul", Engine::tiles, 0.68, 0.55, 1, "measured on an H100: a large product; blocks counted"};
 
 constexpr const char* kCounted = "assumed: matmuls and instructions counted, 4.5 us a block; not yet run";
@@ -203,7 +205,7 @@ const GpuModel& find_gpu_model(std::string_view name) {
 }
 
 KernelModel kernel_model(std::string_view op, KernelChoice choice) {
-    if (choice.hand_products && op == "matmul") return kHandProduct;
+    if (choice.native_matmul && op == "matmul") return kNativeMatmul;
     for (const KernelModel& kernel : kWgmmaAttention)
         if (choice.wgmma_attention && op == kernel.op) return kernel;
     for (const KernelModel& kernel : kKernels)
@@ -217,8 +219,8 @@ KernelModel kernel_model(std::string_view op, KernelChoice choice) {
     throw_internal("there is no operation {}", op);
 }
 
-const AttentionTiming* attention_timing(const OpCost& cost, DType real, const KernelModel& kernel) {
-    if (real != DType::bf16) return nullptr;
+const AttentionTiming* attention_timing(const OpCost& cost, DType compute_dtype, const KernelModel& kernel) {
+    if (compute_dtype != DType::bf16) return nullptr;
     for (const AttentionTiming& timing : kAttention)
         if (std::string_view(cost.op) == timing.op && timing.engine == kernel.engine &&
             timing.head_dim == cost.attention.head_dim)
@@ -226,36 +228,36 @@ const AttentionTiming* attention_timing(const OpCost& cost, DType real, const Ke
     return nullptr;
 }
 
-ModelledCall model_call(const OpCost& cost, DType real, const GpuModel& gpu, const KernelModel& kernel,
-                        double share_of_floor, const AttentionWork& work) {
+ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel& gpu,
+                        const KernelModel& kernel, double share_of_bound, const AttentionWork& work) {
     const double flops = static_cast<double>(cost.flops) * work.visible;
     const auto bytes = static_cast<double>(cost.bytes);
     const bool fp8 = std::string_view(cost.op) == "scaled_matmul";
     if (fp8 && gpu.fp8_flops_per_s == 0)
         throw_usage("{} does not multiply 8-bit numbers (fp8): set model's to null, or ask for another GPU",
                     gpu.title);
-    const double rate = gpu.flops_per_s(fp8 ? DType::e4m3 : real);
+    const double rate = gpu.flops_per_s(fp8 ? DType::e4m3 : compute_dtype);
     ModelledCall call;
-    const double compute_floor = flops / rate * 1e3, memory_floor = bytes / gpu.bytes_per_s * 1e3;
-    call.floor_ms = std::max(compute_floor, memory_floor);
-    call.compute_bound = compute_floor > memory_floor;
+    const double compute_bound_ms = flops / rate * 1e3, memory_bound_ms = bytes / gpu.bytes_per_s * 1e3;
+    call.bound_ms = std::max(compute_bound_ms, memory_bound_ms);
+    call.compute_bound = compute_bound_ms > memory_bound_ms;
     call.gap_ms = kernel.launches * gpu.launch_gap_us * 1e-3;
-    if (share_of_floor > 0) {
-        call.ms = call.floor_ms / share_of_floor + call.gap_ms;
+    if (share_of_bound > 0) {
+        call.ms = call.bound_ms / share_of_bound + call.gap_ms;
         return call;
     }
-    if (const AttentionTiming* const timing = attention_timing(cost, real, kernel);
+    if (const AttentionTiming* const timing = attention_timing(cost, compute_dtype, kernel);
         timing && work.blocks > 0) {
-        call.ms = std::max(attention_ms(*timing, work, gpu), memory_floor / kernel.memory + call.gap_ms);
+        call.ms = std::max(attention_ms(*timing, work, gpu), memory_bound_ms / kernel.memory + call.gap_ms);
         return call;
     }
     const bool by_mma =
-        kernel.engine != Engine::library && kernel.engine != Engine::wgmma && real == DType::bf16;
+        kernel.engine != Engine::library && kernel.engine != Engine::wgmma && compute_dtype == DType::bf16;
     const double reached = kernel.compute * (by_mma ? rate * gpu.mma_share : rate);
     const double products_ms =
         kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms) : flops / reached * 1e3;
     const double memory = cost.loss.targets > 0 ? loss_memory(cost.loss, kernel.memory) : kernel.memory;
-    call.ms = std::max(products_ms, memory_floor / memory) + call.gap_ms;
+    call.ms = std::max(products_ms, memory_bound_ms / memory) + call.gap_ms;
     return call;
 }
 

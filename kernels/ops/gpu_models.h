@@ -58,7 +58,7 @@ struct KernelModel {
 };
 // Selected kernels: cuda.products is "hand"; cuda.attention is "wgmma", on a GPU that has it, in bf16.
 struct KernelChoice {
-    bool hand_products = false, wgmma_attention = false;
+    bool native_matmul = false, wgmma_attention = false;
 };
 // Throws an internal error for an operation that is not in SPEEDRUN_EACH_OP.
 KernelModel kernel_model(std::string_view op, KernelChoice choice = {});
@@ -73,17 +73,17 @@ struct AttentionTiming {
     const char* source;
 };
 // Returns null for operations, types and head sizes without a kernel of tiles.
-const AttentionTiming* attention_timing(const OpCost& cost, DType real, const KernelModel& kernel);
+const AttentionTiming* attention_timing(const OpCost& cost, DType compute_dtype, const KernelModel& kernel);
 
 struct ModelledCall {
-    double floor_ms = 0;  // the larger of FLOPs and minimum bytes over the GPU's rates
+    double bound_ms = 0;  // the larger of FLOPs and minimum bytes over the GPU's rates
     double ms = 0;        // the larger of compute and memory time at the kernel's shares, plus launch gaps
     double gap_ms = 0;    // gaps included in ms
-    bool compute_bound = false;  // floor_ms is set by compute
+    bool compute_bound = false;  // bound_ms is set by compute
 };
-// share_of_floor: measured share of the bound for this operation; 0: not measured, use the kernel's shares. work: of an
+// share_of_bound: measured share of the bound for this operation; 0: not measured, use the kernel's shares. work: of an
 // attention call; its tiles determine the time if there is an attention_timing().
-ModelledCall model_call(const OpCost& cost, DType real, const GpuModel& gpu, const KernelModel& kernel,
-                        double share_of_floor = 0, const AttentionWork& work = {});
+ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel& gpu,
+                        const KernelModel& kernel, double share_of_bound = 0, const AttentionWork& work = {});
 
 }  // namespace speedrun

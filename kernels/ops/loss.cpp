@@ -9,8 +9,8 @@ namespace {
 void check_targets(const Tensor& targets, const Tensor& weights, int64_t rows) {
     if (!weights.present()) return expect(targets, DType::i32, {rows}, "cross_entropy targets");
     const int64_t count = weights.numel();
-    if (count > op::CrossEntropy::kMostTargets)
-        throw_internal("cross_entropy: {} targets a row, at most {}", count, op::CrossEntropy::kMostTargets);
+    if (count > op::CrossEntropy::kMaxTargets)
+        throw_internal("cross_entropy: {} targets a row, at most {}", count, op::CrossEntropy::kMaxTargets);
     expect(weights, DType::f32, {count}, "cross_entropy weights");
     expect(targets, DType::i32, {count, rows}, "cross_entropy targets");
 }

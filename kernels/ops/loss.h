@@ -41,7 +41,7 @@ namespace speedrun::op {
 // With a scale, gradients are rounded to the logits' dtype and then quantized by op::Quantize, as a matrix and
 // transposed, the operands of op::ScaledMatmul. T, V and the row strides of both and of logits are multiples of 16.
 struct CrossEntropy {
-    static constexpr int kMostTargets = 8;  // K
+    static constexpr int kMaxTargets = 8;  // K
     ByName by_name = ByName();
     Tensor losses;           // f32 [T]
     Tensor dlogits = {};     // real [T,V], may alias logits; with scale e5m2 [T,V]

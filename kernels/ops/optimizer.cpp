@@ -10,9 +10,9 @@ namespace {
 void check_weights(const char* op, const Tensor& master, const Tensor& parameter) {
     const auto name = [&](const char* what) { return std::string(op) + " " + what; };
     const DType kept = master.dtype == DType::bf16 ? DType::bf16 : DType::f32;
-    const DType real = kept == DType::bf16 || parameter.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+    const DType dtype = kept == DType::bf16 || parameter.dtype == DType::bf16 ? DType::bf16 : DType::f32;
     expect(master, kept, {master.numel()}, name("master").c_str());
-    expect(parameter, real, {master.numel()}, name("parameter").c_str());
+    expect(parameter, dtype, {master.numel()}, name("parameter").c_str());
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct AdamwStep {
     bool cautious = false;       // decay only where update · master >= 0
     bool decays_unmoved = true;  // only with cautious; false: decay only where the product is > 0
     // Returns the smallest update · master at which a weight decays.
-    float least_product() const {
+    float min_product() const {
         using Limits = std::numeric_limits<float>;
         if (!cautious) return -Limits::infinity();
         return decays_unmoved ? 0.0f : Limits::denorm_min();

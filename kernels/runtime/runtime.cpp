@@ -47,14 +47,14 @@ void Runtime::make_cpu(const RuntimeOptions& options) {
             "f32 is faster here",
             name_of(cpu_isa())));
     }
-    real_ = bf16 ? DType::bf16 : DType::f32;
+    compute_dtype_ = bf16 ? DType::bf16 : DType::f32;
     auto cpu = std::make_unique<CpuDevice>(options.threads, options.dry);
     threads_ = cpu->num_threads();
     if (const std::string note = threads_note(host_threads(), threads_); !note.empty())
         notes_.push_back(note);
     device_ = std::move(cpu);
     ops_ = make_cpu_ops(*device_);
-    description_ = fmt::format("{} on {} threads, {}", name_of(real_), threads_, name_of(cpu_isa()));
+    description_ = fmt::format("{} on {} threads, {}", name_of(compute_dtype_), threads_, name_of(cpu_isa()));
 }
 
 void Runtime::make_cuda(const RuntimeOptions& options) {
@@ -70,11 +70,12 @@ void Runtime::make_cuda(const RuntimeOptions& options) {
                     info.gpus[options.gpu].name);
     }
     if (known) has_fp8_ = 10 * info.gpus[options.gpu].major + info.gpus[options.gpu].minor >= kAda;
-    real_ = options.precision != DType::f32 && has_bf16 ? DType::bf16 : DType::f32;
+    compute_dtype_ = options.precision != DType::f32 && has_bf16 ? DType::bf16 : DType::f32;
     device_ = std::move(backend.device);
     ops_ = std::move(backend.ops);
     for (std::string& note : backend.notes) notes_.push_back(std::move(note));
-    description_ = fmt::format("{} on {}", name_of(real_), known ? info.gpus[options.gpu].name : "a GPU");
+    description_ =
+        fmt::format("{} on {}", name_of(compute_dtype_), known ? info.gpus[options.gpu].name : "a GPU");
 }
 
 MeteredOps& Runtime::meter() {

@@ -40,8 +40,8 @@ class Runtime {
     Stream& exchange() { return exchange_ ? *exchange_ : *compute_; }
     // Copies to the host during training: checkpoints.
     Stream& copy() { return *copy_; }
-    DType real() const { return real_; }       // the compute type
-    bool has_fp8() const { return has_fp8_; }  // true if it multiplies FP8
+    DType compute_dtype() const { return compute_dtype_; }  // the compute type
+    bool has_fp8() const { return has_fp8_; }               // true if it multiplies FP8
     int threads() const { return threads_; }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }
@@ -55,7 +55,7 @@ class Runtime {
     void make_cpu(const RuntimeOptions& options);
     void make_cuda(const RuntimeOptions& options);
 
-    DType real_ = DType::f32;
+    DType compute_dtype_ = DType::f32;
     bool has_fp8_ = true;
     int threads_ = 0;
     std::string description_;

@@ -86,7 +86,7 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
         return forward_of(m, m.output({rows, width}), m.output(DType::f32, {shape.num_heads, rows}));
     });
     add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, [=](CaseMemory& m) {
-        const op::AttentionForward f = forward_of(m, m.workspace(m.real(), {rows, width}),
+        const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, width}),
                                                   m.workspace(DType::f32, {shape.num_heads, rows}));
         m.setup([&](Ops& ops, Stream& stream) { ops.attention_forward(f, stream); });
         const auto [dq, dk, dv] = outputs(m);
@@ -159,7 +159,7 @@ void add_composed_heads(std::vector<Case>& cases, const ModelShape& shape) {
                                        .options = options};
     });
     add_case(cases, {prefix + "backward", sizes, 8.0 * pair_flops}, [=](CaseMemory& m) {
-        const auto [dq, dk, dv] = sides_of(m.inout(m.real(), {tokens, 3 * width}), width);
+        const auto [dq, dk, dv] = sides_of(m.inout(m.compute_dtype(), {tokens, 3 * width}), width);
         const auto [q, k, v] = sides_of(m.input({tokens, 3 * width}), width);
         return op::ComposeHeadsBackward{.dq = dq,
                                         .dk = dk,
@@ -187,7 +187,7 @@ void add_key_offset(std::vector<Case>& cases, const ModelShape& shape) {
     const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim;
     const KeyOffsetOptions options{.num_heads = shape.num_heads,
                                    .head_dim = shape.head_dim,
-                                   .turning_pairs = shape.head_dim / 4,
+                                   .rotated_pairs = shape.head_dim / 4,
                                    .sequence_length = shape.sequence_length};
     const std::string prefix = "attention.recipe.key_offset_",
                       sizes = fmt::format("T{} {}x{}", tokens, shape.num_heads, shape.head_dim);

@@ -9,15 +9,15 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/device/device.h"
-#include "kernels/ops/ceilings.h"
 #include "kernels/ops/ops.h"
+#include "kernels/ops/peaks.h"
 
 namespace speedrun::bench {
 
 // A matmul c = a bᵀ (all real, [M,N], [M,K], [N,K]) of a library, tried when the peak is measured.
-struct ProductProbe {
+struct MatmulProbe {
     std::string name;
-    LargeProduct::Product run;
+    LargeMatmul::Product run;
 };
 
 struct Backend {
@@ -26,10 +26,10 @@ struct Backend {
     int64_t cache_bytes = 0;       // last-level cache; repeated runs over one set of inputs would hit it
     int64_t head_start_bytes = 0;  // memory that the device fills in about a millisecond; 0: no head start
                                    // needed
-    CeilingSizes ceilings;
+    PeakSizes peaks;
     bool library_matmul = false;         // matmul runs a vendor's library
     std::string missing;                 // reason for which a requested library is missing; empty: none
-    std::vector<ProductProbe> probes;    // tried in addition to matmul
+    std::vector<MatmulProbe> probes;     // tried in addition to matmul
     nlohmann::ordered_json description;  // device and library versions
 };
 

@@ -1,10 +1,10 @@
 // Arithmetic and checks of the bench.
-// Covers: kernels/ops/ceilings.cpp
+// Covers: kernels/ops/peaks.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "tests/bench/ceilings.h"
+#include "tests/bench/peaks.h"
 #include "tests/bench/run_case.h"
 
 namespace speedrun::bench {
@@ -22,18 +22,18 @@ TEST(TimingTest, MedianMinimumAndPercentile) {
     EXPECT_THROW(summarize({}), Error);
 }
 
-TEST(FloorTest, IsTheLargerOfTheTwoTimes) {
-    Ceilings ceilings;
-    ceilings.flops_per_s = 1e12;
-    ceilings.bytes_per_s = 1e9;
-    EXPECT_DOUBLE_EQ(floor_of(2e9, 1000000, ceilings).ms, 2.0);
-    EXPECT_TRUE(floor_of(2e9, 1000000, ceilings).compute_bound);
-    EXPECT_DOUBLE_EQ(floor_of(0, 3000000, ceilings).ms, 3.0);
+TEST(RooflineTest, IsMaximumOfComputeAndMemoryTime) {
+    Peaks peaks;
+    peaks.flops_per_s = 1e12;
+    peaks.bytes_per_s = 1e9;
+    EXPECT_DOUBLE_EQ(roofline_bound(2e9, 1000000, peaks).ms, 2.0);
+    EXPECT_TRUE(roofline_bound(2e9, 1000000, peaks).compute_bound);
+    EXPECT_DOUBLE_EQ(roofline_bound(0, 3000000, peaks).ms, 3.0);
     EXPECT_DOUBLE_EQ(expected_ms({"rate", 2, 0, 0}, 2e9, {}), 1.0);
     EXPECT_DOUBLE_EQ(expected_ms({"share", 0, 0, 0.5}, 0, {3.0, false}), 6.0);
 }
 
-TEST(CoverageTest, AnOperationWithoutCaseIsNamed) {
+TEST(CoverageTest, NamesOperationWithoutCase) {
     std::set<std::string> covered;
     for (const Case& c : all_cases(small_shapes())) covered.insert(c.op);
     EXPECT_EQ(operations_without_case(covered), std::vector<std::string>{});
@@ -41,7 +41,7 @@ TEST(CoverageTest, AnOperationWithoutCaseIsNamed) {
     EXPECT_EQ(operations_without_case(covered), std::vector<std::string>{"muon_apply"});
 }
 
-TEST(ShapesTest, TheRecipeSeesAbout450KeysOfAQuery) {
+TEST(ShapesTest, RecipeHasAbout450KeysPerQuery) {
     const ModelShape shape = full_shapes().recipe;
     const double keys = documents_of(shape).visible_keys / static_cast<double>(shape.tokens);
     EXPECT_GT(keys, 430);
@@ -70,7 +70,7 @@ class RunCaseTest : public ::testing::Test {
     std::unique_ptr<Stream> stream_ = backend_.device->create_stream("compute");
 };
 
-TEST_F(RunCaseTest, CountsBytesAndRotatesOverSetsLargerThanTheCache) {
+TEST_F(RunCaseTest, RotatesOverSetsLargerThanCache) {
     const Measurement m = run(add_case(true, 1.0f));
     EXPECT_EQ(m.failure, "");
     EXPECT_EQ(m.bytes, 2 * 64 * 4);
@@ -80,7 +80,7 @@ TEST_F(RunCaseTest, CountsBytesAndRotatesOverSetsLargerThanTheCache) {
 
 // Two independent counts: of the tensors that a case requests, and of the arguments of its call. They differ
 // if only the case has the number of distinct rows of a table.
-TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
+TEST_F(RunCaseTest, MinimumBytesOfCallMatchCase) {
     backend_.cache_bytes = 0;
     for (const Case& c : all_cases(small_shapes())) {
         const PreparedCase prepared(c, backend_, *stream_, DType::f32);
@@ -102,28 +102,28 @@ TEST_F(RunCaseTest, TheLeastBytesOfACallAreThoseOfItsCase) {
     }
 }
 
-TEST_F(RunCaseTest, FindsWhatWasNotWritten) {
+TEST_F(RunCaseTest, DetectsUnwrittenOutput) {
     EXPECT_NE(run(add_case(false, 1.0f)).failure.find("32 of 64 elements"), std::string::npos);
 }
 
-TEST_F(RunCaseTest, FindsNonFiniteOutputs) {
+TEST_F(RunCaseTest, DetectsNonFiniteOutput) {
     EXPECT_NE(run(add_case(true, INFINITY)).failure.find("not finite"), std::string::npos);
 }
 
-TEST_F(RunCaseTest, FindsACaseThatRunsAnotherOperation) {
+TEST_F(RunCaseTest, DetectsWrongOperation) {
     Case c = add_case(true, 1.0f);
     c.op = "muon_apply";
     EXPECT_NE(run(c).failure.find("muon_apply"), std::string::npos);
 }
 
-TEST_F(RunCaseTest, AWrongProductIsNoCeiling) {
-    backend_.ceilings = {128, 1 << 16};
+TEST_F(RunCaseTest, RejectsWrongMatmulAsPeak) {
+    backend_.peaks = {128, 1 << 16};
     backend_.library_matmul = false;
     backend_.probes = {
         {"idle", [](Tensor, Tensor, Tensor, Stream&) {}},
         {"absent", [](Tensor, Tensor, Tensor, Stream&) { throw_internal("no such library"); }}};
     std::string warning;
-    const BackendCeilings wrong = measure_backend(backend_, *stream_, DType::f32, 1, warning);
+    const BackendPeaks wrong = measure_backend(backend_, *stream_, DType::f32, 1, warning);
     EXPECT_NE(warning.find("idle: element 0 is 0"), std::string::npos) << warning;
     EXPECT_NE(warning.find("absent: no such library"), std::string::npos) << warning;
     EXPECT_FALSE(wrong.library_product);

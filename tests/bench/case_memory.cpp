@@ -21,8 +21,8 @@ const std::vector<float>& normal_values(int64_t count) {
 
 }  // namespace
 
-CaseMemory::CaseMemory(Device& device, Ops& ops, Stream& stream, DType real)
-    : device_(device), ops_(ops), stream_(stream), real_(real) {}
+CaseMemory::CaseMemory(Device& device, Ops& ops, Stream& stream, DType compute_dtype)
+    : device_(device), ops_(ops), stream_(stream), compute_dtype_(compute_dtype) {}
 
 Tensor CaseMemory::allocate(DType dtype, Dims dims) {
     const int64_t bytes = Tensor(nullptr, dtype, dims).bytes();

@@ -17,14 +17,14 @@ class CaseMemory {
     using Dims = std::initializer_list<int64_t>;
 
     // real: compute type of the case. ops: for setup work, not timed.
-    CaseMemory(Device& device, Ops& ops, Stream& stream, DType real);
+    CaseMemory(Device& device, Ops& ops, Stream& stream, DType compute_dtype);
 
-    DType real() const { return real_; }
+    DType compute_dtype() const { return compute_dtype_; }
     Tensor input(DType dtype, Dims dims, float deviation = 1.0f);
-    Tensor input(Dims dims, float deviation = 1.0f) { return input(real_, dims, deviation); }
+    Tensor input(Dims dims, float deviation = 1.0f) { return input(compute_dtype_, dims, deviation); }
     Tensor inout(DType dtype, Dims dims, float deviation = 1.0f);  // counted twice
     Tensor output(DType dtype, Dims dims);
-    Tensor output(Dims dims) { return output(real_, dims); }
+    Tensor output(Dims dims) { return output(compute_dtype_, dims); }
     Tensor indices(const std::vector<int32_t>& values);
     Tensor constant(Dims dims, float value);   // f32, an input
     Tensor workspace(DType dtype, Dims dims);  // not counted, not checked
@@ -57,7 +57,7 @@ class CaseMemory {
     Device& device_;
     Ops& ops_;
     Stream& stream_;
-    const DType real_;
+    const DType compute_dtype_;
     Counted counted_;
     int64_t footprint_ = 0;
     std::vector<Buffer> buffers_;

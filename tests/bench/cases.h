@@ -19,7 +19,7 @@ struct Published {
     std::string source;
     double tflops = 0;          // rate of the same matmul or attention
     double ms = 0;              // time of the same call
-    double share_of_floor = 0;  // share of the roofline bound that good kernels of this kind reach
+    double share_of_bound = 0;  // share of the roofline bound that good kernels of this kind reach
 };
 
 using Enqueue = std::function<void(Ops&, Stream&)>;

@@ -171,8 +171,7 @@ class Decisions {
         const Json* const head = op("fp8.recipe.head.forward");
         if (!head && recipes.empty()) return row;
         double bf16 = 0;
-        for (const Json& ceiling : report_.at("ceilings"))
-            bf16 = std::max(bf16, number_of(ceiling, "tflops"));
+        for (const Json& peak : report_.at("ceilings")) bf16 = std::max(bf16, number_of(peak, "tflops"));
         const double rate = head ? number_of(*head, "tflops") : 0;
         row.measured =
             (head ? fmt::format("head {:.4g} TFLOP/s, bf16 {:.4g}", rate, bf16) : "head not timed") +

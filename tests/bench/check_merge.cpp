@@ -51,8 +51,8 @@ struct Records {
     }
 };
 
-// Moves operations and ceilings out of the steps. If two steps time the same case, the later one counts.
-void collect_operations(Json& steps, Json& ops, Json& ceilings) {
+// Moves operations and peaks out of the steps. If two steps time the same case, the later one counts.
+void collect_operations(Json& steps, Json& ops, Json& peaks) {
     constexpr std::array kKeys = {"name", "dtype", "products", "attention"};
     const auto same = [&](const Json& a, const Json& b) {
         return std::all_of(kKeys.begin(), kKeys.end(),
@@ -67,7 +67,7 @@ void collect_operations(Json& steps, Json& ops, Json& ceilings) {
                 *old = op;
             }
         }
-        for (const Json& ceiling : step.value("ceilings", Json::array())) ceilings.push_back(ceiling);
+        for (const Json& peak : step.value("ceilings", Json::array())) peaks.push_back(peak);
         step.erase("ops");
         step.erase("ceilings");
     }
@@ -101,7 +101,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
                                        "train",  "ranks", "sanitize", "peer"};
     for (const std::string& stage : expected) stages.push_back(stage);
     for (const Json& step : records.steps) stages.push_back(step.value("stage", ""));
-    Json states = Json::object(), ops = Json::array(), ceilings = Json::array();
+    Json states = Json::object(), ops = Json::array(), peaks = Json::array();
     bool failed = false, complete = true;
     for (const std::string& stage : stages) {
         if (states.contains(stage)) continue;
@@ -111,10 +111,10 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
         }
         states[stage] = stage_status(of_steps);
         failed |= states[stage] == "failed";
-        const bool wanted = std::count(expected.begin(), expected.end(), stage) > 0 || !of_steps.empty();
-        complete &= states[stage] == "passed" || !wanted;
+        const bool requested = std::count(expected.begin(), expected.end(), stage) > 0 || !of_steps.empty();
+        complete &= states[stage] == "passed" || !requested;
     }
-    collect_operations(records.steps, ops, ceilings);
+    collect_operations(records.steps, ops, peaks);
     return {{"result", failed     ? "failed"
                        : complete ? "passed"
                                   : "incomplete"},
@@ -122,7 +122,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
             {"calls", records.calls},
             {"stages", states},
             {"steps", records.steps},
-            {"ceilings", ceilings},
+            {"ceilings", peaks},
             {"ops", ops},
             {"damaged_lines", num_damaged}};
 }

@@ -100,7 +100,7 @@ Tests read_gtest_json(const std::string& text) {
 }
 
 struct Operations {
-    Json ops = Json::array(), ceilings = Json::array();
+    Json ops = Json::array(), peaks = Json::array();
     int num_failed = 0, num_damaged = 0;
 };
 
@@ -117,7 +117,7 @@ Operations read_operations(const std::string& text) {
             ++operations.num_damaged;
             continue;
         }
-        (is_op ? operations.ops : operations.ceilings).push_back(record);
+        (is_op ? operations.ops : operations.peaks).push_back(record);
         if (is_op && record.value("status", "") != "passed") ++operations.num_failed;
     }
     return operations;
@@ -137,7 +137,7 @@ std::string last_lines(const std::string& text, int count) {
 
 }  // namespace
 
-Json step_record(const StepEnd& end) {
+Json check_step_record(const CheckStepEnd& end) {
     Tests tests;
     std::string status = "passed", message = end.message;
     const auto fail = [&](const std::string& why) {
@@ -176,7 +176,7 @@ Json step_record(const StepEnd& end) {
         if (operations.num_damaged > 0)
             fail(fmt::format("{} lines of its results cannot be read", operations.num_damaged));
         if (operations.ops.empty() && end.exit_code != 77) {
-            if (operations.ceilings.empty()) {
+            if (operations.peaks.empty()) {
                 fail("no operation was timed");
             } else if (status != "failed") {
                 status = "skipped";
@@ -209,7 +209,7 @@ Json step_record(const StepEnd& end) {
         record["tests"] = {{"passed", tests.passed}, {"failed", tests.failed}, {"skipped", tests.skipped}};
     if (!tests.failures.empty()) record["failures"] = tests.failures;
     if (end.is_bench) {
-        record["ceilings"] = operations.ceilings;
+        record["ceilings"] = operations.peaks;
         record["ops"] = operations.ops;
     }
     if (!end.run.is_null()) record["run"] = end.run;

@@ -11,7 +11,7 @@ namespace speedrun::bench {
 using Json = nlohmann::ordered_json;
 
 // Outputs of a step that has ended.
-struct StepEnd {
+struct CheckStepEnd {
     std::string stage, name;
     int exit_code = 0;  // 124 and 137 after limit_seconds: timeout; 77: skipped
     double seconds = 0, limit_seconds = 0;
@@ -26,11 +26,11 @@ struct StepEnd {
 };
 
 // {"kind":"step","stage","step","status","exit_code","seconds","message","tests":{…},"failures":[…],
-// "ceilings":[…],"ops":[…],"run":{…},"peers":{…},"clocks":{…}}
-Json step_record(const StepEnd& end);
+// "peaks":[…],"ops":[…],"run":{…},"peers":{…},"clocks":{…}}
+Json check_step_record(const CheckStepEnd& end);
 
 // Merges record lines (of results.jsonl files, in order of time) into a report:
-//   step     replaces the earlier record of the same step, with all its operations and ceilings
+//   step     replaces the earlier record of the same step, with all its operations and peaks
 //   again    {"kind","stage"}: deletes the failed and skipped steps of the stage
 //   device   facts of one call; later ones replace earlier ones; date and GPU of each call are kept
 // `expected`: requested stages. A stage without a record is "not run" and makes the report incomplete.
@@ -40,7 +40,7 @@ Json merge_records(const std::vector<std::string>& lines, const std::vector<std:
 // programs must be equal; GPUs are compared if both are known.
 std::string other_origin(const Json& device, const Json& facts);
 
-// True if print_report can print this record of a step, an operation or ceilings.
+// True if print_report can print this record of a step, an operation or peaks.
 bool is_printable(const Json& record);
 
 // Returns the decisions of a report of merge_records: [{"question","measured","rule","decision"}]. `pinned`:

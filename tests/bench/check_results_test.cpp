@@ -10,8 +10,8 @@ constexpr const char* kLog =
     "[ RUN      ] A.one\n[       OK ] A.one (1 ms)\n[ RUN      ] A.two\nboom\n[  FAILED  ] A.two, where "
     "GetParam() = 1 (2 ms)\n[ RUN      ] A.three\nillegal address\n";
 
-StepEnd gtest_end(int exit_code, const std::string& json, const std::string& log) {
-    StepEnd end;
+CheckStepEnd gtest_end(int exit_code, const std::string& json, const std::string& log) {
+    CheckStepEnd end;
     end.stage = "tests";
     end.name = "all";
     end.exit_code = exit_code;
@@ -25,17 +25,17 @@ std::string gtest_json(const std::string& tests) {
     return R"({"testsuites":[{"name":"A","testsuite":[)" + tests + "]}]}";
 }
 
-// Lines of op_bench: ceilings, then one operation.
+// Lines of op_bench: peaks, then one operation.
 std::string bench_lines(const char* attention, double ms, double tflops) {
-    const Json ceilings = {{"kind", "ceilings"}, {"tflops", tflops}};
+    const Json peaks = {{"kind", "ceilings"}, {"tflops", tflops}};
     const Json op = {{"kind", "op"},          {"name", "attention.gpt2.forward"}, {"dtype", "bf16"},
                      {"products", "library"}, {"attention", attention},           {"status", "passed"},
                      {"median_ms", ms}};
-    return ceilings.dump() + "\n" + op.dump() + "\n";
+    return peaks.dump() + "\n" + op.dump() + "\n";
 }
 
-StepEnd bench_end(const char* name, const std::string& lines) {
-    StepEnd end;
+CheckStepEnd bench_end(const char* name, const std::string& lines) {
+    CheckStepEnd end;
     end.stage = "ops";
     end.name = name;
     end.is_bench = true;
@@ -43,9 +43,9 @@ StepEnd bench_end(const char* name, const std::string& lines) {
     return end;
 }
 
-TEST(MergeTest, CudnnsTimeStandsBesideOursAndAStepThatRanAgainReplacesAllOfItsOwn) {
+TEST(MergeTest, RerunReplacesItsOwnRecords) {
     const auto line = [](const char* name, const char* attention, double ms, double tflops) {
-        return step_record(bench_end(name, bench_lines(attention, ms, tflops))).dump();
+        return check_step_record(bench_end(name, bench_lines(attention, ms, tflops))).dump();
     };
     const Json report = merge_records({line("attention", "hand", 2.0, 700), line("cudnn", "cudnn", 1.0, 701),
                                        line("attention", "hand", 1.5, 702)},
@@ -58,8 +58,8 @@ TEST(MergeTest, CudnnsTimeStandsBesideOursAndAStepThatRanAgainReplacesAllOfItsOw
     EXPECT_NE(print_report(report).find("attention.gpt2.forward (cuDNN)"), std::string::npos);
 }
 
-TEST(StepRecordTest, CountsWhatGtestWrote) {
-    const Json record = step_record(
+TEST(CheckStepTest, CountsGtestResults) {
+    const Json record = check_step_record(
         gtest_end(1,
                   gtest_json(R"({"name":"one","result":"COMPLETED"},{"name":"two","result":"SKIPPED"},)"
                              R"({"name":"three","result":"COMPLETED","failures":[{"failure":"f.cc:1"}]})"),
@@ -70,8 +70,8 @@ TEST(StepRecordTest, CountsWhatGtestWrote) {
     EXPECT_EQ(record["failures"][0]["message"], "f.cc:1");
 }
 
-TEST(StepRecordTest, ACrashNamesTheTestThatItHappenedIn) {
-    const Json record = step_record(gtest_end(139, "", kLog));
+TEST(CheckStepTest, CrashNamesRunningTest) {
+    const Json record = check_step_record(gtest_end(139, "", kLog));
     EXPECT_EQ(record["status"], "failed");
     EXPECT_EQ(record["failures"][0]["name"], "A.two");
     const std::string message = record["message"];
@@ -82,15 +82,15 @@ TEST(StepRecordTest, ACrashNamesTheTestThatItHappenedIn) {
 
 // Output of gpu_check_shards.sh: results of several processes in sequence or, if one of them crashed, only
 // their logs.
-TEST(StepRecordTest, CountsSeveralProcesses) {
+TEST(CheckStepTest, CountsSeveralProcesses) {
     const std::string one = gtest_json(R"({"name":"one","result":"COMPLETED"})"),
                       two = gtest_json(
                           R"({"name":"two","result":"COMPLETED"},{"name":"three","result":"SKIPPED"})");
-    const Json record = step_record(gtest_end(0, one + "\n" + two + "\n", ""));
+    const Json record = check_step_record(gtest_end(0, one + "\n" + two + "\n", ""));
     EXPECT_EQ(record["status"], "passed");
     EXPECT_EQ(record["tests"], Json::parse(R"({"passed":2,"failed":0,"skipped":1})"));
-    EXPECT_EQ(step_record(gtest_end(0, one + two.substr(0, 20), ""))["status"], "failed");
-    const Json crashed = step_record(gtest_end(
+    EXPECT_EQ(check_step_record(gtest_end(0, one + two.substr(0, 20), ""))["status"], "failed");
+    const Json crashed = check_step_record(gtest_end(
         139, "", "[ RUN      ] A.one\nillegal address\n[ RUN      ] A.two\n[       OK ] A.two (1 ms)\n"));
     EXPECT_EQ(crashed["tests"], Json::parse(R"({"passed":1,"failed":1,"skipped":0})"));
     EXPECT_EQ(crashed["failures"][0]["name"], "A.one");
@@ -98,26 +98,29 @@ TEST(StepRecordTest, CountsSeveralProcesses) {
               std::string::npos);
 }
 
-TEST(StepRecordTest, NothingPassesUnproven) {
+TEST(CheckStepTest, UnprovenStepDoesNotPass) {
     const std::string passed = gtest_json(R"({"name":"one","result":"COMPLETED"})");
-    EXPECT_EQ(step_record(gtest_end(0, passed, ""))["status"], "passed");
-    EXPECT_EQ(step_record(gtest_end(0, gtest_json(R"({"name":"one","result":"SKIPPED"})"), ""))["status"],
-              "skipped");
-    EXPECT_EQ(step_record(gtest_end(77, "", "skipped: no GPU\n"))["status"], "skipped");
-    EXPECT_EQ(step_record(gtest_end(77, "", "skipped: no GPU\n"))["message"], "skipped: no GPU");
-    EXPECT_EQ(step_record(gtest_end(0, gtest_json(""), ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(0, "", ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(1, passed, ""))["status"], "failed");
-    EXPECT_EQ(step_record(gtest_end(124, passed, ""))["status"], "failed");
-    EXPECT_EQ(step_record(bench_end("all", ""))["status"], "failed");
-    EXPECT_EQ(step_record(bench_end("all", "{\"kind\":\"ceilings\"}\n"))["status"], "skipped");
-    EXPECT_EQ(step_record(bench_end("all", bench_lines("hand", 1, 1) + "{\"kind\":\"o"))["status"], "failed");
-    // A failure in an earlier round of --gtest_repeat, which the last round's JSON does not contain.
-    EXPECT_EQ(step_record(gtest_end(0, passed, "[ RUN      ] A.one\n[  FAILED  ] A.one (1 ms)\n"))["status"],
+    EXPECT_EQ(check_step_record(gtest_end(0, passed, ""))["status"], "passed");
+    EXPECT_EQ(
+        check_step_record(gtest_end(0, gtest_json(R"({"name":"one","result":"SKIPPED"})"), ""))["status"],
+        "skipped");
+    EXPECT_EQ(check_step_record(gtest_end(77, "", "skipped: no GPU\n"))["status"], "skipped");
+    EXPECT_EQ(check_step_record(gtest_end(77, "", "skipped: no GPU\n"))["message"], "skipped: no GPU");
+    EXPECT_EQ(check_step_record(gtest_end(0, gtest_json(""), ""))["status"], "failed");
+    EXPECT_EQ(check_step_record(gtest_end(0, "", ""))["status"], "failed");
+    EXPECT_EQ(check_step_record(gtest_end(1, passed, ""))["status"], "failed");
+    EXPECT_EQ(check_step_record(gtest_end(124, passed, ""))["status"], "failed");
+    EXPECT_EQ(check_step_record(bench_end("all", ""))["status"], "failed");
+    EXPECT_EQ(check_step_record(bench_end("all", "{\"kind\":\"ceilings\"}\n"))["status"], "skipped");
+    EXPECT_EQ(check_step_record(bench_end("all", bench_lines("hand", 1, 1) + "{\"kind\":\"o"))["status"],
               "failed");
+    // A failure in an earlier round of --gtest_repeat, which the last round's JSON does not contain.
+    EXPECT_EQ(
+        check_step_record(gtest_end(0, passed, "[ RUN      ] A.one\n[  FAILED  ] A.one (1 ms)\n"))["status"],
+        "failed");
 }
 
-TEST(MergeTest, WhatDidNotRunIsNotPassed) {
+TEST(MergeTest, MissingStepIsNotPassed) {
     const std::string step = R"({"kind":"step","stage":"tests","step":"all","status":"passed"})";
     const Json complete = merge_records({step}, {"tests"});
     EXPECT_EQ(complete["result"], "passed");
@@ -128,7 +131,7 @@ TEST(MergeTest, WhatDidNotRunIsNotPassed) {
     EXPECT_NE(print_report(incomplete).find("ops       not run"), std::string::npos);
 }
 
-TEST(MergeTest, TheLaterRecordOfAStepCountsAndDamagedLinesAreTold) {
+TEST(MergeTest, LaterRecordWins) {
     const Json report = merge_records({R"({"kind":"step","stage":"tests","step":"all","status":"failed"})",
                                        R"({"kind":"step","stage":"tests","step":"all","status":"passed"})",
                                        R"({"kind":"step","stage":"te)"},
@@ -138,15 +141,15 @@ TEST(MergeTest, TheLaterRecordOfAStepCountsAndDamagedLinesAreTold) {
     EXPECT_EQ(report["damaged_lines"], 1);
 }
 
-TEST(MergeTest, AFailedOperationFailsTheReport) {
-    const Json step = step_record(
+TEST(MergeTest, FailedOperationFailsReport) {
+    const Json step = check_step_record(
         bench_end("all", R"({"kind":"op","name":"x","dtype":"bf16","status":"failed","failure":"boom"})"));
     const Json report = merge_records({step.dump()}, {"ops"});
     EXPECT_EQ(report["result"], "failed");
     EXPECT_NE(print_report(report).find("boom"), std::string::npos);
 }
 
-TEST(MergeTest, WhatIsNoRecordIsDamagedAndTheRestReports) {
+TEST(MergeTest, CountsDamagedLines) {
     const std::string good = R"({"kind":"step","stage":"tests","step":"all","status":"passed"})";
     const Json report =
         merge_records({R"({"kind":"step","stage":"tests","step":"all","status":5})",
@@ -158,7 +161,7 @@ TEST(MergeTest, WhatIsNoRecordIsDamagedAndTheRestReports) {
     EXPECT_EQ(print_states(report), "tests all passed\n");
 }
 
-TEST(MergeTest, AgainForgetsWhatFailedOrWasSkippedOfTheStage) {
+TEST(MergeTest, AgainDropsFailedAndSkippedSteps) {
     const auto step = [](const char* stage, const char* name, const char* status) {
         return Json({{"kind", "step"}, {"stage", stage}, {"step", name}, {"status", status}}).dump();
     };
@@ -169,7 +172,7 @@ TEST(MergeTest, AgainForgetsWhatFailedOrWasSkippedOfTheStage) {
     EXPECT_EQ(print_states(report), "tests shuffled passed\npeer gpt2 skipped\n");
 }
 
-TEST(OriginTest, ProgramsAndCardMustBeTheSame) {
+TEST(OriginTest, RejectsOtherProgramsOrGpu) {
     const Json first = {{"git_sha", "aaa"}, {"programs", "1"}, {"card", "H200"}};
     EXPECT_EQ(other_origin(first, first), "");
     const std::string built = other_origin(first, {{"git_sha", "bbb"}, {"programs", "2"}, {"card", "H200"}});
@@ -180,11 +183,11 @@ TEST(OriginTest, ProgramsAndCardMustBeTheSame) {
     EXPECT_NE(other_origin(Json::object(), first), "");
 }
 
-TEST(StepRecordTest, MessagesHaveNoControlCharacters) {
-    StepEnd end = gtest_end(1, "", "");
+TEST(CheckStepTest, ReplacesControlCharacters) {
+    CheckStepEnd end = gtest_end(1, "", "");
     end.is_gtest = false;
     end.log = "\x1b[2Jline\a\n";
-    const std::string message = step_record(end)["message"];
+    const std::string message = check_step_record(end)["message"];
     EXPECT_NE(message.find("?[2Jline?"), std::string::npos) << message;
 }
 

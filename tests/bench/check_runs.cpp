@@ -80,7 +80,7 @@ void compare_runs(const RunCheck& check, const std::vector<Json>& steps, Checked
 
 void read_figures(const RunCheck& check, const Json& summary, const std::vector<Json>& steps, Json& figures) {
     const double tokens = steps.front().at("tokens").get<double>(), step_ms = median_of(steps, "step_ms");
-    const double ceiling = summary.at("ceiling_flops_per_s").get<double>();
+    const double peak = summary.at("ceiling_flops_per_s").get<double>();
     // The summary's rate covers all steps; this one corresponds to the median step.
     const double mean_ms = summary.at("train_ms").get<double>() / summary.at("steps").get<double>();
     const double flops_per_s = summary.at("flops_per_s").get<double>() * mean_ms / step_ms;
@@ -93,8 +93,8 @@ void read_figures(const RunCheck& check, const Json& summary, const std::vector<
                {"startup_ms", summary.at("startup_ms")},
                {"train_ms", summary.at("train_ms")},
                {"tflops", flops_per_s * 1e-12},
-               {"product_tflops", ceiling * 1e-12},
-               {"share_of_product", ceiling > 0 ? flops_per_s / ceiling : 0},
+               {"product_tflops", peak * 1e-12},
+               {"share_of_product", peak > 0 ? flops_per_s / peak : 0},
                {"memory_mib", summary.at("memory_bytes").get<double>() / (1 << 20)},
                {"first_loss", steps.front().at("loss")},
                {"last_loss", steps.back().at("loss")},
@@ -104,9 +104,9 @@ void read_figures(const RunCheck& check, const Json& summary, const std::vector<
     for (size_t i = 0; i < steps.size(); i += steps.size() / kCurvePoints + 1)
         curve.push_back(steps[i].at("loss"));
     figures["losses"] = curve;  // evenly spaced over the run
-    if (check.floor_ms > 0) {
-        figures["floor_ms"] = check.floor_ms;
-        figures["share_of_floor"] = check.floor_ms / step_ms;
+    if (check.bound_ms > 0) {
+        figures["floor_ms"] = check.bound_ms;
+        figures["share_of_floor"] = check.bound_ms / step_ms;
     }
 }
 

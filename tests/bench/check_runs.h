@@ -9,7 +9,7 @@ namespace speedrun::bench {
 
 struct RunCheck {
     std::string folder{};  // run folder
-    double floor_ms = 0;   // roofline bound of a step; 0: unknown
+    double bound_ms = 0;   // roofline bound of a step; 0: unknown
     std::string losses{};  // file {"losses": […]} that the run's first losses must match; empty: none
     double tolerance = 0;  // relative tolerance of a loss
     std::string
@@ -25,7 +25,7 @@ struct Checked {
 };
 
 // {steps, tokens_per_step, tokens_per_s and step_ms (medians of all steps but the first three), startup_ms,
-// optimizer_ms, losses, tflops, share_of_product, share_of_floor, memory_mib, val_loss, …}; with a plan modelled_ms and
+// optimizer_ms, losses, tflops, share_of_product, share_of_bound, memory_mib, val_loss, …}; with a plan modelled_ms and
 // modelled_optimizer_ms; notes of the run that name a library, NCCL or an option of cuda. Never throws:
 // unreadable files are a failure.
 Checked check_run(const RunCheck& check);

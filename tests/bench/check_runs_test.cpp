@@ -56,8 +56,8 @@ class CheckRunTest : public ::testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(CheckRunTest, FiguresAreThoseOfTheMedianStep) {
-    const Checked checked = check_run({.folder = path("run"), .floor_ms = 4});
+TEST_F(CheckRunTest, ReportsMedianStep) {
+    const Checked checked = check_run({.folder = path("run"), .bound_ms = 4});
     EXPECT_EQ(checked.failure, "");
     EXPECT_DOUBLE_EQ(checked.figures.at("step_ms"), 10);
     EXPECT_DOUBLE_EQ(checked.figures.at("tokens_per_s"), 102400);
@@ -67,7 +67,7 @@ TEST_F(CheckRunTest, FiguresAreThoseOfTheMedianStep) {
     EXPECT_DOUBLE_EQ(checked.figures.at("share_of_product"), 4.375 / 8);
 }
 
-TEST_F(CheckRunTest, LossesMustAgree) {
+TEST_F(CheckRunTest, RejectsDifferentLosses) {
     RunCheck check{.folder = path("run"), .losses = write_losses("[5,4.0003]"), .tolerance = 1e-4};
     EXPECT_EQ(check_run(check).failure, "");
     write_losses("[5,4.0005]");
@@ -80,7 +80,7 @@ TEST_F(CheckRunTest, LossesMustAgree) {
     EXPECT_NE(check_run(check).failure.find("not there"), std::string::npos);
 }
 
-TEST_F(CheckRunTest, RepetitionsMustBeEqualInEveryBit) {
+TEST_F(CheckRunTest, RequiresBitwiseEqualRepetitions) {
     write_run("same", {5, 4, 3, 2, 2, 2, 2, 2}, "done");
     write_run("other", {5, 4, 3, 2, 2, 2, 2, 2 + 1e-15}, "done");
     write_run("longer", {5, 4, 3, 2, 2, 2, 2, 2, 2}, "done");
@@ -90,7 +90,7 @@ TEST_F(CheckRunTest, RepetitionsMustBeEqualInEveryBit) {
             << name;
 }
 
-TEST_F(CheckRunTest, WhatIsMissingOrUnfinishedFails) {
+TEST_F(CheckRunTest, RejectsMissingOrUnfinishedRuns) {
     EXPECT_NE(check_run({.folder = path("run"), .must_reach_target = true}).failure.find("target 2.0"),
               std::string::npos);
     EXPECT_NE(check_run({.folder = path("absent")}).failure, "");
@@ -100,7 +100,7 @@ TEST_F(CheckRunTest, WhatIsMissingOrUnfinishedFails) {
     EXPECT_NE(check_run({.folder = path("run")}).failure.find("metrics.jsonl"), std::string::npos);
 }
 
-TEST_F(CheckRunTest, PeersPassOnlyWhereTheyWereTimed) {
+TEST_F(CheckRunTest, PeersPassOnlyIfTimed) {
     const auto failure_of = [&](const char* json) {
         std::ofstream(path("peer.json")) << json;
         return check_peers(path("peer.json")).failure;
@@ -113,14 +113,14 @@ TEST_F(CheckRunTest, PeersPassOnlyWhereTheyWereTimed) {
     EXPECT_NE(check_peers(path("absent")).failure, "");
 }
 
-TEST_F(CheckRunTest, AFailedRunFailsItsStepAndKeepsItsFigures) {
-    StepEnd end;
+TEST_F(CheckRunTest, FailedRunKeepsItsMeasurements) {
+    CheckStepEnd end;
     end.stage = "train";
     end.name = "kjv";
     const Checked checked = check_run({.folder = path("run"), .must_reach_target = true});
     end.run = checked.figures;
     end.failure = checked.failure;
-    const Json record = step_record(end);
+    const Json record = check_step_record(end);
     EXPECT_EQ(record.at("status"), "failed");
     const Json report = merge_records({record.dump()}, {"train"});
     EXPECT_EQ(report.at("result"), "failed");

@@ -133,9 +133,10 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads;
     const std::string shape = fmt::format("{}x{}x{}", tokens, kGateInputs, heads);
     const auto first_columns = [=](CaseMemory& m) {
-        const Tensor slice = m.uncounted_input(m.real(), {tokens, width}).column_slice(0, kGateInputs);
+        const Tensor slice =
+            m.uncounted_input(m.compute_dtype(), {tokens, width}).column_slice(0, kGateInputs);
         constexpr int64_t kSector = op::Traffic::kSector;
-        m.count_read(tokens * ((kGateInputs * size_of(m.real()) + kSector - 1) / kSector * kSector));
+        m.count_read(tokens * ((kGateInputs * size_of(m.compute_dtype()) + kSector - 1) / kSector * kSector));
         return slice;
     };
     add_case(cases, {"pointwise.recipe.narrow_linear_forward", shape}, [=](CaseMemory& m) {

@@ -26,7 +26,7 @@ Function find_in(const std::vector<const char*>& names, const char* symbol) {
 
 // A probe that runs on the stream's thread, for f32 matmuls only.
 template <class Run>
-ProductProbe probe(const char* name, Run run) {
+MatmulProbe probe(const char* name, Run run) {
     return {name, [run](Tensor c, Tensor a, Tensor b, Stream& stream) {
                 if (a.dtype != DType::f32) throw_internal("products of f32 alone");
                 static_cast<CpuStream&>(stream).submit(
@@ -34,8 +34,8 @@ ProductProbe probe(const char* name, Run run) {
             }};
 }
 
-std::vector<ProductProbe> library_products() {
-    std::vector<ProductProbe> probes;
+std::vector<MatmulProbe> library_products() {
+    std::vector<MatmulProbe> probes;
     if (const auto gemm = find_in<OneDnnGemm>({"libdnnl.so.3", "libdnnl.so.2"}, "dnnl_sgemm")) {
         probes.push_back(probe("oneDNN", [gemm](int64_t n, float* c, const float* a, const float* b) {
             gemm('N', 'T', n, n, n, 1.0f, a, n, b, n, 0.0f, c, n);
@@ -58,7 +58,7 @@ Backend make_cpu_backend(int num_threads) {
     auto device = std::make_unique<CpuDevice>(num_threads);
     backend.description = {{"kind", "cpu"}, {"threads", device->num_threads()}, {"isa", name_of(cpu_isa())}};
     backend.cache_bytes = last_cache_bytes();
-    backend.ceilings = ceiling_sizes(*device);
+    backend.peaks = peak_sizes(*device);
     backend.probes = library_products();
     backend.device = std::move(device);
     backend.ops = make_cpu_ops(*backend.device);

@@ -20,19 +20,19 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     }
     CudaBackend cuda = ::speedrun::make_cuda_backend({.libraries = libraries});
     for (const std::string& note : cuda.notes) {
-        if (libraries.attention != AttentionKind::hand && note.find("attention") != std::string::npos)
+        if (libraries.attention != AttentionKind::native && note.find("attention") != std::string::npos)
             backend.missing = note;
     }
     backend.device = std::move(cuda.device);
     backend.ops = std::move(cuda.ops);
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
-    backend.ceilings = ceiling_sizes(*backend.device);
-    backend.library_matmul = libraries.products == Products::library && cuda.notes.empty();
-    if (libraries.products == Products::hand) {
+    backend.peaks = peak_sizes(*backend.device);
+    backend.library_matmul = libraries.products == MatmulKind::library && cuda.notes.empty();
+    if (libraries.products == MatmulKind::native) {
         // The library also sets the peak for our own kernels; it uses the same GPU memory and streams.
         auto library = std::make_shared<CudaBackend>(
-            ::speedrun::make_cuda_backend({.libraries = {.products = Products::library}}));
+            ::speedrun::make_cuda_backend({.libraries = {.products = MatmulKind::library}}));
         backend.probes = {{"library", [library](Tensor c, Tensor a, Tensor b, Stream& stream) {
                                if (!library->notes.empty()) throw_internal("{}", library->notes.front());
                                library->ops->matmul({.c = c, .a = a, .b = b, .transpose_b = true}, stream);

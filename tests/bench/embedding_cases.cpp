@@ -50,10 +50,10 @@ void add_embedding(std::vector<Case>& cases, const ModelShape& s, const Kind& ki
     const Signs signs(ids, width);
     const std::string prefix = fmt::format("pointwise.{}.", s.name);
     add_case(cases, {prefix + "embedding_forward" + suffix, shape, 0, kPublished}, [=](CaseMemory& m) {
-        m.count_read(distinct * width * size_of(m.real()));
+        m.count_read(distinct * width * size_of(m.compute_dtype()));
         return op::EmbeddingForward{.out = m.output({tokens, width}),
                                     .index = m.indices(ids),
-                                    .table = m.uncounted_input(m.real(), {vocab, width}),
+                                    .table = m.uncounted_input(m.compute_dtype(), {vocab, width}),
                                     .position = positions ? m.indices(position) : Tensor{},
                                     .position_table = positions ? m.input({length, width}) : Tensor{},
                                     .signs = with_signs ? signs.in(m) : op::RowSigns{}};

@@ -66,7 +66,7 @@ struct Options {
     double began = 0;
     RunCheck run;
     std::vector<std::string> facts, folders, expected;
-    StepEnd step;
+    CheckStepEnd step;
 };
 
 Json report_of(const std::vector<std::string>& files, const std::vector<std::string>& expected) {
@@ -95,7 +95,7 @@ int merge(const Options& options) {
 }
 
 int append_step(Options& options) {
-    StepEnd& step = options.step;
+    CheckStepEnd& step = options.step;
     step.is_gtest = !options.gtest.empty();
     if (step.is_gtest) step.gtest_json = content_of(options.gtest);
     step.is_bench = !options.ops.empty();
@@ -114,7 +114,7 @@ int append_step(Options& options) {
     if (!options.clocks.empty())
         step.clocks =
             clocks_of(content_of(options.clocks), {.began = options.began, .seconds = step.seconds + 1});
-    const Json record = step_record(step);
+    const Json record = check_step_record(step);
     append(options.results, record);
     fmt::print("{} {}: {} {}\n", step.stage, step.name, record.value("status", ""),
                record.value("message", ""));
@@ -145,7 +145,7 @@ void define_step(CLI::App& app, Options& options) {
     step->add_option("--message", options.step.message);
     step->add_option("--ops", options.ops, "output file, if the step was op_bench");
     step->add_option("--run", options.run.folder, "run folder, if the step was a run of speedrun");
-    step->add_option("--floor-ms", options.run.floor_ms, "roofline bound of one step of that run");
+    step->add_option("--floor-ms", options.run.bound_ms, "roofline bound of one step of that run");
     step->add_option("--losses", options.run.losses,
                      "file of losses that the first losses of the run must match");
     step->add_option("--tolerance", options.run.tolerance, "relative tolerance of a loss");

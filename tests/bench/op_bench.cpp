@@ -44,8 +44,8 @@ int run(const Options& options) {
         for (const Case& c : cases) fmt::print("{:<44}{:>22}  {}\n", c.name, c.shape, c.op);
         return 0;
     }
-    const DType real = choice_of<DType>(options.dtype);
-    const CudaLibraries libraries{choice_of<Products>(options.products),
+    const DType compute_dtype = choice_of<DType>(options.dtype);
+    const CudaLibraries libraries{choice_of<MatmulKind>(options.products),
                                   choice_of<AttentionKind>(options.attention)};
     Backend backend =
         options.device == "cuda" ? make_cuda_backend(libraries) : make_cpu_backend(options.threads);
@@ -53,7 +53,7 @@ int run(const Options& options) {
         std::fprintf(stderr, "skipped: %s\n", backend.missing.c_str());
         return kSkipped;
     }
-    Report report(options.json, options.scale, real, libraries);
+    Report report(options.json, options.scale, compute_dtype, libraries);
     const bool small = options.scale == "small";
     if (small) backend.cache_bytes = 0;
     const auto stream = backend.device->create_stream("compute");
@@ -64,8 +64,8 @@ int run(const Options& options) {
         if (ballast.numel() > 0) backend.ops->fill({.x = ballast, .value = 1.0f}, *stream);
     });
     std::string warning;
-    const BackendCeilings ceilings = measure_backend(backend, *stream, real, small ? 16 : 1, warning);
-    report.header(backend, ceilings, warning);
+    const BackendPeaks peaks = measure_backend(backend, *stream, compute_dtype, small ? 16 : 1, warning);
+    report.header(backend, peaks, warning);
 
     const TimingOptions timing{.seconds = options.seconds};
     std::set<std::string> timed;
@@ -74,14 +74,14 @@ int run(const Options& options) {
         if (options.device != "cuda" || small) c.published.clear();  // published for a GPU at full size
         std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
         const size_t num_notes = backend.ops->notes().size();
-        const Measurement measurement = run_case(c, backend, *stream, timer, real, timing);
+        const Measurement measurement = run_case(c, backend, *stream, timer, compute_dtype, timing);
         // Skips the figure if our own kernels replaced cuDNN, or the portable kernels replaced wgmma.
         if (const auto notes = backend.ops->notes();
-            libraries.attention != AttentionKind::hand && notes.size() > num_notes) {
+            libraries.attention != AttentionKind::native && notes.size() > num_notes) {
             fmt::print("{:<44}left out: {}\n", c.name, notes.back());
             continue;
         }
-        report.result(c, measurement, ceilings);
+        report.result(c, measurement, peaks);
         if (measurement.failure.empty()) timed.insert(c.op);
         num_failed += !measurement.failure.empty();
     }
@@ -117,7 +117,7 @@ int main_with(int argc, char** argv) {
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
     app.add_option("--products", options.products, "cuda: matmuls by cuBLASLt or by our own kernels")
-        ->check(CLI::IsMember(words_of<Products>()))
+        ->check(CLI::IsMember(words_of<MatmulKind>()))
         ->capture_default_str();
     app.add_option(
            "--attention", options.attention,

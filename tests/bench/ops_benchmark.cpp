@@ -21,7 +21,7 @@ namespace {
 
 struct Options {
     bool small = false;
-    DType real = DType::bf16;
+    DType compute_dtype = DType::bf16;
     int threads = 0;
 };
 
@@ -41,7 +41,7 @@ Options take_options(int& argc, char** argv) {
         if (argument == "--small") {
             options.small = true;
         } else if (argument == "--dtype=bf16" || argument == "--dtype=f32") {
-            options.real = argument == "--dtype=f32" ? DType::f32 : DType::bf16;
+            options.compute_dtype = argument == "--dtype=f32" ? DType::f32 : DType::bf16;
         } else if (argument.starts_with("--threads=")) {
             const char* const number = argv[i] + std::string("--threads=").size();
             char* end = nullptr;
@@ -61,7 +61,7 @@ Options take_options(int& argc, char** argv) {
 struct Bench {
     Backend backend;
     std::unique_ptr<Stream> stream;
-    DType real;
+    DType compute_dtype;
     std::set<std::string> timed;
     int num_failed = 0;
 };
@@ -69,7 +69,7 @@ struct Bench {
 void run(benchmark::State& state, const Case& c, Bench& bench) {
     std::unique_ptr<PreparedCase> prepared;
     try {
-        prepared = std::make_unique<PreparedCase>(c, bench.backend, *bench.stream, bench.real);
+        prepared = std::make_unique<PreparedCase>(c, bench.backend, *bench.stream, bench.compute_dtype);
         const auto begin = bench.backend.device->create_event(EventKind::timed),
                    end = bench.backend.device->create_event(EventKind::timed);
         for (const auto& call : prepared->calls()) call();
@@ -103,11 +103,11 @@ int run_all(int argc, char** argv) {
     });
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(ExitCode::usage);
-    if (options.real == DType::bf16 && !cpu_has_bf16())
+    if (options.compute_dtype == DType::bf16 && !cpu_has_bf16())
         std::fprintf(stderr, "note: CPU level %s has no bf16 matmuls; runs use --dtype=f32 here\n",
                      name_of(cpu_isa()));
 
-    Bench bench{make_cpu_backend(options.threads), nullptr, options.real, {}, 0};
+    Bench bench{make_cpu_backend(options.threads), nullptr, options.compute_dtype, {}, 0};
     if (options.small) bench.backend.cache_bytes = 0;
     bench.stream = bench.backend.device->create_stream("compute");
     const std::vector<Case> cases = all_cases(options.small ? small_shapes() : full_shapes());

@@ -80,7 +80,7 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
         });
     }
     add_case(cases, text("normuon_scale"), [=](CaseMemory& m) {
-        return op::NormuonScale{.update = m.inout(m.real(), {n, rows, cols}),
+        return op::NormuonScale{.update = m.inout(m.compute_dtype(), {n, rows, cols}),
                                 .second_moment = second_moment(m, {n, std::max(rows, cols)}),
                                 .grad_scale = m.constant({1}, 1.0f),
                                 .beta2 = 0.95f};
@@ -94,8 +94,8 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
                               2.0 * static_cast<double>(n * side * side) * static_cast<double>(depth));
     add_case(cases, text("polar_express", polar), [=](CaseMemory& m) {
         return op::PolarExpress{
-            .x = m.inout(m.real(), {n, rows, cols}),
-            .workspace = m.workspace(m.real(), {op::PolarExpress::workspace_size(n, rows, cols)})};
+            .x = m.inout(m.compute_dtype(), {n, rows, cols}),
+            .workspace = m.workspace(m.compute_dtype(), {op::PolarExpress::workspace_size(n, rows, cols)})};
     });
 }
 

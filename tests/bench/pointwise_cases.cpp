@@ -97,7 +97,7 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
         add_case(cases,
                  {prefix + (with_value ? "value_forward" : "forward"), sizes(tokens, columns), 0, kPointwise},
                  [=](CaseMemory& m) {
-                     const Tensor qkv = m.inout(m.real(), {tokens, columns});
+                     const Tensor qkv = m.inout(m.compute_dtype(), {tokens, columns});
                      ValueMix value;
                      if (with_value) {  // v becomes (v + z) / 2 in every call: it stays near z.
                          const Tensor v = qkv.column_slice(2 * width, width);
@@ -115,7 +115,7 @@ void add_rotary(std::vector<Case>& cases, const ModelShape& s) {
                  });
     }
     add_case(cases, {prefix + "backward", sizes(tokens, 2 * width), 0, kPointwise}, [=](CaseMemory& m) {
-        const Tensor dqk = m.inout(m.real(), {tokens, 2 * width}), qk = m.input({tokens, 2 * width});
+        const Tensor dqk = m.inout(m.compute_dtype(), {tokens, 2 * width}), qk = m.input({tokens, 2 * width});
         return op::QkNormRotaryBackward{.dq = dqk.column_slice(0, width),
                                         .dk = dqk.column_slice(width, width),
                                         .q = qk.column_slice(0, width),
@@ -144,7 +144,7 @@ void add_loss(std::vector<Case>& cases, const ModelShape& s, float softcap, Loss
     add_case(cases, {name, sizes(tokens, vocab), 0, {{"realistic", 0, 0, 2.2 / 2.4}}}, [=](CaseMemory& m) {
         const Tensor ids = m.indices(targets);
         return op::CrossEntropy{.losses = m.output(DType::f32, {tokens}),
-                                .dlogits = m.output(fp8 ? DType::e5m2 : m.real(), {tokens, vocab}),
+                                .dlogits = m.output(fp8 ? DType::e5m2 : m.compute_dtype(), {tokens, vocab}),
                                 .transposed = fp8 ? m.output(DType::e5m2, {vocab, tokens}) : Tensor{},
                                 .scale = fp8 ? m.constant({1}, 1.0f / 448) : Tensor{},
                                 .logits = m.input({tokens, vocab}),

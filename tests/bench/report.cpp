@@ -18,8 +18,8 @@ std::string milliseconds(double ms) {
 
 }  // namespace
 
-Report::Report(std::string path, std::string scale, DType real, CudaLibraries libraries)
-    : path_(std::move(path)), scale_(std::move(scale)), real_(real), libraries_(libraries) {
+Report::Report(std::string path, std::string scale, DType compute_dtype, CudaLibraries libraries)
+    : path_(std::move(path)), scale_(std::move(scale)), compute_dtype_(compute_dtype), libraries_(libraries) {
     append("");
 }
 
@@ -30,24 +30,23 @@ void Report::append(const std::string& line) {
     if (!file) throw_data("{}: cannot be written to", path_);
 }
 
-void Report::header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning) {
+void Report::header(const Backend& backend, const BackendPeaks& peaks, const std::string& warning) {
     nlohmann::ordered_json json = {{"kind", "ceilings"},
                                    {"device", backend.description},
                                    {"scale", scale_},
-                                   {"dtype", name_of(real_)},
+                                   {"dtype", name_of(compute_dtype_)},
                                    {"products", word_of(libraries_.products)},
                                    {"attention", word_of(libraries_.attention)},
-                                   {"gb_per_s", ceilings.bytes_per_s / 1e9},
-                                   {"copy_by", ceilings.copy_by},
-                                   {"tflops", ceilings.flops_per_s / 1e12},
-                                   {"product_by", ceilings.product_by},
-                                   {"library_product", ceilings.library_product}};
+                                   {"gb_per_s", peaks.bytes_per_s / 1e9},
+                                   {"copy_by", peaks.copy_by},
+                                   {"tflops", peaks.flops_per_s / 1e12},
+                                   {"product_by", peaks.product_by},
+                                   {"library_product", peaks.library_product}};
     if (!warning.empty()) json["warning"] = warning;
     append(json.dump() + "\n");
     fmt::print("device: {}\nceilings: {:.1f} GB/s ({}), {:.3f} TFLOP/s ({})\n", backend.description.dump(),
-               ceilings.bytes_per_s / 1e9, ceilings.copy_by, ceilings.flops_per_s / 1e12,
-               ceilings.product_by);
-    if (!ceilings.library_product)
+               peaks.bytes_per_s / 1e9, peaks.copy_by, peaks.flops_per_s / 1e12, peaks.product_by);
+    if (!peaks.library_product)
         fmt::print("note: the product ceiling is our own kernel's; shares of compute-bound floors flatter\n");
     if (!warning.empty()) fmt::print("warning: {}\n", warning);
     fmt::print("{:<44}{:>22}{:>11}{:>9}{:>8}{:>11}{:>7}  published\n", "case", "shape", "median", "TFLOP/s",
@@ -55,10 +54,13 @@ void Report::header(const Backend& backend, const BackendCeilings& ceilings, con
     std::fflush(stdout);
 }
 
-void Report::result(const Case& c, const Measurement& m, const Ceilings& ceilings) {
-    nlohmann::ordered_json json = {
-        {"kind", "op"},     {"name", c.name},          {"op", c.op},
-        {"shape", c.shape}, {"dtype", name_of(real_)}, {"status", m.failure.empty() ? "passed" : "failed"}};
+void Report::result(const Case& c, const Measurement& m, const Peaks& peaks) {
+    nlohmann::ordered_json json = {{"kind", "op"},
+                                   {"name", c.name},
+                                   {"op", c.op},
+                                   {"shape", c.shape},
+                                   {"dtype", name_of(compute_dtype_)},
+                                   {"status", m.failure.empty() ? "passed" : "failed"}};
     json["products"] = word_of(libraries_.products);
     json["attention"] = word_of(libraries_.attention);
     if (!m.failure.empty()) {
@@ -68,8 +70,8 @@ void Report::result(const Case& c, const Measurement& m, const Ceilings& ceiling
         std::fflush(stdout);
         return;
     }
-    const Floor floor = floor_of(c.flops, static_cast<double>(m.bytes), ceilings);
-    const double seconds = m.timing.median_ms / 1e3, share = floor.ms / m.timing.median_ms;
+    const RooflineBound bound = roofline_bound(c.flops, static_cast<double>(m.bytes), peaks);
+    const double seconds = m.timing.median_ms / 1e3, share = bound.ms / m.timing.median_ms;
     const double tflops = c.flops / seconds / 1e12, gb_per_s = static_cast<double>(m.bytes) / seconds / 1e9;
     json.update({{"n", m.timing.repetitions},
                  {"sets", m.sets},
@@ -80,13 +82,13 @@ void Report::result(const Case& c, const Measurement& m, const Ceilings& ceiling
                  {"bytes", m.bytes},
                  {"tflops", tflops},
                  {"gb_per_s", gb_per_s},
-                 {"floor_ms", floor.ms},
-                 {"bound", floor.compute_bound ? "compute" : "memory"},
+                 {"floor_ms", bound.ms},
+                 {"bound", bound.compute_bound ? "compute" : "memory"},
                  {"share_of_floor", share}});
     std::string expectations;
     json["published"] = nlohmann::ordered_json::array();
     for (const Published& published : c.published) {
-        const double ms = expected_ms(published, c.flops, floor);
+        const double ms = expected_ms(published, c.flops, bound);
         nlohmann::ordered_json entry = {{"source", published.source}, {"ms", ms}};
         if (published.tflops > 0) entry["tflops"] = published.tflops;
         json["published"].push_back(entry);
@@ -94,7 +96,7 @@ void Report::result(const Case& c, const Measurement& m, const Ceilings& ceiling
     }
     append(json.dump() + "\n");
     fmt::print("{:<44}{:>22}{:>11}{:>9.3g}{:>8.0f}{:>11}{:>6.0f}%{}\n", c.name, c.shape,
-               milliseconds(m.timing.median_ms), tflops, gb_per_s, milliseconds(floor.ms), share * 100,
+               milliseconds(m.timing.median_ms), tflops, gb_per_s, milliseconds(bound.ms), share * 100,
                expectations);
     std::fflush(stdout);
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/bench/ceilings.h"
+#include "tests/bench/peaks.h"
 #include "tests/bench/run_case.h"
 
 namespace speedrun::bench {
@@ -13,16 +13,16 @@ class Report {
   public:
     // path: file of the JSON lines, which are appended; empty: none. Throws a data error if it cannot be
     // written.
-    Report(std::string path, std::string scale, DType real, CudaLibraries libraries);
+    Report(std::string path, std::string scale, DType compute_dtype, CudaLibraries libraries);
 
-    void header(const Backend& backend, const BackendCeilings& ceilings, const std::string& warning);
-    void result(const Case& c, const Measurement& measurement, const Ceilings& ceilings);
+    void header(const Backend& backend, const BackendPeaks& peaks, const std::string& warning);
+    void result(const Case& c, const Measurement& measurement, const Peaks& peaks);
 
   private:
     void append(const std::string& line);
 
     const std::string path_, scale_;
-    const DType real_;
+    const DType compute_dtype_;
     const CudaLibraries libraries_;
 };
 

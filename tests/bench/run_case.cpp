@@ -59,19 +59,19 @@ bool sample_is_finite(const Tensor& tensor, Backend& backend, Stream& stream) {
 
 }  // namespace
 
-PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DType real)
+PreparedCase::PreparedCase(const Case& c, Backend& backend, Stream& stream, DType compute_dtype)
     : backend_(backend), stream_(stream) {
     Ops& ops = *backend.ops;
     std::vector<Enqueue> enqueue;
     const auto add_set = [&] {
-        sets_.push_back(std::make_unique<CaseMemory>(*backend.device, ops, stream, real));
+        sets_.push_back(std::make_unique<CaseMemory>(*backend.device, ops, stream, compute_dtype));
         enqueue.push_back(c.prepare(*sets_.back()));
     };
     add_set();
     // Together the sets exceed twice the cache.
     const int64_t footprint = std::max<int64_t>(sets_[0]->footprint(), 1);
-    const int64_t wanted = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
-    while (sets() < wanted) add_set();
+    const int64_t requested = std::min<int64_t>(2 * backend.cache_bytes / footprint + 1, kMaxSets);
+    while (sets() < requested) add_set();
     for (const Tensor& tensor : sets_[0]->poisoned()) {
         if (count_nonfinite(tensor, backend, stream) > 0) continue;
         throw_internal("count_nonfinite finds nothing in the poisoned {}", tensor.describe());
@@ -97,12 +97,12 @@ void PreparedCase::check_outputs() {
     }
 }
 
-Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
+Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType compute_dtype,
                      const TimingOptions& options) {
     Measurement result;
     std::unique_ptr<PreparedCase> prepared;  // freed after the stream has settled
     try {
-        prepared = std::make_unique<PreparedCase>(c, backend, stream, real);
+        prepared = std::make_unique<PreparedCase>(c, backend, stream, compute_dtype);
         result.bytes = prepared->bytes();
         result.sets = prepared->sets();
         result.timing = timer.time(prepared->calls(), options);
@@ -122,9 +122,9 @@ std::vector<std::string> operations_without_case(const std::set<std::string>& ti
     return missing;
 }
 
-double expected_ms(const Published& published, double flops, const Floor& floor) {
+double expected_ms(const Published& published, double flops, const RooflineBound& bound) {
     if (published.tflops > 0) return flops / (published.tflops * 1e9);
-    if (published.share_of_floor > 0) return floor.ms / published.share_of_floor;
+    if (published.share_of_bound > 0) return bound.ms / published.share_of_bound;
     return published.ms;
 }
 

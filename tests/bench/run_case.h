@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/ceilings.h"
 #include "kernels/ops/metered_ops.h"
+#include "kernels/ops/peaks.h"
 #include "tests/bench/backend.h"
 #include "tests/bench/cases.h"
 #include "tests/bench/timing.h"
@@ -20,7 +20,7 @@ namespace speedrun::bench {
 // more than one.
 class PreparedCase {
   public:
-    PreparedCase(const Case& c, Backend& backend, Stream& stream, DType real);
+    PreparedCase(const Case& c, Backend& backend, Stream& stream, DType compute_dtype);
 
     const std::vector<std::function<void()>>& calls() const { return calls_; }
     int sets() const { return static_cast<int>(sets_.size()); }
@@ -47,13 +47,13 @@ struct Measurement {
 };
 
 // A failure of the operation (exception, or unwritten or non-finite outputs) is a result, not an exception.
-Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType real,
+Measurement run_case(const Case& c, Backend& backend, Stream& stream, Timer& timer, DType compute_dtype,
                      const TimingOptions& options);
 
 // Members of all_operations() that are not in `timed`.
 std::vector<std::string> operations_without_case(const std::set<std::string>& timed);
 
 // Published figure in milliseconds for this case.
-double expected_ms(const Published& published, double flops, const Floor& floor);
+double expected_ms(const Published& published, double flops, const RooflineBound& bound);
 
 }  // namespace speedrun::bench

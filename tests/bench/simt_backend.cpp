@@ -10,7 +10,7 @@ Backend make_cuda_backend(const CudaLibraries& /*libraries*/) {
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(simt::Options{simt::Order::forward});
     backend.ops = make_cuda_ops(*backend.device);
-    backend.ceilings = {1, 1 << 20};
+    backend.peaks = {1, 1 << 20};
     backend.description = {{"kind", "simt"}};
     return backend;
 }

@@ -54,9 +54,9 @@ Timing Timer::time(const std::vector<std::function<void()>>& calls, const Timing
         const int done = static_cast<int>(milliseconds.size());
         const double spent = std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0);
         const double left = options.seconds * 1e3 - spent, mean = std::max(spent / done, 1e-4);
-        const int wanted =
+        const int requested =
             std::max(static_cast<int>(std::min(left / mean, 1e6)), options.min_repetitions - done);
-        count = std::min({wanted, options.max_repetitions - done, kBatch});
+        count = std::min({requested, options.max_repetitions - done, kBatch});
         if (count <= 0) return summarize(std::move(milliseconds));
     }
 }

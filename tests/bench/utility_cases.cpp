@@ -15,7 +15,7 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     };
     add("fill", flat, [=](CaseMemory& m) { return op::Fill{.x = m.output({count}), .value = 0.5f}; });
     add("scale", flat,
-        [=](CaseMemory& m) { return op::Scale{.x = m.inout(m.real(), {count}), .factor = -1.0f}; });
+        [=](CaseMemory& m) { return op::Scale{.x = m.inout(m.compute_dtype(), {count}), .factor = -1.0f}; });
     add("cast_down", flat + " from f32", [=](CaseMemory& m) {
         return op::Cast{.out = m.output({count}), .in = m.input(DType::f32, {count})};
     });

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr AlgorithmWords kWords{1, 2, 3, 0xffffffffffffffffu, 5, 6, 7, 8}, kOthers{8, 7, 6};
 
-TEST(AlgorithmCache, KeepsWholeLinesOfItsOwner) {
+TEST(AlgorithmCache, IgnoresDamagedLinesAndOtherOwners) {
     const TempDir dir;
     const std::string file = dir.file("a/b.txt");
     AlgorithmCache cache(file, "gpu 1");
@@ -47,7 +47,7 @@ AlgorithmWords choose(AlgorithmCache& cache, const std::string& key, const Algor
 
 // Two runs find no entry and time concurrently. The first to write chooses for both, and no entry of the
 // other is lost.
-TEST(AlgorithmCache, TheFirstToWriteChooses) {
+TEST(AlgorithmCache, FirstWriterWins) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");
     AlgorithmCache first(file, "gpu 1"), second(file, "gpu 1");
@@ -60,7 +60,7 @@ TEST(AlgorithmCache, TheFirstToWriteChooses) {
 }
 
 // An entry from the file that the library refused, and that was timed again.
-TEST(AlgorithmCache, WhatWasRefusedIsReplaced) {
+TEST(AlgorithmCache, ReplacesRejectedEntry) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");
     AlgorithmCache(file, "gpu 1").agree("key", kWords);
@@ -70,7 +70,7 @@ TEST(AlgorithmCache, WhatWasRefusedIsReplaced) {
 }
 
 // Ranks that are threads of one process agree on every matmul, in any order.
-TEST(AlgorithmCache, ThreadsAgreeOnEveryProduct) {
+TEST(AlgorithmCache, ThreadsAgreeOnEveryMatmul) {
     const TempDir dir;
     const std::string file = dir.file("file.txt");
     constexpr uint64_t kThreads = 4, kProducts = 50;
@@ -91,7 +91,7 @@ TEST(AlgorithmCache, ThreadsAgreeOnEveryProduct) {
     EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 2) << "only the file and its lock";
 }
 
-TEST(AlgorithmCache, FolderIsTheFirstThatIsNamed) {
+TEST(AlgorithmCache, FolderFollowsEnvironment) {
     struct Variable {
         const char *name, *folder;
     };

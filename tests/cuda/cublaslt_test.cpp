@@ -198,7 +198,7 @@ class CublasLtTest : public ::testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Types, CublasLtTest, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
+TEST_P(CublasLtTest, DescribesEveryLayout) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
     const DType real_type = GetParam();
@@ -251,7 +251,7 @@ TEST_P(CublasLtTest, EveryLayoutIsWhatItAsksFor) {
 }
 
 // c in the type of the test. A second matmul of the same plan has different scales.
-TEST_P(CublasLtTest, ScaledProductsOfEightBits) {
+TEST_P(CublasLtTest, ScaledFp8Matmuls) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
     const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
@@ -286,7 +286,7 @@ TEST_P(CublasLtTest, ScaledProductsOfEightBits) {
     }
 }
 
-TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
+TEST_P(CublasLtTest, TimesEachShapeOnce) {
     const Matrix a = random_matrix(4, 6, 1, GetParam()), b = random_matrix(6, 8, 2, GetParam());
     const Matrix c = random_matrix(4, 8, 3, DType::f32);
     for (int run = 0; run < 2; ++run) {
@@ -326,7 +326,7 @@ TEST_P(CublasLtTest, TimesAlgorithmsOnRandomOperands) {
 }
 
 // cuBLASLt assumes 256 bytes by default.
-TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
+TEST_P(CublasLtTest, HeuristicReceivesAlignment) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
     const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
@@ -342,7 +342,7 @@ TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
     }
 }
 
-TEST_P(CublasLtTest, DryDeviceEntersTheSameMemory) {
+TEST_P(CublasLtTest, DryDeviceCountsEqualMemory) {
     CudaDevice real_device, dry(0, true);
     std::string why;
     int64_t totals[2];
@@ -359,7 +359,7 @@ TEST_P(CublasLtTest, DryDeviceEntersTheSameMemory) {
     EXPECT_EQ(totals[0], 4096 + (32 << 20));
 }
 
-TEST_P(CublasLtTest, RefusedProductFallsBackToTheHandWrittenKernel) {
+TEST_P(CublasLtTest, UnsupportedMatmulFallsBackToNativeKernel) {
     api_.heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
                         cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                         cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t*, int* count) {

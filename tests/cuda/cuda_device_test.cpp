@@ -23,7 +23,7 @@ class CudaDeviceTest : public ::testing::Test {
     ~CudaDeviceTest() override { set_fake_gpu({}); }
 };
 
-TEST_F(CudaDeviceTest, QueryTellsWhyThereIsNoGpu) {
+TEST_F(CudaDeviceTest, QueryReportsMissingGpu) {
     EXPECT_EQ(query_cuda().unavailable, "");
     ASSERT_EQ(query_cuda().gpus.size(), 1u);
     EXPECT_EQ(query_cuda().gpus[0].major, 9);
@@ -33,7 +33,7 @@ TEST_F(CudaDeviceTest, QueryTellsWhyThereIsNoGpu) {
     EXPECT_THAT(query_cuda().unavailable, HasSubstr("no CUDA-capable device"));
 }
 
-TEST_F(CudaDeviceTest, MissingGpuIsAUsageError) {
+TEST_F(CudaDeviceTest, RejectsMissingGpu) {
     set_fake_gpu({.count = 2});
     CudaDevice(1);
     EXPECT_THAT(error_of(ExitCode::usage, [] { CudaDevice(2); }),
@@ -42,7 +42,7 @@ TEST_F(CudaDeviceTest, MissingGpuIsAUsageError) {
     EXPECT_THAT(error_of(ExitCode::usage, [] { CudaDevice(0); }), HasSubstr("no NVIDIA driver"));
 }
 
-TEST_F(CudaDeviceTest, IdentityIsThatOfThePciBus) {
+TEST_F(CudaDeviceTest, IdentityIsPciBusId) {
     set_fake_gpu({.count = 2});
     EXPECT_EQ(gpu_identity(1), "00000000:01:00");
     EXPECT_EQ(gpu_identity(CudaDevice(1)), "00000000:01:00");
@@ -61,7 +61,7 @@ TEST_F(CudaDeviceTest, DryDeviceNeedsNoDriver) {
     EXPECT_EQ(fake_gpu_pieces_of_work(), pieces);
 }
 
-TEST_F(CudaDeviceTest, OutOfMemoryNamesTheSettingAndTheHolders) {
+TEST_F(CudaDeviceTest, OutOfMemoryErrorListsBuffers) {
     set_fake_gpu({.memory_bytes = 64 << 20});
     CudaDevice device;
     const Buffer held(device, "weights", MemoryCategory::parameters, 48 << 20);
@@ -74,7 +74,7 @@ TEST_F(CudaDeviceTest, OutOfMemoryNamesTheSettingAndTheHolders) {
     EXPECT_NO_THROW(Buffer(device, "small", MemoryCategory::data, 8 << 20));
 }
 
-TEST_F(CudaDeviceTest, BuffersAreFreed) {
+TEST_F(CudaDeviceTest, FreesBuffers) {
     const int64_t before = fake_gpu_allocated_bytes();
     {
         CudaDevice device;
@@ -93,7 +93,7 @@ TEST_F(CudaDeviceTest, BuffersAreFreed) {
 }
 
 // Freeing waits for all streams of the process, including streams of a rank that waits for this one.
-TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
+TEST_F(CudaDeviceTest, DefersFreeWhileOtherRanksExist) {
     const int64_t before = fake_gpu_allocated_bytes();
     {
         CudaDevice device;
@@ -110,7 +110,7 @@ TEST_F(CudaDeviceTest, NothingIsFreedWhileARankBesideUsMayWait) {
 }
 
 // The captured part runs at each launch and only then, and its events order other streams each time.
-TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
+TEST_F(CudaDeviceTest, GraphRepeatsWorkAndEvents) {
     CudaDevice device;
     const auto compute = device.create_stream("compute"), other = device.create_stream("optimizer");
     const auto ready = device.create_event(), stepped = device.create_event();
@@ -144,7 +144,7 @@ TEST_F(CudaDeviceTest, GraphRepeatsItsWorkAndKeepsItsEvents) {
     EXPECT_FALSE(dry.capture_graph(*dry.create_stream("compute"), [] { FAIL(); }));
 }
 
-TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
+TEST_F(CudaDeviceTest, OnlyTimedEventsHaveTiming) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
     const auto order = device.create_event(), timed = device.create_event(EventKind::timed);
@@ -159,11 +159,11 @@ TEST_F(CudaDeviceTest, OnlyTimedEventsAreMadeWithTimes) {
 }
 
 // A graph holds the address of its scratch memory: growing must not free it.
-TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
+TEST_F(CudaDeviceTest, GraphScratchMemoryIsNotFreed) {
     CudaDevice device;
     const auto stream = device.create_stream("compute");
     StreamMemory memory(device, "test");
-    constexpr int64_t kSmall = 1024, kMore = 2048, kMost = 4096;
+    constexpr int64_t kSmall = 1024, kMore = 2048, kMax = 4096;
     const int64_t none = fake_gpu_allocated_bytes();
     const void* const first = memory.at(*stream, kSmall).data();
     EXPECT_EQ(memory.at(*stream, kSmall - 1).data(), first);
@@ -171,11 +171,11 @@ TEST_F(CudaDeviceTest, ScratchMemoryOfAGraphStays) {
     EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore) << "grown before a graph knows it: freed";
     const auto graph =
         device.capture_graph(*stream, [&] { EXPECT_EQ(memory.at(*stream, kMore).data(), recorded); });
-    EXPECT_NE(memory.at(*stream, kMost).data(), recorded);
-    EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMost);
+    EXPECT_NE(memory.at(*stream, kMax).data(), recorded);
+    EXPECT_EQ(fake_gpu_allocated_bytes(), none + kMore + kMax);
 }
 
-TEST_F(CudaDeviceTest, StreamsHaveThePriorityThatIsAskedFor) {
+TEST_F(CudaDeviceTest, StreamsHaveRequestedPriority) {
     CudaDevice device;
     const auto normal = device.create_stream("reduce"),
                high = device.create_stream("copy", StreamPriority::high);
@@ -183,14 +183,14 @@ TEST_F(CudaDeviceTest, StreamsHaveThePriorityThatIsAskedFor) {
     EXPECT_EQ(fake_gpu_priority(static_cast<CudaStream&>(*high).handle()), -5);
 }
 
-TEST_F(CudaDeviceTest, AsksForAHardwareQueuePerStream) {
+TEST_F(CudaDeviceTest, SetsHardwareQueuePerStream) {
     query_cuda();
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
     EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS"), "32");
 }
 
 // Host work of two streams waits for each other: a single thread for all streams would deadlock.
-TEST_F(CudaDeviceTest, HostWorkOfTwoStreamsMayWaitForEachOther) {
+TEST_F(CudaDeviceTest, HostWorkOfStreamsRunsConcurrently) {
     CudaDevice device;
     const auto a = device.create_stream("reduce"), b = device.create_stream("gather");
     std::atomic<int> reached = 0;

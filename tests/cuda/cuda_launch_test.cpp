@@ -25,7 +25,7 @@ class CudaLaunchTest : public ::testing::Test {
 };
 
 // A launch that the hardware would refuse names the kernel and the line of the launch.
-TEST_F(CudaLaunchTest, RefusedLaunchNamesKernelAndPlace) {
+TEST_F(CudaLaunchTest, LaunchErrorNamesKernelAndLine) {
     CudaDevice device;
     CudaOps ops(device);
     const auto stream = device.create_stream("compute");
@@ -55,7 +55,7 @@ op::AttentionBackward backward_of(const Tensor& rows, const Tensor& lse, const T
 }
 
 // A captured launch needs the limit that its kernel had then.
-TEST_F(CudaLaunchTest, AllowedSharedMemoryNeverShrinks) {
+TEST_F(CudaLaunchTest, SharedMemoryLimitNeverShrinks) {
     CudaDevice device;
     CudaOps ops(device);
     const auto stream = device.create_stream("compute");
@@ -114,8 +114,8 @@ std::set<std::string> attention_launches(CudaBackend& backend, const AttentionCa
     return names;
 }
 
-TEST_F(CudaLaunchTest, WgmmaServesOnHopperWhatItCan) {
-    const CudaOptions options{.libraries = {Products::hand, AttentionKind::wgmma}};
+TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
+    const CudaOptions options{.libraries = {MatmulKind::native, AttentionKind::wgmma}};
     CudaBackend hopper = make_cuda_backend(options);
     EXPECT_TRUE(hopper.notes.empty());
     const std::string attention = "attention::attention_";
@@ -144,23 +144,24 @@ TEST_F(CudaLaunchTest, WgmmaServesOnHopperWhatItCan) {
         EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
 }
 
-TEST_F(CudaLaunchTest, KernelsBeginEarlyWhereTheyAreLet) {
+TEST_F(CudaLaunchTest, DependentLaunchNeedsHopper) {
     for (const int major : {8, 9, 10}) {
         set_fake_gpu({.major = major, .minor = 0});
-        for (const bool asked : {false, true}) {
+        for (const bool requested : {false, true}) {
             CudaBackend backend =
-                make_cuda_backend({.libraries = {Products::hand}, .dependent_launch = asked});
-            EXPECT_EQ(backend.notes.size(), asked && major < 9 ? 1u : 0u);
+                make_cuda_backend({.libraries = {MatmulKind::native}, .dependent_launch = requested});
+            EXPECT_EQ(backend.notes.size(), requested && major < 9 ? 1u : 0u);
             attention_launches(backend, {});
             for (const auto& [name, launch] : fake_gpu_launches())
-                EXPECT_EQ(launch.early, asked && major >= 9 ? launch.calls : 0) << name << " on " << major;
+                EXPECT_EQ(launch.early, requested && major >= 9 ? launch.calls : 0)
+                    << name << " on " << major;
         }
     }
 }
 
 TEST_F(CudaLaunchTest, EarlyKernelsAreOffIfGraphsCannotCaptureThem) {
     set_fake_gpu({.captures_early_launches = false});
-    CudaBackend backend = make_cuda_backend({.libraries = {Products::hand}, .dependent_launch = true});
+    CudaBackend backend = make_cuda_backend({.libraries = {MatmulKind::native}, .dependent_launch = true});
     ASSERT_EQ(backend.notes.size(), 1u);
     EXPECT_THAT(backend.notes[0],
                 HasSubstr("cuda.dependent_launch is off: a graph with early kernels failed"));
@@ -199,7 +200,7 @@ TEST_F(CudaLaunchTest, MultiprocessorRunsTwoBlocksOfTheLoss) {
 }
 
 // A kernel that needs more than the GPU has throws, instead of failing in the driver.
-TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
+TEST_F(CudaLaunchTest, SharedMemoryLimitIsOfGpu) {
     constexpr int64_t kLength = 32, kDim = 128;
     for (const int64_t card : {227 << 10, 163 << 10, 99 << 10, 49 << 10}) {
         set_fake_gpu({.shared_memory = card});
@@ -231,7 +232,7 @@ TEST_F(CudaLaunchTest, SharedMemoryIsTheCards) {
 }
 
 // Ranks that are threads launch a kernel concurrently; its limits are shared by all of them.
-TEST_F(CudaLaunchTest, ThreadsMayLaunchAtOnce) {
+TEST_F(CudaLaunchTest, ThreadsLaunchConcurrently) {
     constexpr int kThreads = 8;
     constexpr int64_t kRows = 64, kCols = 64;
     std::barrier together(kThreads);

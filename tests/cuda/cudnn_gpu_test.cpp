@@ -26,7 +26,7 @@ Backend make_backend(std::unique_ptr<AttentionLibrary> (*library)(Device&)) {
     return backend;
 }
 
-const BackendFactory kHand{
+const BackendFactory kNative{
     "hand",
     [](int, bool) { return make_backend(+[](Device&) { return std::unique_ptr<AttentionLibrary>(); }); },
     nullptr};
@@ -127,7 +127,7 @@ constexpr const char* kNames[] = {"o", "lse", "dq", "dk", "dv"};
 
 // Tolerances of tests/kernels/attention_test.cpp for bf16, for the same reasons: cuDNN also rounds
 // probabilities and their gradients to bf16 for the second matmuls.
-TEST_F(CudnnGpuTest, AgreesWithFloat64AndWithOurKernels) {
+TEST_F(CudnnGpuTest, AgreesWithFloat64AndNativeKernels) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(fmt::format("S={} sequences={} H={} D={} window={}", c.sequence_length, c.num_sequences,
                                  c.num_heads, c.head_dim, c.window));
@@ -146,18 +146,18 @@ TEST_F(CudnnGpuTest, AgreesWithFloat64AndWithOurKernels) {
         const Matrix* const exact[] = {&in.forward.o, &in.forward.lse, &expected.dq, &expected.dk,
                                        &expected.dv};
         const Tolerance tolerances[] = {rounded, of_lse, of_scores, of_scores, rounded};
-        const Outputs cudnn = attend(kCudnn, in, false), hand = attend(kHand, in, false);
+        const Outputs cudnn = attend(kCudnn, in, false), native = attend(kNative, in, false);
         for (int i = 0; i < 5; ++i) {
             expect_close(cudnn[i], *exact[i], tolerances[i], std::string("cuDNN ") + kNames[i]);
             // Both may err by the tolerance, in opposite directions.
             Tolerance twice = tolerances[i];
             twice.relative *= 2, twice.scaled *= 2, twice.absolute *= 2;
-            expect_close(cudnn[i], hand[i], twice, std::string("cuDNN against our own ") + kNames[i]);
+            expect_close(cudnn[i], native[i], twice, std::string("cuDNN against our own ") + kNames[i]);
         }
     }
 }
 
-TEST_F(CudnnGpuTest, RerunsAndGraphsHaveTheSameBits) {
+TEST_F(CudnnGpuTest, RerunsAndGraphsAreBitwiseEqual) {
     for (const Case& c : kCases) {
         const Inputs in(c);
         const Outputs first = attend(kCudnn, in, false);

@@ -125,7 +125,7 @@ class CudnnGraphTest : public ::testing::TestWithParam<DescribedGpu> {
 INSTANTIATE_TEST_SUITE_P(Gpus, CudnnGraphTest, ::testing::ValuesIn(kGpus),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(CudnnGraphTest, EveryShapeHasAKernelInThePlannedMemory) {
+TEST_P(CudnnGraphTest, EveryShapeHasKernelWithinPlannedMemory) {
     const int& kernels = *static_cast<int*>(dlsym(driver(), "fake_driver_kernels"));
     struct Case {
         int64_t length, sequences, heads, head_dim, window;
@@ -145,7 +145,7 @@ TEST_P(CudnnGraphTest, EveryShapeHasAKernelInThePlannedMemory) {
 }
 
 // The planner does refuse graphs: otherwise the test above could not fail.
-TEST_P(CudnnGraphTest, ImpossibleGraphIsRefusedWithAReason) {
+TEST_P(CudnnGraphTest, RejectsImpossibleGraphWithReason) {
     std::string why;
     const auto api = load_cudnn_for(properties_of(GetParam()), GetParam().compute_capability, why);
     CudnnProblem problem{
@@ -158,7 +158,7 @@ TEST_P(CudnnGraphTest, ImpossibleGraphIsRefusedWithAReason) {
     EXPECT_FALSE(why.empty());
 }
 
-TEST(CudnnDescription, DamagedOneIsRefused) {
+TEST(CudnnDescription, RejectsDamaged) {
     std::string why;
     EXPECT_FALSE(load_cudnn_for("{}", 90, why));
     EXPECT_FALSE(why.empty());

@@ -206,7 +206,7 @@ class CudnnTest : public ::testing::Test {
     std::unique_ptr<Stream> stream_;
 };
 
-TEST_F(CudnnTest, GraphsDescribeOurTensors) {
+TEST_F(CudnnTest, GraphsDescribeTensors) {
     for (const AttentionOptions o :
          {AttentionOptions{20, 3, 64, 0, 0.125f, false}, AttentionOptions{33, 2, 128, 7, 0.1f, false},
           AttentionOptions{16, 1, 64, 16, 0.2f, false}}) {
@@ -236,7 +236,7 @@ TEST_F(CudnnTest, GraphsDescribeOurTensors) {
     }
 }
 
-TEST_F(CudnnTest, OneGraphForEachShape) {
+TEST_F(CudnnTest, BuildsOneGraphPerShape) {
     const AttentionOptions o{16, 2, 64, 0, 0.1f, false};
     CudaOps cuda = ops();
     const Tensors t(device_, o, 2, DType::bf16);
@@ -255,7 +255,7 @@ TEST_F(CudnnTest, OneGraphForEachShape) {
 }
 
 // Calls for our own kernels: they are launched, cuDNN is not called, and a note appears once.
-TEST_F(CudnnTest, OwnKernelsServeWhereItCannot) {
+TEST_F(CudnnTest, NativeKernelsRunIfUnsupported) {
     struct Case {
         AttentionOptions options;
         DType dtype;
@@ -278,7 +278,7 @@ TEST_F(CudnnTest, OwnKernelsServeWhereItCannot) {
     EXPECT_EQ(calls_.made, 0);
 }
 
-TEST_F(CudnnTest, UnalignedTensorsAndPlacesAreLeft) {
+TEST_F(CudnnTest, FallsBackForUnalignedTensorsAndPlaces) {
     const AttentionOptions o{16, 2, 64, 0, 0.1f, false};
     CudaOps cuda = ops();
     Tensors t(device_, o, 2, DType::bf16);
@@ -317,7 +317,7 @@ TEST_F(CudnnTest, RefusedGraphFallsBack) {
 }
 
 // dP of 2 heads and one sequence of 32,768 would take 4 GiB.
-TEST_F(CudnnTest, GigabytesOfScratchAreLeft) {
+TEST_F(CudnnTest, FallsBackForGigabytesOfScratch) {
     const AttentionOptions o{32768, 2, 64, 0, 0.1f, false};
     CudaDevice dry(0, true);
     const auto stream = dry.create_stream("compute");
@@ -341,7 +341,7 @@ TEST_F(CudnnTest, GigabytesOfScratchAreLeft) {
     EXPECT_THAT(library->notes()[0], HasSubstr("4.0 GiB"));
 }
 
-TEST_F(CudnnTest, DryDeviceEntersTheSameMemory) {
+TEST_F(CudnnTest, DryDeviceCountsEqualMemory) {
     const AttentionOptions o{100, 2, 64, 0, 0.1f, false};
     CudaDevice dry(0, true);
     int64_t held[2];
@@ -360,7 +360,7 @@ TEST_F(CudnnTest, DryDeviceEntersTheSameMemory) {
     EXPECT_EQ(held[0], 4 * (128 * 128 * 2 + 100 * 4) + (1 << 20));
 }
 
-TEST_F(CudnnTest, RecordingAllocatesNothing) {
+TEST_F(CudnnTest, CaptureAllocatesNothing) {
     const AttentionOptions o{16, 2, 64, 0, 0.1f, false};
     CudaOps cuda = ops();
     const Tensors t(device_, o, 2, DType::bf16);
@@ -376,17 +376,18 @@ TEST_F(CudnnTest, RecordingAllocatesNothing) {
     EXPECT_EQ(fake_gpu_allocations(), allocations);
 }
 
-TEST_F(CudnnTest, WithoutCudnnTheUserIsTold) {
+TEST_F(CudnnTest, MissingCudnnIsReported) {
     if (built_with_cudnn()) {
         std::string why;
         if (load_cudnn(90, why)) GTEST_SKIP() << "cuDNN and a GPU are there";
-        const CudaBackend backend = make_cuda_backend({.libraries = {Products::hand, AttentionKind::cudnn}});
+        const CudaBackend backend =
+            make_cuda_backend({.libraries = {MatmulKind::native, AttentionKind::cudnn}});
         ASSERT_EQ(backend.notes.size(), 1u);
         EXPECT_THAT(backend.notes[0], HasSubstr("cuDNN cannot be used (" + why));
         return;
     }
     expect_error(ExitCode::usage, {"CUDNN_FRONTEND_INCLUDE_DIR"}, [&] {
-        make_cuda_backend({.libraries = {Products::hand, AttentionKind::cudnn}});
+        make_cuda_backend({.libraries = {MatmulKind::native, AttentionKind::cudnn}});
     });
 }
 

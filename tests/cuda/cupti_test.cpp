@@ -86,7 +86,7 @@ class CuptiTest : public RunFixture {
     }
 };
 
-TEST_F(CuptiTest, TraceOfARunHasTheKernelsInsideItsGraphs) {
+TEST_F(CuptiTest, TraceHasKernelsInsideGraphs) {
     const int buffers = find<decltype(fake_cupti_buffers)>("fake_cupti_buffers")();
     const Traced traced = traced_run();
     int attention = 0;
@@ -103,20 +103,20 @@ TEST_F(CuptiTest, TraceOfARunHasTheKernelsInsideItsGraphs) {
     EXPECT_GT(find<decltype(fake_cupti_buffers)>("fake_cupti_buffers")(), buffers + 10);
 }
 
-TEST_F(CuptiTest, WithoutItEventPairsServeAndTheLogSaysSo) {
+TEST_F(CuptiTest, FallsBackToEventPairs) {
     set_fake_cupti({.refuses = true});
     const Traced traced = traced_run();
     EXPECT_EQ(traced.names.at("compute").at("attention_forward"), 2 * 3 * 2);
     EXPECT_THAT(traced.log, HasSubstr("CUPTI cannot be used"));
 }
 
-TEST_F(CuptiTest, LostRecordsAreTold) {
+TEST_F(CuptiTest, ReportsLostRecords) {
     set_fake_cupti({.refuses = false, .records_lost = 3});
     EXPECT_THAT(traced_run().log, HasSubstr("not complete: CUPTI dropped 3 records"));
 }
 
 // The fake's clock has a different origin and rate.
-TEST_F(CuptiTest, SpansAreOnTheHostsClock) {
+TEST_F(CuptiTest, SpansUseHostClock) {
     CudaDevice device;
     const auto stream = device.create_stream("copy");
     std::vector<int> from(4), to(4);
@@ -148,7 +148,7 @@ TEST_F(CuptiTest, SpansAreOnTheHostsClock) {
     }
 }
 
-TEST_F(CuptiTest, OneDeviceOfAProcessAtATime) {
+TEST_F(CuptiTest, TracesOneDevicePerProcess) {
     CudaDevice first, second;
     Spans sink;
     first.set_trace(&sink);
@@ -160,7 +160,7 @@ TEST_F(CuptiTest, OneDeviceOfAProcessAtATime) {
     EXPECT_EQ(second.trace_limits(), "");
 }
 
-TEST(KernelNameTest, IsWhatAReaderLooksFor) {
+TEST(KernelNameTest, ShortensMangledNames) {
     EXPECT_EQ(short_kernel_name("_ZN8speedrun12_GLOBAL__N_111norm_kernelIfEEvPT_l"), "norm_kernel<float>");
     EXPECT_EQ(short_kernel_name("_ZN8speedrun11sum_norm_cu12_GLOBAL__N_111norm_kernelIfEEvPT_l"),
               "norm_kernel<float>");

@@ -52,7 +52,7 @@ void enqueue(cudaStream_t stream, std::function<void(cudaStream_t)> work);
 // capturing thread may not.
 bool this_thread_records();
 // Reports a launch, or without a kernel a copy, to the listener, if there is one.
-void tell(const char* kernel, cudaStream_t stream);
+void notify(const char* kernel, cudaStream_t stream);
 
 extern thread_local const void* graph_under_way;  // graph that this thread is launching; null: none
 

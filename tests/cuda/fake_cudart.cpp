@@ -17,7 +17,7 @@ using namespace speedrun::testing::fake_cuda;
 namespace {
 
 constexpr int64_t kAlignment = 256;           // alignment of cudaMalloc
-constexpr int64_t kUnaskedShared = 48 << 10;  // default limit of dynamic shared memory
+constexpr int64_t kDefaultShared = 48 << 10;  // default limit of dynamic shared memory
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1, kMaxGridYZ = 65535, kMaxThreads = 1024;
 
 constexpr int64_t kTouched = 64 << 20;  // larger allocations are not filled: they are never read
@@ -61,8 +61,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
         const auto kernel = all.kernels.find(function);
         if (kernel == all.kernels.end()) return cudaErrorInvalidDeviceFunction;
         name = kernel->second;
-        const auto asked = all.allowed_shared.find(function);
-        const int64_t allowed = asked == all.allowed_shared.end() ? kUnaskedShared : asked->second;
+        const auto requested = all.allowed_shared.find(function);
+        const int64_t allowed = requested == all.allowed_shared.end() ? kDefaultShared : requested->second;
         if (all.gpu.refuses_launches) return cudaErrorInvalidConfiguration;
         if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) return cudaErrorInvalidConfiguration;
         if (threads > kMaxThreads || block.z > 64 || grid.x > kMaxGridX || grid.y > kMaxGridYZ ||
@@ -80,7 +80,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
             return cudaErrorInvalidResourceHandle;
     }
     enqueue(config->stream, [&all, name, threads, shared, early](cudaStream_t on) {
-        tell(name.c_str(), on);
+        notify(name.c_str(), on);
         std::lock_guard lock(all.mutex);
         FakeLaunch& launch = all.launches[name];
         ++launch.calls;
@@ -197,7 +197,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
             std::lock_guard lock(state().mutex);
             ++state().pieces;
         }
-        tell(nullptr, on);
+        notify(nullptr, on);
         stream_of(on).submit("copy", [=] { std::memcpy(destination, source, bytes); });
     });
     return cudaSuccess;

@@ -16,7 +16,7 @@ State& state() {
     return *all;
 }
 
-void tell(const char* kernel, cudaStream_t stream) {
+void notify(const char* kernel, cudaStream_t stream) {
     if (const auto listener = state().listener.load()) listener({kernel, stream, graph_under_way});
 }
 

@@ -51,7 +51,7 @@ class FakeRanksTest : public RankRuns {
 
 // The fake GPU computes nothing, so this tests memory, streams and counts. The test below checks staged
 // values.
-TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
+TEST_F(FakeRanksTest, StagedRunMatchesPlannedMemoryAndBytes) {
     for (const char* strategy : {"ddp", "zero1", "zero3"}) {
         const Config c =
             ranks_config({"device=cuda", std::string("parallel.strategy=") + strategy, "cuda.graph=true"});
@@ -73,7 +73,7 @@ TEST_F(FakeRanksTest, StagedRunHoldsWhatThePlanSaysAndSendsWhatItMust) {
 }
 
 // Two microbatches per step: with and without graphs, ranks send the schedule's collectives, each exactly once.
-TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
+TEST_F(FakeRanksTest, GraphsReduceOncePerSchedule) {
     const std::pair<const char*, const char*> ways[] = {
         {"ddp", "after_backward"},   {"zero1", "after_backward"}, {"zero2", "after_backward"},
         {"zero3", "after_backward"}, {"zero1", "in_backward"},    {"zero3", "in_backward"}};
@@ -89,7 +89,7 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
                 const Reducer& reducer = trainer.runner().state().reducer;
                 const int64_t steps = c.schedule.steps + 1;  // and the warm-up's
                 std::map<Collective, int64_t> planned;
-                for (const CollectiveRow& row : reducer.collectives())
+                for (const BucketCollectives& row : reducer.collectives())
                     for (const StepCollective& one : row.collectives)
                         planned[one.kind] += times_per_step(one.when, 2) * steps;
                 const CollectiveCounts counts = reducer.counts();
@@ -105,7 +105,7 @@ TEST_F(FakeRanksTest, GraphsReduceWhatTheScheduleSays) {
 
 // Staging is the same code on any device. On the CPU values are real: they must equal the values of ranks
 // that read each other's memory.
-TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
+TEST_F(FakeRanksTest, StagedValuesEqualInnerWorld) {
     const Config c = ranks_config({"device=cpu", "parallel.strategy=zero1"});
     const std::vector<double> plain = curve_on_ranks(2, "plain", c), alone = curve_on_ranks(1, "alone", c);
     std::vector<double> staged;
@@ -124,7 +124,7 @@ TEST_F(FakeRanksTest, StagedNumbersAreThoseOfTheWorldBeneath) {
     for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(plain[i], alone[i], 1e-4 * std::abs(alone[i])) << i;
 }
 
-TEST_F(FakeRanksTest, NcclOnOneSharedGpuIsRefused) {
+TEST_F(FakeRanksTest, RejectsNcclOnSharedGpu) {
     const Config c = ranks_config({"device=cuda", "parallel.communicator=nccl"});
     expect_error(ExitCode::usage, {"use 'staged' or 'auto'"}, [&] { curve_on_ranks(2, "nccl", c); });
 }

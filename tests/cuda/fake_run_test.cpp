@@ -42,7 +42,7 @@ class FakeRunTest : public RunFixture {
     }
 };
 
-TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
+TEST_F(FakeRunTest, StepsAllocateNothingAndMatchPlan) {
     const int64_t held_before = fake_gpu_allocated_bytes();
     const int64_t without_upload = fake_gpu_events().launches_without_upload;
     for (const std::string checkpointing : {"none", "selective", "full"}) {
@@ -63,7 +63,7 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
 }
 
 // On a GPU with and without wgmma: a whole run uses the memory that is planned for it.
-TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
+TEST_F(FakeRunTest, WgmmaAttentionMatchesPlannedMemory) {
     for (const int major : {9, 8}) {
         set_fake_gpu({.major = major});
         const Config c = gpu_config({"cuda.attention=wgmma", "cuda.dependent_launch=true", "precision=bf16",
@@ -84,7 +84,7 @@ TEST_F(FakeRunTest, AttentionByWgmmaHoldsWhatThePlanSays) {
     }
 }
 
-TEST_F(FakeRunTest, ClocksAreReadOfTheGpuThatTrains) {
+TEST_F(FakeRunTest, ReadsClocksOfTrainingGpu) {
     const auto world = make_self_world();
     EXPECT_EQ(gpu_of_rank(*world, gpu_config()), "00000000:00:00");
     EXPECT_EQ(gpu_of_rank(*world, config({"device=auto"})), "00000000:00:00");
@@ -93,7 +93,7 @@ TEST_F(FakeRunTest, ClocksAreReadOfTheGpuThatTrains) {
     EXPECT_EQ(gpu_of_rank(*world, gpu_config()), "");
 }
 
-TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
+TEST_F(FakeRunTest, GraphsLaunchSameKernelsAsCalls) {
     for (const std::string checkpointing : {"none", "full"}) {
         const std::string setting = "memory.activation_checkpointing=" + checkpointing;
         const auto calls = launches_of(gpu_config({"cuda.graph=false", setting}), "calls " + checkpointing);
@@ -104,7 +104,7 @@ TEST_F(FakeRunTest, GraphsLaunchTheSameKernelsAsCalls) {
 }
 
 // Two lengths of rows, and a validation window: every one is captured, and none allocates.
-TEST_F(FakeRunTest, StagesHaveGraphsOfTheirOwn) {
+TEST_F(FakeRunTest, StagesHaveOwnGraphs) {
     const std::vector<std::string> stages = {"schedule.stages=[1, 3, 5]",
                                              "batch.sequence_length=[16, 64, 16]",
                                              "batch.microbatch_tokens=[512, 256, 512]",
@@ -126,7 +126,7 @@ TEST_F(FakeRunTest, StagesHaveGraphsOfTheirOwn) {
 }
 
 // If graphs of the driver do not wait, no graph is captured and a note reports it.
-TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
+TEST_F(FakeRunTest, DisablesGraphsIfWaitsFail) {
     for (const GraphWaits waits : {GraphWaits::at_launch, GraphWaits::at_capture}) {
         set_fake_gpu({.graph_waits = waits});
         const Config c = gpu_config();
@@ -142,7 +142,7 @@ TEST_F(FakeRunTest, GraphsThatDoNotWaitAreNotUsed) {
     }
 }
 
-TEST_F(FakeRunTest, BothFamiliesAndBothTypesLaunchLegally) {
+TEST_F(FakeRunTest, BothPresetsAndDtypesLaunch) {
     for (const char* precision : {"f32", "bf16"}) {
         for (const char* preset : {"modern", "gpt2"}) {
             Config c =
@@ -160,7 +160,7 @@ struct NoSink final : TraceSink {
 
 // A step has two timed events: the end of backward and of the step. Other events are timed only for a trace
 // of event pairs.
-TEST_F(FakeRunTest, OnlyATraceTimesOperations) {
+TEST_F(FakeRunTest, OnlyTracesTimeOperations) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
     StepRunner runner(c, runtime);
@@ -219,7 +219,7 @@ class MaskedBatches final : public BatchSource {
 };
 
 // A graph holds the divisor of its losses: a step with fewer targets launches the same kernels directly.
-TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
+TEST_F(FakeRunTest, MaskedStepLaunchesWithoutGraph) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
     StepRunner runner(c, runtime);
@@ -247,7 +247,7 @@ TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
 }
 
 // A graph records only events that other streams wait for: completed gradients, once, in the last microbatch.
-TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
+TEST_F(FakeRunTest, GraphsRecordOnlyAwaitedEvents) {
     const Config c = gpu_config();
     for (const Launch launch : {Launch::ready, Launch::after_backward}) {
         Runtime runtime(runtime_options(c));
@@ -260,7 +260,7 @@ TEST_F(FakeRunTest, GraphsRecordOnlyWhatIsWaitedFor) {
     }
 }
 
-TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
+TEST_F(FakeRunTest, TraceHasEveryStream) {
     run(gpu_config(), "traced", {.quiet = true, .trace_first = 2, .trace_last = 3});
     std::ifstream file(folder_ / "logs" / "traced" / "trace.json");
     const Json events = Json::parse(file)["traceEvents"];
@@ -274,17 +274,17 @@ TEST_F(FakeRunTest, TraceHasEveryStreamOfTheTracedSteps) {
 }
 
 // Times calls one by one, though the run itself has graphs.
-TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
+TEST_F(FakeRunTest, BenchTimesEveryOperation) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
     StepBenchOptions options;
     options.steps = 2;
-    options.ceilings = {128, 1 << 20};
+    options.peaks = {128, 1 << 20};
     const StepBench bench = bench_steps(c, runtime, kAlone, options);
     EXPECT_THAT(bench.limits, HasSubstr("CUDA graphs"));
     EXPECT_EQ(bench.work.flops, plan_memory(c).work.front().flops);
     double attention = 0, flops = 0;
-    for (const OperationRow& row : bench.profile.operations) {
+    for (const OperationStats& row : bench.profile.operations) {
         attention += row.name == "attention_forward" ? row.calls : 0;
         flops += row.name.starts_with("polar_express") ? 0 : row.flops;  // belongs to the optimizer
     }
@@ -292,7 +292,7 @@ TEST_F(FakeRunTest, TheBenchTimesEveryOperation) {
     EXPECT_EQ(flops, static_cast<double>(bench.work.flops));
 }
 
-TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
+TEST_F(FakeRunTest, OutOfMemoryErrorSuggestsFittingSize) {
     Config c = gpu_config({"batch.microbatch_tokens=1536"});
     const int64_t whole = plan_memory(c).bytes;
     c.batch.microbatch_tokens = 512;
@@ -318,7 +318,7 @@ TEST_F(FakeRunTest, TooSmallAGpuIsRefusedWithWhatWouldFit) {
     EXPECT_THROW(require_memory(c, runtime.device()), Error);
 }
 
-TEST_F(FakeRunTest, AutoTakesTheGpuAndFallsBackWithAMessage) {
+TEST_F(FakeRunTest, AutoDeviceFallsBackToCpu) {
     Config c = gpu_config();
     c.device = {};
     EXPECT_EQ(Runtime(runtime_options(c)).device().kind(), DeviceKind::cuda);
@@ -329,7 +329,7 @@ TEST_F(FakeRunTest, AutoTakesTheGpuAndFallsBackWithAMessage) {
     EXPECT_EQ(runtime.notes()[0], "no GPU (no NVIDIA driver is installed): running on the CPU");
 }
 
-TEST_F(FakeRunTest, WhatOtherRanksWaitForGoesFirst) {
+TEST_F(FakeRunTest, CommunicationStreamsHaveHighPriority) {
     RuntimeOptions options = runtime_options(gpu_config());
     options.communicates = true;
     Runtime runtime(options);
@@ -342,7 +342,7 @@ TEST_F(FakeRunTest, WhatOtherRanksWaitForGoesFirst) {
         EXPECT_EQ(priority(*stream), -5) << stream->name();
 }
 
-TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
+TEST_F(FakeRunTest, MissingLibraryIsOnlyANote) {
     // On a machine without a GPU the library may exist but cannot be opened.
     Runtime runtime(runtime_options(gpu_config({"cuda.products=library"})));
     ASSERT_EQ(runtime.notes().size(), 1u);
@@ -350,7 +350,7 @@ TEST_F(FakeRunTest, MissingLibraryIsANoteNotAnError) {
 }
 
 // Planned without a GPU: with document masks our own kernels run, and the run reports it once.
-TEST_F(FakeRunTest, CudnnAttentionServesUndividedSequences) {
+TEST_F(FakeRunTest, CudnnAttentionNeedsNoDocumentMask) {
     if (!built_with_cudnn()) GTEST_SKIP() << "this build has no cuDNN";
     for (const char* mask : {"data.document_mask=false", "data.document_mask=true"}) {
         const bool served = mask == std::string("data.document_mask=false");

@@ -25,7 +25,7 @@ class GpuRanksTest : public RankRuns {
 
 // f32: only the order of sums differs. Loss and norm of the first step precede all updates. Ten steps of Muon amplify
 // rounding: its polar factor is of a matrix with small singular values, which are little more than rounding errors.
-TEST_F(GpuRanksTest, RanksThatShareTheCardAreOneRank) {
+TEST_F(GpuRanksTest, RanksSharingGpuMatchOneRank) {
     const std::vector<double> alone = curve_on_ranks(1, "alone", ranks_config({"precision=f32"}));
     for (const int size : {2, 4}) {
         for (const char* strategy : {"ddp", "zero1"}) {
@@ -45,7 +45,7 @@ TEST_F(GpuRanksTest, RanksThatShareTheCardAreOneRank) {
     }
 }
 
-TEST_F(GpuRanksTest, OfTwoRanksOnOneCardAutoChoosesTheStagedWorld) {
+TEST_F(GpuRanksTest, AutoChoosesStagedOnSharedGpu) {
     if (query_cuda().gpus.size() > 1) GTEST_SKIP() << "every rank has a GPU of its own here";
     curve_on_ranks(2, "auto", ranks_config({"schedule.steps=2", "parallel.communicator=auto"}),
                    [](const DeviceWorld& device_world, Trainer&) {
@@ -116,7 +116,7 @@ TEST_F(GpuNcclTest, EveryCollectiveOfOneRank) {
     stream_->synchronize();
 }
 
-TEST_F(GpuNcclTest, CollectivesRecordedInAGraph) {
+TEST_F(GpuNcclTest, CollectivesInGraph) {
     reduce_->barrier(*stream_);  // a capture may not allocate
     stream_->synchronize();
     const auto graph = device_->capture_graph(*stream_, [&] { enqueue_all(); });

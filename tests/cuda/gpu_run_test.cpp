@@ -36,7 +36,7 @@ TEST_F(GpuRunTest, GraphsAndCallsAreBitwiseEqual) {
 }
 
 // Kernels that begin early give the same bits as kernels in sequence.
-TEST_F(GpuRunTest, EarlyKernelsGiveTheSameBits) {
+TEST_F(GpuRunTest, DependentLaunchIsBitwiseEqual) {
     for (const char* graph : {"cuda.graph=true", "cuda.graph=false"}) {
         const std::vector<std::string> settings = {"precision=bf16", graph};
         std::vector<std::string> early = settings;
@@ -59,7 +59,7 @@ TEST_F(GpuRunTest, LibraryServesFp8Matmuls) {
 }
 
 // Head size 64 of the test model: by wgmma if the GPU has it.
-TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
+TEST_F(GpuRunTest, WgmmaAttentionMatchesCpu) {
     const std::vector<std::string> heads = {"model.model_dim=128", "model.layers.each.attention.heads=2"};
     std::vector<std::string> gpu = {"precision=bf16", "cuda.attention=wgmma"},
                              cpu = {"precision=f32", "device=cpu"};
@@ -68,7 +68,7 @@ TEST_F(GpuRunTest, AttentionByWgmmaIsTheCpusWithinRounding) {
     expect_curves(curve_of("wgmma", gpu), curve_of("cpu", cpu), 1e-2, 5e-2);
 }
 
-TEST_F(GpuRunTest, FloatRunIsTheCpusRun) {
+TEST_F(GpuRunTest, F32RunMatchesCpu) {
     for (const char* products : {"cuda.products=library", "cuda.products=hand"}) {
         expect_curves(curve_of(products, {"precision=f32", products}),
                       curve_of(std::string("cpu") + products, {"precision=f32", "device=cpu"}), 1e-5, 2e-3);
@@ -78,14 +78,14 @@ TEST_F(GpuRunTest, FloatRunIsTheCpusRun) {
 // bf16 has 8 bits of precision. Activations and matmuls are rounded at the same points on both, but sums
 // differ in their last f32 bits, which flips some roundings. One rounding is 2^-9. Its effect on the loss, a
 // mean over hundreds of tokens, is far smaller; on the norm of a gradient of few tokens a little larger.
-TEST_F(GpuRunTest, BfloatRunIsTheCpusRunWithinItsRounding) {
+TEST_F(GpuRunTest, Bf16RunMatchesCpu) {
     for (const char* products : {"cuda.products=library", "cuda.products=hand"}) {
         expect_curves(curve_of(products, {"precision=bf16", products}),
                       curve_of(std::string("cpu") + products, {"precision=f32", "device=cpu"}), 1e-2, 5e-2);
     }
 }
 
-TEST_F(GpuRunTest, BothFamiliesAgreeWithTheCpu) {
+TEST_F(GpuRunTest, Gpt2RunMatchesCpu) {
     const std::vector<std::string> gpt2 = {
         "model.preset=gpt2", "precision=f32",
         R"(optimizers.groups=[{"type":"adamw","params":["*"],"lr":0.003}])"};

@@ -11,7 +11,7 @@ namespace {
 
 class GpuTraceTest : public RunFixture {};
 
-TEST_F(GpuTraceTest, KernelsInsideGraphsAreOnTheTimeline) {
+TEST_F(GpuTraceTest, TimelineHasKernelsInsideGraphs) {
     const RunSummary summary =
         run(config({"cuda.products=hand", "batch.tokens_per_step=1536", "schedule.steps=5"}), "traced",
             {.quiet = true, .trace_first = 2, .trace_last = 3});

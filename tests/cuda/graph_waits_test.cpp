@@ -42,13 +42,13 @@ class GraphWaitsDeathTest : public ::testing::Test {
     GraphWaitsDeathTest() { ::testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
 };
 
-TEST_F(GraphWaitsDeathTest, FollowTheLatestRecord) {
+TEST_F(GraphWaitsDeathTest, AcceptsWaitsForLatestRecord) {
     EXPECT_EXIT(test_graph_waits(), ::testing::ExitedWithCode(kGood), "");
 }
 
 #if SPEEDRUN_FAKE_GPU
 
-TEST_F(GraphWaitsDeathTest, ThoseOfTheCaptureAreFound) {
+TEST_F(GraphWaitsDeathTest, DetectsWaitsForCapturedRecord) {
     EXPECT_EXIT(
         {
             set_fake_gpu({.graph_waits = GraphWaits::at_capture});
@@ -57,7 +57,7 @@ TEST_F(GraphWaitsDeathTest, ThoseOfTheCaptureAreFound) {
         ::testing::ExitedWithCode(kFault), "does not wait for an event that was recorded after it");
 }
 
-TEST_F(GraphWaitsDeathTest, ThoseThatNeverEndAreFound) {
+TEST_F(GraphWaitsDeathTest, DetectsEndlessWaits) {
     EXPECT_EXIT(
         {
             set_fake_gpu({.graph_waits = GraphWaits::never_end});

@@ -71,7 +71,7 @@ class NcclTest : public RankRuns {
     }
 };
 
-TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
+TEST_F(NcclTest, AutoChoosesNcclForOwnGpus) {
     set_fake_gpu({.count = 2});
     const int open = open_communicators();
     const Config c = config({"device=cuda", "cuda.products=hand", "batch.microbatch_tokens=256",
@@ -92,7 +92,7 @@ TEST_F(NcclTest, RanksWithGpusOfTheirOwnTakeIt) {
 
 // A mesh of 8 x 8: all ranks connect once, and each communicator is a split of that connection with the
 // requested members.
-TEST_F(NcclTest, RanksConnectOnceAndSplitForEachAxis) {
+TEST_F(NcclTest, ConnectsOnceAndSplitsPerAxis) {
     constexpr int kRanks = 64, kEdge = 8;
     const auto count = [](const char* name) { return find<int()>(name)(); };
     const int inits = count("fake_nccl_inits"), splits = count("fake_nccl_splits"),
@@ -121,7 +121,7 @@ TEST_F(NcclTest, RanksConnectOnceAndSplitForEachAxis) {
 }
 
 // Connecting may take longer than a collective, and has a separate limit.
-TEST_F(NcclTest, ConnectingIsNotBoundByTheLimitOfCollectives) {
+TEST_F(NcclTest, ConnectHasOwnTimeout) {
     set_fake_nccl({.hangs = true});
     run_ranks(2, [](World& world) {
         CudaDevice device;
@@ -134,7 +134,7 @@ TEST_F(NcclTest, ConnectingIsNotBoundByTheLimitOfCollectives) {
     });
 }
 
-TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
+TEST_F(NcclTest, CapturesCollectives) {
     run_ranks(2, [](World& world) {
         CudaDevice device;
         const auto nccl = make_nccl_world(world, device, {.timeout_s = 5});
@@ -145,10 +145,10 @@ TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
             device.capture_graph(*stream, [&] { communicator->all_reduce(view(values), *stream); });
         stream->synchronize();
         EXPECT_EQ(values[2], 1.0f) << "recording executes nothing";
-        for (const float wanted : {2.0f, 4.0f, 8.0f}) {
+        for (const float requested : {2.0f, 4.0f, 8.0f}) {
             graph->launch(*stream);
             stream->synchronize();
-            EXPECT_EQ(values[2], wanted);
+            EXPECT_EQ(values[2], requested);
         }
     });
 }
@@ -304,7 +304,7 @@ std::vector<std::string> reasons_of(const std::function<void(Communicator&, Stre
     return reasons;
 }
 
-TEST_F(NcclTest, AnErrorNamesTheCollective) {
+TEST_F(NcclTest, ErrorNamesCollective) {
     for (const std::string& reason : reasons_of([](Communicator&communicator, Stream&stream, int) {
              set_fake_nccl({.refuses = true});
              std::vector<float> values(3);
@@ -324,7 +324,7 @@ void wait_for_peer(Communicator& communicator, Stream& stream) {
     communicator.all_reduce(view(values), stream);
 }
 
-TEST_F(NcclTest, APeerThatHangsIsNamedAndEndsAllRanks) {
+TEST_F(NcclTest, HangingPeerEndsAllRanks) {
     std::atomic<bool> over = false;
     const auto reasons = reasons_of([&](Communicator& communicator, Stream& stream, int rank) {
         if (rank == 0) {
@@ -343,14 +343,14 @@ TEST_F(NcclTest, APeerThatHangsIsNamedAndEndsAllRanks) {
     EXPECT_THAT(reasons[1], HasSubstr("rank 1 did not come"));
 }
 
-TEST_F(NcclTest, PeersThatWaitForEachOtherAreTold) {
+TEST_F(NcclTest, DetectsMutualWait) {
     const auto reasons = reasons_of([](Communicator& communicator, Stream& stream, int rank) {
         if (rank == 0) wait_for_peer(communicator, stream);  // the other rank is at the host's barrier
     });
     EXPECT_THAT(reasons[0], HasSubstr("ranks wait for each other"));
 }
 
-TEST_F(NcclTest, AnErrorThatComesLaterEndsAllRanks) {
+TEST_F(NcclTest, AsynchronousErrorEndsAllRanks) {
     const auto reasons = reasons_of([&](Communicator& communicator, Stream& stream, int rank) {
         if (rank == 1) return;
         set_fake_nccl({.async_error = true});

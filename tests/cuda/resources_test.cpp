@@ -86,7 +86,7 @@ class Resources : public RunFixture {
     }
 };
 
-TEST_F(Resources, AreTheCommittedTable) {
+TEST_F(Resources, MatchCommittedTable) {
     const auto kernels = read_ptxas_logs(SPEEDRUN_PTXAS_FOLDER)["sm_90a"];
     if (kernels.empty()) GTEST_SKIP() << "this build has no code for sm_90a (SPEEDRUN_CUDA_ARCHITECTURES)";
     const Launches launched = launches(kHopper), ampere = launches(kAmpere), ada = launches(kAda);

@@ -24,7 +24,7 @@ constexpr int64_t kDivergentInTensorLoop = 1;
 constexpr int64_t kDivergentInWgmmaLoop = 3;
 
 // Number of instructions up to and including the wait for earlier kernels; 0: no such wait.
-int64_t behind_wait(const SassListing& kernel) {
+int64_t after_wait(const SassListing& kernel) {
     const auto& code = kernel.instructions;
     const auto wait =
         std::find_if(code.begin(), code.end(), [](const auto& i) { return i.opcode == "ACQBULK"; });
@@ -66,7 +66,7 @@ std::string table_of(const Resources& resources, const std::map<std::string, Sas
     return text;
 }
 
-TEST(Sass, IsTheCommittedTable) {
+TEST(Sass, MatchesCommittedTable) {
     const char* const renew = "SPEEDRUN_UPDATE_SASS";
     const std::string tools = find_disassembler();
     const Resources resources = read_ptxas_logs(SPEEDRUN_PTXAS_FOLDER)["sm_90a"];
@@ -82,7 +82,7 @@ TEST(Sass, IsTheCommittedTable) {
         EXPECT_GT(count(listing).instructions, 0) << short_name(name) << ": the listing was not understood";
         EXPECT_EQ(count(listing).local, 0)
             << short_name(name) << " spills, or indexes an array in local memory";
-        const int64_t waits = behind_wait(listing);
+        const int64_t waits = after_wait(listing);
         EXPECT_GT(waits, 0) << short_name(name) << " does not begin with wait_for_kernels_before()";
         const SassListing before{{listing.instructions.begin(), listing.instructions.begin() + waits}, {}};
         EXPECT_EQ(count(before).global, 0)
@@ -150,7 +150,7 @@ class SassReader : public ::testing::Test {
     }
 };
 
-TEST_F(SassReader, FindsKernelsAndCountsTheirInstructions) {
+TEST_F(SassReader, CountsInstructionsPerKernel) {
     const auto read = kernels();
     ASSERT_EQ(read.size(), 2u);
     const SassCounts first{
@@ -160,7 +160,7 @@ TEST_F(SassReader, FindsKernelsAndCountsTheirInstructions) {
     EXPECT_EQ(hot_loop(read.at("second")).depth, 0);
 }
 
-TEST_F(SassReader, FindsLoopsAndTheirDepths) {
+TEST_F(SassReader, FindsLoopsAndDepths) {
     const auto loops = loops_of(kernels().at("first"));
     ASSERT_EQ(loops.size(), 3u);
     EXPECT_EQ(loops[0].header, 1);
@@ -177,7 +177,7 @@ TEST_F(SassReader, FindsLoopsAndTheirDepths) {
     EXPECT_EQ(loops[2].counts, last);
 }
 
-TEST_F(SassReader, PrefersTensorInstructionsThenFusedThenDepth) {
+TEST_F(SassReader, HotLoopPrefersTensorInstructions) {
     SassListing kernel = kernels().at("first");
     EXPECT_EQ(hot_loop(kernel).header, 6);
     const SassCounts columns{.instructions = 4, .tensor = 1, .shared = 2, .global = 1};

@@ -9,7 +9,7 @@
 namespace speedrun::testing {
 namespace {
 
-TEST(Spills, AreNone) {
+TEST(Spills, NoKernelSpills) {
     const auto architectures = read_ptxas_logs(SPEEDRUN_PTXAS_FOLDER);
     EXPECT_FALSE(architectures.empty()) << "no logs of ptxas in " SPEEDRUN_PTXAS_FOLDER;
     for (const auto& [architecture, kernels] : architectures) {
@@ -35,7 +35,7 @@ TEST(Wgmma, IsNotSerialized) {
     EXPECT_EQ(ptxas_lines(SPEEDRUN_PTXAS_FOLDER, "instructions are serialized"), std::vector<std::string>());
 }
 
-TEST(PtxasLog, IsUnderstood) {
+TEST(PtxasLog, IsParsed) {
     const TempDir folder;
     folder.write(
         "a.o.ptxas",

@@ -37,7 +37,7 @@ class BatchLoaderTest : public testing::Test {
                                 kSeparator};
 };
 
-TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
+TEST_F(BatchLoaderTest, RowsAreWindowsWithNextTokens) {
     const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 4}}, .seed = 3});
     EXPECT_EQ(loader.counts(0).rows, (103 - 8) / 8 + (57 - 8) / 8);
     for (int64_t step = 0; step < 20; ++step) {
@@ -58,7 +58,7 @@ TEST_F(BatchLoaderTest, RowsAreWindowsWithTheirNextTokens) {
     }
 }
 
-TEST_F(BatchLoaderTest, AnEpochVisitsEachWindowOnce) {
+TEST_F(BatchLoaderTest, EpochVisitsEachWindowOnce) {
     const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 1}}, .seed = 3});
     for (int64_t epoch = 0; epoch < 5; ++epoch) {
         std::set<int32_t> starts, grids;
@@ -88,7 +88,7 @@ TEST_F(BatchLoaderTest, EpochsAndSeedsDiffer) {
     EXPECT_GE(cuts.size(), 6u);
 }
 
-TEST_F(BatchLoaderTest, RowsDoNotDependOnHowAStepIsSplit) {
+TEST_F(BatchLoaderTest, RowsAreIndependentOfStepSplit) {
     const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 12}}, .seed = 3});
     for (int64_t step = 0; step < 4; ++step) {
         const Batch whole = fill(loader, step, 0, 12);
@@ -106,13 +106,13 @@ TEST_F(BatchLoaderTest, RowsDoNotDependOnHowAStepIsSplit) {
     }
 }
 
-TEST_F(BatchLoaderTest, RowsDoNotDependOnTheStepSize) {
+TEST_F(BatchLoaderTest, RowsAreIndependentOfStepSize) {
     const BatchLoader small(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 5}}, .seed = 3});
     const BatchLoader large(dataset_, {.stages = {{.sequence_length = 8, .rows_per_step = 20}}, .seed = 3});
     EXPECT_EQ(fill(small, 7, 0, 5).tokens, fill(large, 1, 15, 5).tokens);
 }
 
-TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
+TEST_F(BatchLoaderTest, UnshuffledRowsAreInFileOrder) {
     const BatchLoader loader(
         dataset_, {.stages = {{.sequence_length = 20, .rows_per_step = 7}}, .seed = 3, .shuffle = false});
     EXPECT_EQ(loader.counts(0).rows, 7);
@@ -124,7 +124,7 @@ TEST_F(BatchLoaderTest, WithoutShuffleRowsAreInFileOrder) {
     EXPECT_EQ(row_starts(fill(loader, 5, 0, 7), 20), expected);
 }
 
-TEST_F(BatchLoaderTest, AShardOfOneWindowIsUsed) {
+TEST_F(BatchLoaderTest, UsesShardOfOneWindow) {
     const BatchLoader loader(dataset_, {.stages = {{.sequence_length = 102, .rows_per_step = 1}}, .seed = 3});
     EXPECT_EQ(loader.counts(0).rows, 1);
     for (int64_t step = 0; step < 5; ++step) EXPECT_EQ(fill(loader, step, 0, 1).tokens[0], 0);
@@ -134,7 +134,7 @@ TEST_F(BatchLoaderTest, AShardOfOneWindowIsUsed) {
     EXPECT_EQ(starts, (std::set<int32_t>{0, 1, 2}));
 }
 
-TEST_F(BatchLoaderTest, ChecksItsArguments) {
+TEST_F(BatchLoaderTest, RejectsInvalidArguments) {
     const auto make = [&](int64_t sequence_length, int64_t rows_per_step) {
         return BatchLoader(
             dataset_, {.stages = {{.sequence_length = sequence_length, .rows_per_step = rows_per_step}}});
@@ -148,7 +148,7 @@ TEST_F(BatchLoaderTest, ChecksItsArguments) {
     expect_error(ExitCode::failure, {"step -1"}, [&] { fill(loader, -1, 0, 1); });
 }
 
-TEST(BatchLoader, ReportsTokensOutsideTheVocabulary) {
+TEST(BatchLoader, ReportsTokensOutsideVocabulary) {
     const TempDir dir;
     std::vector<uint16_t> tokens = counting_tokens(20);
     tokens[13] = 500;
@@ -160,7 +160,7 @@ TEST(BatchLoader, ReportsTokensOutsideTheVocabulary) {
                  [&] { fill(loader, 3, 0, 1); });
 }
 
-TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
+TEST(BatchLoader, FirstKeyIsLastSeparator) {
     const TempDir dir;
     constexpr uint16_t X = 9;  // the separator
     // Rows of six: separators at the start, at the end, consecutive, and none.
@@ -177,7 +177,7 @@ TEST(BatchLoader, FirstKeyIsTheLastSeparatorOfTheRow) {
               (Ints{0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 6, 6, 12, 12, 12, 12, 12, 12, 18, 18, 18, 18, 18, 18}));
 }
 
-TEST(BatchLoader, BatchesAreReused) {
+TEST(BatchLoader, ReusesBatchMemory) {
     const TempDir dir;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), counting_tokens(100))}, kVocab, kSeparator);
     const BatchLoader loader(dataset, {.stages = {{.sequence_length = 8, .rows_per_step = 4}}, .seed = 1});

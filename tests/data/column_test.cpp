@@ -1,10 +1,10 @@
 // Columns of a batch by hand: order of the computation, and columns of ranks that share rows or tables.
-// Covers: data/columns/key_places.cpp
+// Covers: data/columns/key_positions.cpp
 #include "data/columns/column.h"
 
 #include <gtest/gtest.h>
 
-#include "data/columns/key_places.h"
+#include "data/columns/key_positions.h"
 #include "data/columns/own_tokens.h"
 #include "data/columns/pairs.h"
 #include "kernels/device/error.h"
@@ -35,7 +35,7 @@ TEST(ColumnTest, CompleteFindsDocumentsAndCountsTargets) {
     EXPECT_EQ(batch.first_key, (Ids{0, 0, 0, 0, 4, 4, 4, 7})) << "first keys of the caller stay";
 }
 
-TEST(ColumnTest, ABatchHasTheListedColumnsAlone) {
+TEST(ColumnTest, ComputesListedColumnsOnly) {
     Batch batch = two_rows();
     const std::vector<Column> pairs{paired_positions_column(), paired_first_key_column()};
     complete(batch, pairs, {.sequence_length = 4, .separator = 9});
@@ -50,9 +50,9 @@ TEST(ColumnTest, ABatchHasTheListedColumnsAlone) {
 
 // Rank 0 of two has chunks 0 and 3 of rows of 8 tokens: positions 0, 1, 6, 7. With windows of 3 keys it sees 0, 1 and
 // 4 to 7.
-TEST(ColumnTest, KeyPlacesCountAmongTheKeptKeys) {
-    const ContextPart part{.size = 2, .index = 0};
-    const KeyPlaces places{.window = 3, .kept = KeptKeys(part, {.sequence_length = 8, .window = 3})};
+TEST(ColumnTest, KeyPlacesIndexKeptKeys) {
+    const ContextSlice part{.size = 2, .index = 0};
+    const KeyPositions places{.window = 3, .kept = KeptKeys(part, {.sequence_length = 8, .window = 3})};
     ASSERT_EQ(places.kept.count(), 6);
     const std::vector<Column> columns{last_key_column(places), first_kept_key_column(places)};
     Batch batch;

@@ -46,11 +46,11 @@ class DataIdentityTest : public testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(DataIdentityTest, SaysWhatShardsHold) {
+TEST_F(DataIdentityTest, IdentifiesShards) {
     const Files files = prepare("a", "abcdefg");
     const SplitIdentity split = identify_split(files);
     EXPECT_EQ(split.tokenizer, "bytes");
-    EXPECT_EQ(split.separators, SeparatorPlace::after);
+    EXPECT_EQ(split.separators, SeparatorPosition::after);
     EXPECT_TRUE(split.hashed);
     ASSERT_EQ(split.shards.size(), 2u);
     EXPECT_EQ(split.shards[1].file, "train_000001.bin");
@@ -66,7 +66,7 @@ TEST_F(DataIdentityTest, SaysWhatShardsHold) {
     EXPECT_EQ(identify_split({alone}, 100).shards[0].sha256, "") << "no file says it";
 }
 
-TEST_F(DataIdentityTest, IsTheSameElsewhere) {
+TEST_F(DataIdentityTest, IsIndependentOfPath) {
     prepare("a", "abcdefg");
     fs::rename(dir_.file("a"), dir_.file("moved"));
     fs::create_symlink(dir_.file("moved"), dir_.file("link"));
@@ -81,7 +81,7 @@ TEST_F(DataIdentityTest, IsTheSameElsewhere) {
     EXPECT_EQ(data_identity_to_json(read), data_identity_to_json(data));
 }
 
-TEST_F(DataIdentityTest, NamesWhatDiffers) {
+TEST_F(DataIdentityTest, ErrorsNameDifferences) {
     const SplitIdentity one = identify_split(prepare("a", "abcdefghijklm"));
     EXPECT_EQ(differences(one, identify_split(prepare("a", "abcdeFghijklm")))
                   .find("data.train: train_000001.bin has other content: SHA-256 "),
@@ -97,12 +97,12 @@ TEST_F(DataIdentityTest, NamesWhatDiffers) {
               "data.train: shards are in another order: number 1 is x.bin there, y.bin here\n");
     EXPECT_THAT(differences(one, identify_split({x})), HasSubstr("tokens of bytes (vocab_size 257"));
     SplitIdentity before = one;
-    before.separators = SeparatorPlace::before;
+    before.separators = SeparatorPosition::before;
     EXPECT_THAT(differences(one, before), HasSubstr("another side"));
 }
 
 // A split too large to be hashed completely: another text differs in a sample although dataset.json is unchanged.
-TEST_F(DataIdentityTest, SamplesNoticeAnotherText) {
+TEST_F(DataIdentityTest, SamplesDetectOtherText) {
     const std::string path = shard("a.bin", counting_tokens(30000));
     const SplitIdentity one = identify_split({path}, 0);
     EXPECT_EQ(differences(one, identify_split({path}, 0)), "");
@@ -120,7 +120,7 @@ TEST_F(DataIdentityTest, SamplesNoticeAnotherText) {
     }
 }
 
-TEST_F(DataIdentityTest, NoShardIsReadTwice) {
+TEST_F(DataIdentityTest, RejectsOverlappingShards) {
     const std::string a = shard("a.bin", {1, 2}), b = shard("b.bin", {3}), copy = shard("copy.bin", {1, 2});
     expect_no_overlap({.train = identify_split({a}), .val = identify_split({b})});
     expect_overlap({a + " is twice in data.train", "data.allow_overlap"}, {a, a, b}, {b});
@@ -141,7 +141,7 @@ TEST_F(DataIdentityTest, NoShardIsReadTwice) {
     expect_no_overlap({.train = identify_split({a, empty}), .val = identify_split({b, none})});
 }
 
-TEST_F(DataIdentityTest, SplitsShareATokenizer) {
+TEST_F(DataIdentityTest, SplitsMustShareTokenizer) {
     const SplitIdentity bytes = identify_split(prepare("a", "abc"));
     expect_one_tokenizer({.train = bytes, .val = bytes});
     const auto refused = [&](std::initializer_list<std::string> parts, const auto& change) {
@@ -158,7 +158,7 @@ TEST_F(DataIdentityTest, SplitsShareATokenizer) {
     refused({"gpt2 (vocab_size 50257"}, [&](Split& s) { s = identify_split({shard("x.bin", {1})}); });
 }
 
-TEST_F(DataIdentityTest, JsonOfAnotherKindIsRefused) {
+TEST_F(DataIdentityTest, RejectsInvalidJson) {
     for (const char* text : {"", "{", "[]", "3", R"({"train": {}, "val": 3})"})
         EXPECT_THROW(data_identity_from_json(text), JsonError) << text;
 }

@@ -26,11 +26,11 @@ TEST(DatasetInfo, RoundTrips) {
     EXPECT_EQ(info.shards[0].sha256, std::string(64, 'a'));
 }
 
-TEST(DatasetInfo, SaysWhereSeparatorsAre) {
+TEST(DatasetInfo, StoresSeparatorPosition) {
     const TempDir dir;
     const std::string path = dir.file("dataset.json");
     DatasetInfo info = byte_info();
-    for (const SeparatorPlace place : {SeparatorPlace::before, SeparatorPlace::after}) {
+    for (const SeparatorPosition place : {SeparatorPosition::before, SeparatorPosition::after}) {
         info.separators = place;
         write_dataset_info(path, info);
         EXPECT_EQ(read_dataset_info(path).separators, place);
@@ -38,11 +38,11 @@ TEST(DatasetInfo, SaysWhereSeparatorsAre) {
     // A dataset.json written before this key existed.
     dir.write("dataset.json",
               R"({"name": "x", "tokenizer": "bytes", "vocab_size": 257, "separator": 256, "shards": []})");
-    EXPECT_EQ(read_dataset_info(path).separators, SeparatorPlace::after);
-    EXPECT_EQ(DatasetInfo{}.separators, SeparatorPlace::before) << "FineWeb's files";
+    EXPECT_EQ(read_dataset_info(path).separators, SeparatorPosition::after);
+    EXPECT_EQ(DatasetInfo{}.separators, SeparatorPosition::before) << "FineWeb's files";
 }
 
-TEST(DatasetInfo, RejectsDamage) {
+TEST(DatasetInfo, RejectsDamagedFiles) {
     const TempDir dir;
     const auto expect_rejected = [&](std::string_view json, std::initializer_list<std::string> parts) {
         const std::string path = dir.write("dataset.json", json);
@@ -77,7 +77,7 @@ TEST(DatasetInfo, RejectsDamage) {
     expect_error(ExitCode::data, {"absent.json"}, [&] { read_dataset_info(dir.file("absent.json")); });
 }
 
-TEST(FindDatasetInfo, FindsItBesideTheShards) {
+TEST(FindDatasetInfo, FindsFileInShardFolder) {
     const TempDir dir;
     EXPECT_FALSE(find_dataset_info({dir.file("train_000000.bin")}).has_value());
     EXPECT_FALSE(find_dataset_info({}).has_value());
@@ -90,7 +90,7 @@ TEST(FindDatasetInfo, FindsItBesideTheShards) {
     });
 }
 
-TEST(FindDatasetInfo, RejectsFoldersThatDisagree) {
+TEST(FindDatasetInfo, RejectsMixedFolders) {
     const TempDir bytes, fineweb;
     write_dataset_info(bytes.file("dataset.json"), byte_info());
     expect_error(ExitCode::data, {bytes.path(), fineweb.path(), "257", "50257"}, [&] {
@@ -98,11 +98,11 @@ TEST(FindDatasetInfo, RejectsFoldersThatDisagree) {
     });
 }
 
-TEST(FindDatasetInfo, RejectsSeparatorsAtDifferentPlaces) {
+TEST(FindDatasetInfo, RejectsMixedSeparatorPositions) {
     const TempDir one, two;
     DatasetInfo info = byte_info();
     write_dataset_info(one.file("dataset.json"), info);
-    info.separators = SeparatorPlace::after;
+    info.separators = SeparatorPosition::after;
     write_dataset_info(two.file("dataset.json"), info);
     expect_error(ExitCode::data, {one.path(), two.path(), "separators", "before and after"}, [&] {
         find_dataset_info({one.file("train_000000.bin"), two.file("train_000000.bin")});
@@ -129,7 +129,7 @@ TEST(FindDatasetInfo, FollowsLinksToShards) {
     EXPECT_FALSE(find_dataset_info({links.file("nowhere.bin")}).has_value());
 }
 
-TEST(DatasetInfo, ShardsWithoutOneAreReadAsGpt2Tokens) {
+TEST(DatasetInfo, DefaultsToGpt2Tokens) {
     EXPECT_EQ(DatasetInfo{}.name.find("fineweb"), std::string::npos);
     EXPECT_EQ(DatasetInfo{}.tokenizer, "gpt2");
     EXPECT_EQ(DatasetInfo{}.vocab_size, 50257);

@@ -30,7 +30,7 @@ Tokens row_of(const RowSource& rows, int64_t row, int64_t S) {
     return tokens;
 }
 
-class ByHandTest : public testing::Test {
+class DocumentRowsByHandTest : public testing::Test {
   protected:
     const TempDir dir_;
     // The first shard starts within a document, the second at one; the last document ends with the data.
@@ -42,7 +42,7 @@ class ByHandTest : public testing::Test {
 
 // Rows of 6 + 1 tokens, documents cut at 4. The documents of 3, 6, 1, 5, 2 and 3 tokens are cut to 3, 4, 1, 4, 2 and 3: the
 // first two form a row, the next three another, and the last one none.
-TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
+TEST_F(DocumentRowsByHandTest, TruncatesAndPacksInFileOrder) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 4, .shuffle = false});
     EXPECT_EQ(rows.num_documents(), 6);
@@ -61,7 +61,7 @@ TEST_F(ByHandTest, DocumentsAreCutAndPackedInFileOrder) {
               "(36.4%) are dropped");
 }
 
-TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
+TEST_F(DocumentRowsByHandTest, BatchHasInputsTargetsAndFirstKeys) {
     BatchLoaderOptions options{
         .stages = {{.sequence_length = 6, .rows_per_step = 2, .max_document_tokens = 4}}, .shuffle = false};
     const Batch batch = fill(BatchLoader(dataset_, options), 3, {0, 2});
@@ -75,7 +75,7 @@ TEST_F(ByHandTest, ABatchHoldsInputsTargetsAndFirstKeys) {
 }
 
 // A row of seven tokens ends after the third token of a document of five. The other two tokens are in no row.
-TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
+TEST_F(DocumentRowsByHandTest, TruncatesLastDocumentOfRow) {
     const DocumentRows rows(dataset_, index_of(dataset_),
                             {.sequence_length = 6, .max_document_tokens = 6, .shuffle = false});
     EXPECT_EQ(row_of(rows, 0, 6), (Tokens{X, 1, 2, X, 10, 11, 12}));
@@ -84,7 +84,7 @@ TEST_F(ByHandTest, TheLastDocumentOfARowIsCutAtItsEnd) {
         << "30 is dropped with its document, X 40 41 fills no row";
 }
 
-TEST_F(ByHandTest, WhatCannotBeIsSaidWithItsNumbers) {
+TEST_F(DocumentRowsByHandTest, ErrorsShowSizes) {
     const auto make = [](const TokenDataset& data, int64_t sequence_length, int64_t most) {
         DocumentRows(data, index_of(data), {.sequence_length = sequence_length, .max_document_tokens = most});
     };
@@ -108,7 +108,7 @@ class SeparatorsAfterTest : public testing::Test {
   protected:
     // Documents of the shards in file order, each in a separate row: "999 1 2" has two tokens.
     std::vector<Tokens> documents(const std::vector<Tokens>& shards,
-                                  SeparatorPlace place = SeparatorPlace::after) const {
+                                  SeparatorPosition place = SeparatorPosition::after) const {
         std::vector<std::string> files;
         for (const Tokens& shard : shards)
             files.push_back(write_tokens(dir_.file(std::to_string(files.size()) + ".bin"), shard));
@@ -126,7 +126,7 @@ class SeparatorsAfterTest : public testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(SeparatorsAfterTest, EveryDocumentBeginsWithASeparator) {
+TEST_F(SeparatorsAfterTest, EveryDocumentStartsWithSeparator) {
     const std::vector<Tokens> expected = {{X, 1, 2}, {X, 3}, {X, 4, 5}};
     EXPECT_EQ(documents({{1, 2, X, 3, X, 4, 5, X}}), expected);
     // For any division into shards.
@@ -138,24 +138,24 @@ TEST_F(SeparatorsAfterTest, EveryDocumentBeginsWithASeparator) {
         << "as may be the first of the other convention";
 }
 
-TEST_F(SeparatorsAfterTest, OneDocumentIsEnough) {
+TEST_F(SeparatorsAfterTest, AcceptsOneDocument) {
     EXPECT_EQ(documents({{1, 2, 3, X}}), (std::vector<Tokens>{{X, 1, 2, 3}}));
     EXPECT_EQ(documents({{1, 2, 3}}), (std::vector<Tokens>{{X, 1, 2, 3}}));
     expect_error(ExitCode::data, {"none of the 3 training tokens", "separator 999"}, [&] {
-        documents({{1, 2, 3}}, SeparatorPlace::before);
+        documents({{1, 2, 3}}, SeparatorPosition::before);
     });
 }
 
 // FineWeb's files: tokens before a shard's first separator belong to a text of another file.
-TEST_F(SeparatorsAfterTest, SeparatorsBeforeAreReadAsEver) {
-    EXPECT_EQ(documents({{X, 1, 2, X, 3}, {7, X, 4, 5}}, SeparatorPlace::before),
+TEST_F(SeparatorsAfterTest, ReadsSeparatorsBeforeDocuments) {
+    EXPECT_EQ(documents({{X, 1, 2, X, 3}, {7, X, 4, 5}}, SeparatorPosition::before),
               (std::vector<Tokens>{{X, 1, 2}, {X, 3}, {X, 4, 5}}));
 }
 
-TEST_F(SeparatorsAfterTest, RowsHoldEveryDocumentAndCountEveryToken) {
+TEST_F(SeparatorsAfterTest, RowsContainEveryDocument) {
     const TokenDataset dataset({write_tokens(dir_.file("a.bin"), {1, 2, X, 3}),
                                 write_tokens(dir_.file("b.bin"), {4, X, 5, 6, 7, X})},
-                               kVocab, X, SeparatorPlace::after);
+                               kVocab, X, SeparatorPosition::after);
     const DocumentRows rows(dataset, index_of(dataset),
                             {.sequence_length = 4, .max_document_tokens = 4, .shuffle = false});
     EXPECT_EQ(row_of(rows, 0, 4), (Tokens{X, 1, 2, X, 3}));
@@ -222,7 +222,7 @@ class DocumentRowsTest : public testing::Test {
     std::optional<TokenDataset> dataset_;
 };
 
-TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
+TEST_F(DocumentRowsTest, RowsStartAtDocumentStarts) {
     const DocumentRows source = rows();
     ASSERT_EQ(source.num_documents(), static_cast<int64_t>(starts_.size()));
     int64_t next = 0;
@@ -262,7 +262,7 @@ TEST_F(DocumentRowsTest, RowsAreDocumentsFromTheirStarts) {
     EXPECT_EQ(source.epoch(next), 4);
 }
 
-TEST_F(DocumentRowsTest, WithoutShuffleDocumentsAreInFileOrder) {
+TEST_F(DocumentRowsTest, UnshuffledDocumentsAreInFileOrder) {
     const DocumentRows source = rows(false);
     const EpochCounts counts = source.counts(0);
     uint16_t last = 0;
@@ -298,7 +298,7 @@ TEST_F(DocumentRowsTest, EpochsAndSeedsDiffer) {
 }
 
 // For any caller, and any previous calls.
-TEST_F(DocumentRowsTest, RowsDoNotDependOnWhatWasAskedBefore) {
+TEST_F(DocumentRowsTest, RowsAreIndependentOfPreviousCalls) {
     const DocumentRows forwards = rows();
     std::vector<Tokens> expected;
     for (int64_t row = 0; row < 900; ++row) expected.push_back(row_of(forwards, row, S));
@@ -309,7 +309,7 @@ TEST_F(DocumentRowsTest, RowsDoNotDependOnWhatWasAskedBefore) {
     for (int64_t e : {6, 0, 3}) EXPECT_EQ(backwards.counts(e).rows, rows().counts(e).rows);
 }
 
-TEST_F(DocumentRowsTest, RowsDoNotDependOnHowAStepIsSplit) {
+TEST_F(DocumentRowsTest, RowsAreIndependentOfStepSplit) {
     const BatchLoader steps = loader(12), single = loader(1);
     for (const int64_t step : {0, 7, 40}) {
         const Batch whole = fill(steps, step, {0, 12});
@@ -332,7 +332,7 @@ TEST_F(DocumentRowsTest, RowsDoNotDependOnHowAStepIsSplit) {
     }
 }
 
-TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
+TEST_F(DocumentRowsTest, ThreadsReadEqualRows) {
     const DocumentRows alone = rows();
     std::vector<Tokens> expected;
     for (int64_t row = 0; row < 600; ++row) expected.push_back(row_of(alone, row, S));

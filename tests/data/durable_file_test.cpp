@@ -50,7 +50,7 @@ void write_in_pieces(DurableFile& file, const std::string& text, size_t piece) {
         file.write(text.data() + at, std::min(piece, text.size() - at));
 }
 
-TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
+TEST(DurableFileTest, WritesAnySizeInAnyPieces) {
     const TempDir dir;
     for (const size_t bytes :
          {size_t{0}, size_t{5}, 4 * kMiB - 1, 4 * kMiB, 4 * kMiB + 4096, 9 * kMiB + 77}) {
@@ -69,7 +69,7 @@ TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
 }
 
 // Whole blocks of a large file bypass the page cache if the temporary file system supports it.
-TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
+TEST(DurableFileTest, WholeBlocksBypassPageCache) {
     const TempDir dir;
     const int probe = ::open(dir.write("probe", "").c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
     if (probe < 0) GTEST_SKIP() << "the file system of " << dir.path() << " has no O_DIRECT";
@@ -89,7 +89,7 @@ TEST(DurableFileTest, WholeBlocksGoPastThePageCache) {
 }
 
 // In-memory file systems may not support O_DIRECT.
-TEST(DurableFileTest, FileSystemsWithoutThatWayTakeTheOther) {
+TEST(DurableFileTest, FallsBackWithoutDirectIo) {
     if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "there is no /dev/shm";
     const TempDir dir("/dev/shm");
     const std::string text = some_bytes(9 * kMiB + 77), path = dir.file("file");
@@ -100,7 +100,7 @@ TEST(DurableFileTest, FileSystemsWithoutThatWayTakeTheOther) {
     EXPECT_TRUE(read_text(path) == text);
 }
 
-TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
+TEST(DurableFileTest, FullDiskErrorNamesFile) {
     const TempDir dir;
     for (const int64_t room : {int64_t{4096}, static_cast<int64_t>(5 * kMiB + 12), int64_t{0}}) {
         Watched system;
@@ -123,7 +123,7 @@ void write_output(const std::string& path, const std::vector<std::string>& parts
 }
 
 // `--out /dev/null` as root must not replace the device by a file.
-TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
+TEST(OutputFileTest, KeepsDevicesAndLinks) {
     namespace fs = std::filesystem;
     const TempDir dir;
     const std::string path = dir.file("out");
@@ -163,7 +163,7 @@ TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
 }
 
 // Hashes computed by `xxhsum -H2`. The first one is also in the specification.
-TEST(Xxh128Test, IsWhatOthersCompute) {
+TEST(Xxh128Test, MatchesXxhsum) {
     const TempDir dir;
     EXPECT_EQ(xxh128_file(dir.write("empty", "")), "99aa06d3014798d86001c324468d497f");
     EXPECT_EQ(xxh128_file(dir.write("abc", "abc")), "06b05ab6733a618578af5f94892f3950");

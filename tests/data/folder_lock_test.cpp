@@ -50,7 +50,7 @@ class FolderLockTest : public testing::Test {
     TempDir dir_;
 };
 
-TEST_F(FolderLockTest, ASecondWriterIsRefusedAndNamesTheFirst) {
+TEST_F(FolderLockTest, SecondWriterIsRejected) {
     std::optional<FolderLock> lock(std::in_place, folder());
     EXPECT_EQ(lock->note(), "");
     const std::string why = refusal();
@@ -66,7 +66,7 @@ TEST_F(FolderLockTest, ASecondWriterIsRefusedAndNamesTheFirst) {
     EXPECT_EQ(refusal(), "accepted");
 }
 
-TEST_F(FolderLockTest, AKilledWriterIsReplacedAndNoted) {
+TEST_F(FolderLockTest, ReplacesKilledWriter) {
     const pid_t child = killed_writer();
     ASSERT_TRUE(fs::exists(file()));
     EXPECT_EQ(FolderLock::writer(folder()), "");
@@ -74,14 +74,14 @@ TEST_F(FolderLockTest, AKilledWriterIsReplacedAndNoted) {
     EXPECT_THAT(lock.note(), HasSubstr("process " + std::to_string(child) + " on "));
 }
 
-TEST_F(FolderLockTest, AnEmptyOrDamagedFileIsReplaced) {
+TEST_F(FolderLockTest, ReplacesDamagedFile) {
     for (const char* content : {"", "{", "[1]", "null", "{\"pid\": [[]], \"boot_id\": 5}"}) {
         write(content);
         EXPECT_EQ(refusal(), "accepted") << content;
     }
 }
 
-TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
+TEST_F(FolderLockTest, GrantsOneOfConcurrentWriters) {
     for (const bool stale : {false, true}) {
         for (int round = 0; round < 10; ++round) {
             if (stale) killed_writer();
@@ -114,7 +114,7 @@ TEST_F(FolderLockTest, ExactlyOneOfManyConcurrentWritersIsGranted) {
 }
 
 // A file system without locks between hosts: the file is not locked here, but its signs of life are renewed.
-TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
+TEST_F(FolderLockTest, RemoteWriterIsAliveWhileRenewed) {
     std::string other;
     {
         const FolderLock lock(folder(), kQuick);
@@ -140,7 +140,7 @@ TEST_F(FolderLockTest, AWriterOnAnotherHostIsRecognisedByItsSignsOfLife) {
 }
 
 // A file server that keeps the lock of a lost host: held, but not renewed.
-TEST_F(FolderLockTest, ALockThatIsHeldForALostHostIsReplaced) {
+TEST_F(FolderLockTest, ReplacesLockOfLostHost) {
     std::string other;
     {
         const FolderLock lock(folder(), kQuick);
@@ -164,7 +164,7 @@ TEST_F(FolderLockTest, ALockThatIsHeldForALostHostIsReplaced) {
     close(unknown);
 }
 
-TEST_F(FolderLockTest, AWriterWhoseLockIsTakenOrRemovedIsStopped) {
+TEST_F(FolderLockTest, StopsWriterThatLostItsLock) {
     for (const bool removed : {false, true}) {
         const FolderLock lock(folder(), kQuick);
         lock.expect_held();
@@ -176,7 +176,7 @@ TEST_F(FolderLockTest, AWriterWhoseLockIsTakenOrRemovedIsStopped) {
     }
 }
 
-TEST_F(FolderLockTest, AFolderThatCannotBeWrittenIsRefused) {
+TEST_F(FolderLockTest, RejectsUnwritableFolder) {
     EXPECT_THROW(FolderLock("/proc/self", kQuick), Error);
     EXPECT_THROW(FolderLock(folder() + "/none", kQuick), Error);
 }

@@ -35,7 +35,7 @@ std::string pieces_of(std::string_view text) {
     return result;
 }
 
-TEST(Gpt2Pieces, FollowThePattern) {
+TEST(Gpt2Pieces, MatchPattern) {
     EXPECT_EQ(pieces_of("I'd say 'tis they'll've'"), "I|'d| say| '|tis| they|'ll|'ve|'");
     EXPECT_EQ(pieces_of("a  b \n c\n\nd   "), "a| | b| \n| c|\n|\n|d|   ");
     EXPECT_EQ(pieces_of("x1 22y$$ %%_"), "x|1| 22|y|$$| %%_");
@@ -84,7 +84,7 @@ TEST(Gpt2Tokenizer, AgreesWithTiktokenAndTokenizers) {
     }
 }
 
-TEST(Gpt2Tokenizer, AnyBytesComeBack) {
+TEST(Gpt2Tokenizer, RoundTripsAnyBytes) {
     const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
     std::mt19937 random(1);
     for (int round = 0; round < 200; ++round) {
@@ -100,7 +100,7 @@ TEST(Gpt2Tokenizer, AnyBytesComeBack) {
 }
 
 // A piece of a megabyte: scanning the piece for every merge would take hours.
-TEST(Gpt2Tokenizer, LongPiecesTakeNoQuadraticTime) {
+TEST(Gpt2Tokenizer, LongPiecesTakeLinearTime) {
     const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
     std::string text(1 << 20, 'a');
     for (size_t i = 0; i < text.size(); i += 7) text[i] = 'b';
@@ -122,7 +122,7 @@ Json tokenizer_json() {
 }
 
 // ab, bc, abc, but abc only from (a, bc). The tokens were checked with tiktoken 0.14 and tokenizers 0.23.
-TEST(Gpt2Tokenizer, MergesAsEachFormatSays) {
+TEST(Gpt2Tokenizer, MergesByFileFormat) {
     const TempDir dir;
     const auto tiktoken =
         make_tokenizer("gpt2", dir.write("abc", tiktoken_file("YWI= 256\nYmM= 257\nYWJj 258\n")));
@@ -156,7 +156,7 @@ void expect_rejected(const std::string& content, std::initializer_list<std::stri
     expect_error(ExitCode::data, parts, [&] { read_bpe_vocabulary(path); });
 }
 
-TEST(BpeVocabulary, BadTiktokenFiles) {
+TEST(BpeVocabulary, RejectsBadTiktokenFiles) {
     expect_rejected("", {"empty", "tiktoken file or a tokenizer.json"});
     expect_rejected("hello\n", {"line 1", "base64", "\"hello\"", "tokenizer.json"});
     expect_rejected(tiktoken_file("YWI=\n"), {"line 257", "base64", "\"YWI=\""});
@@ -174,7 +174,7 @@ TEST(BpeVocabulary, BadTiktokenFiles) {
     expect_error(ExitCode::usage, {"'bytes' takes no vocabulary"}, [] { make_tokenizer("bytes", "x"); });
 }
 
-TEST(BpeVocabulary, BadTokenizerJson) {
+TEST(BpeVocabulary, RejectsBadTokenizerJson) {
     const auto changed = [](const char* pointer, const Json& value,
                             std::initializer_list<std::string> parts) {
         Json json = tokenizer_json();

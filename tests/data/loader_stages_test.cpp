@@ -26,7 +26,7 @@ class StreamStagesTest : public testing::Test {
 };
 
 // 132 windows of 16 tokens: 25 steps use at most 132 windows, for any row length.
-TEST_F(StreamStagesTest, NoTokenIsReadTwiceInAnEpoch) {
+TEST_F(StreamStagesTest, ReadsEachTokenOncePerEpoch) {
     for (const bool shuffle : {true, false}) {
         const std::vector<LoaderStage> stages = {{.sequence_length = 4, .rows_per_step = 8, .num_steps = 10},
                                                  {.sequence_length = 16, .rows_per_step = 2, .num_steps = 5},
@@ -74,7 +74,7 @@ TEST_F(StreamStagesTest, ShortRowsAreCutFromWindows) {
         EXPECT_EQ(fill(shuffled, step, {0, 2}).tokens, fill(whole, step, {0, 2}).tokens);
 }
 
-TEST_F(StreamStagesTest, EqualStagesAreOne) {
+TEST_F(StreamStagesTest, EqualStagesMatchOneStage) {
     const LoaderStage same{.sequence_length = 8, .rows_per_step = 6, .num_steps = 3};
     const BatchLoader staged = loader({same, same, same}), whole = loader({same});
     for (int64_t step = 0; step < 60; ++step) {
@@ -83,14 +83,14 @@ TEST_F(StreamStagesTest, EqualStagesAreOne) {
     }
 }
 
-TEST_F(StreamStagesTest, SaysWhatEachStageReads) {
+TEST_F(StreamStagesTest, DescribesEachStage) {
     const BatchLoader rows = loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
                                      {.sequence_length = 16, .rows_per_step = 1}});
     EXPECT_THAT(rows.describe(), HasSubstr("stage 0: rows of the stream"));
     EXPECT_THAT(rows.describe(), HasSubstr("\nstage 1: rows of the stream"));
 }
 
-TEST_F(StreamStagesTest, ChecksItsArguments) {
+TEST_F(StreamStagesTest, RejectsInvalidArguments) {
     EXPECT_THROW(loader({}), Error);
     EXPECT_THROW(loader({{.sequence_length = 8, .rows_per_step = 2, .num_steps = 3},
                          {.sequence_length = 0, .rows_per_step = 1}}),
@@ -134,7 +134,7 @@ class DocumentStagesTest : public testing::Test {
         {.sequence_length = 20, .rows_per_step = 3, .max_document_tokens = 8, .num_steps = 0}};
 };
 
-TEST_F(DocumentStagesTest, NoDocumentIsReadTwiceInAnEpoch) {
+TEST_F(DocumentStagesTest, ReadsEachDocumentOncePerEpoch) {
     const BatchLoader rows(dataset_, {.stages = stages_, .seed = 5});
     std::set<int32_t> seen;
     for (int64_t step = 0; step < 30; ++step) {
@@ -151,7 +151,7 @@ TEST_F(DocumentStagesTest, NoDocumentIsReadTwiceInAnEpoch) {
     EXPECT_GT(seen.size(), 250u);
 }
 
-TEST_F(DocumentStagesTest, EqualStagesAreOne) {
+TEST_F(DocumentStagesTest, EqualStagesMatchOneStage) {
     LoaderStage same = stages_[1];
     same.num_steps = 25;
     for (const bool shuffle : {true, false}) {
@@ -165,7 +165,7 @@ TEST_F(DocumentStagesTest, EqualStagesAreOne) {
     }
 }
 
-TEST_F(DocumentStagesTest, RowsDoNotDependOnHowAStepIsSplit) {
+TEST_F(DocumentStagesTest, RowsAreIndependentOfStepSplit) {
     const BatchLoader rows(dataset_, {.stages = stages_, .seed = 5}),
         again(dataset_, {.stages = stages_, .seed = 5});
     for (const int64_t step : {200, 11, 12, 30, 3}) {  // in arbitrary order
@@ -180,7 +180,7 @@ TEST_F(DocumentStagesTest, RowsDoNotDependOnHowAStepIsSplit) {
     }
 }
 
-TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
+TEST_F(StreamStagesTest, FurtherTargetsStayWithinRow) {
     const BatchLoader rows = loader({{.sequence_length = 4,
                                       .rows_per_step = 2,
                                       .columns = {targets_column({.num_tokens = 3})},
@@ -207,7 +207,7 @@ TEST_F(StreamStagesTest, FurtherTargetsEndWithTheirRow) {
 }
 
 // Prefixes of the targets follow all further targets, in the stage that counts them.
-TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
+TEST_F(StreamStagesTest, PrefixTargetsFollowFurtherTargets) {
     Batch batch;
     batch.targets = {4, 0, -1, 2};
     batch.tokens = {0, 0, 0, 0};
@@ -243,7 +243,7 @@ TEST_F(StreamStagesTest, PrefixesOfTargetsAreTheLastTargets) {
 }
 
 // Two ranks with separate rows of every microbatch, from a step in each stage on.
-TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
+TEST_F(StreamStagesTest, PrefetchersFollowStages) {
     const BatchLoader rows = loader({{.sequence_length = 4, .rows_per_step = 16, .num_steps = 3},
                                      {.sequence_length = 16, .rows_per_step = 4, .num_steps = 2},
                                      {.sequence_length = 8, .rows_per_step = 8}});

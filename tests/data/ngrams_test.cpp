@@ -25,7 +25,7 @@ Ids one_row(size_t size) {
     return Ids(size, 0);
 }
 
-TEST(NgramsTest, SameNgramSameRowOthersNot) {
+TEST(NgramsTest, EqualNgramsHaveEqualRows) {
     const Ids tokens = {7, 1, 2, 3, 9, 1, 2, 3, 2, 1};
     const Ids bigrams = hashed(tokens, one_row(10), 2), trigrams = hashed(tokens, one_row(10), 3);
     EXPECT_EQ(bigrams[2], bigrams[6]);    // 1 2
@@ -36,7 +36,7 @@ TEST(NgramsTest, SameNgramSameRowOthersNot) {
     EXPECT_EQ(std::set<int32_t>(bigrams.begin(), bigrams.end()).size(), 8U);
 }
 
-TEST(NgramsTest, NothingBeforeTheFirstKeyIsSeen) {
+TEST(NgramsTest, IgnoresTokensBeforeFirstKey) {
     const Ids tokens = {4, 5, 6, 5, 6, 7};
     const Ids first_key = {0, 0, 0, 3, 3, 3};
     const Ids ids = hashed(tokens, first_key, 3);
@@ -56,12 +56,12 @@ TEST(NgramsTest, NothingBeforeTheFirstKeyIsSeen) {
 
 // Checkpoints contain trained rows: the function must never change. Values of the same definition in Python
 // (tests/train/fixtures/generate.py).
-TEST(NgramsTest, RowsAreTheSameInEveryBuild) {
+TEST(NgramsTest, RowsMatchReferenceValues) {
     EXPECT_EQ(hashed({32, 116, 104, 101}, one_row(4), 2, 8192), (Ids{6021, 409, 3385, 2703}));
     EXPECT_EQ(hashed({32, 116, 104, 101}, one_row(4), 4, 1000003), (Ids{866927, 472309, 632624, 93957}));
 }
 
-TEST(NgramsTest, RowsAreUsedEvenly) {
+TEST(NgramsTest, RowsAreUniform) {
     std::mt19937 random(3);
     Ids tokens(40000);
     for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 257);
@@ -74,7 +74,7 @@ TEST(NgramsTest, RowsAreUsedEvenly) {
     for (int c : count) EXPECT_NEAR(c, 2500, 6 * 48);
 }
 
-TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
+TEST(NgramsTest, BatchHasRowsOfEverySize) {
     Batch batch;
     batch.tokens = {8, 9, 3, 8, 9};
     const BatchLayout layout{.sequence_length = 5, .separator = 8};
@@ -95,7 +95,7 @@ TEST(NgramsTest, ABatchHasTheRowsOfEverySize) {
 
 // Expected values: the same formulas in Python's integers. 36313 times a token may exceed 31 bits: for 104, 65535 the
 // xor is negative, but the remainder must be at least 0. Bigrams cross document borders.
-TEST(NgramsTest, BigramsByProducts) {
+TEST(NgramsTest, ProductHashMatchesReference) {
     const Ids tokens = {32, 50256, 104, 65535, 7, 60000}, positions = {0, 1, 2, 3, 4, 5};
     Ids out(6);
     hash_bigrams(out, tokens, positions, 8192);
@@ -113,7 +113,7 @@ TEST(NgramsTest, BigramsByProducts) {
     EXPECT_THROW(choose_signs(out, tokens, positions, 0), std::exception);
 }
 
-TEST(NgramsTest, ABatchHasTheSignsOfTheTable) {
+TEST(NgramsTest, BatchHasSignRows) {
     Batch batch;
     batch.tokens = {8, 9, 3, 8, 9};
     batch.positions = {0, 1, 2, 0, 1};
@@ -129,7 +129,7 @@ TEST(NgramsTest, ABatchHasTheSignsOfTheTable) {
     EXPECT_EQ(batch.columns, (std::map<std::string, Ids>{{"2-grams", rows}, {"sign rows", signs}}));
 }
 
-TEST(NgramsTest, ChecksItsArguments) {
+TEST(NgramsTest, RejectsInvalidArguments) {
     Ids out(2);
     const Ids three(3);
     EXPECT_THROW(hash_ngrams(out, three, three, 2, 10), std::exception);

@@ -11,7 +11,7 @@ std::vector<int64_t> images(int64_t size, uint64_t seed, int64_t epoch) {
     return result;
 }
 
-TEST(Permutation, IsABijection) {
+TEST(Permutation, IsBijective) {
     for (const int64_t size : {1, 2, 3, 4, 5, 16, 17, 1000, 4097}) {
         for (const int64_t epoch : {int64_t{0}, int64_t{1}, int64_t{1} << 40}) {
             std::vector<int> hits(static_cast<size_t>(size), 0);
@@ -25,7 +25,7 @@ TEST(Permutation, IsABijection) {
     }
 }
 
-TEST(Permutation, DependsOnSeedAndEpochAlone) {
+TEST(Permutation, DependsOnSeedAndEpochOnly) {
     EXPECT_EQ(images(1000, 1, 0), images(1000, 1, 0));
     EXPECT_NE(images(1000, 1, 0), images(1000, 2, 0));
     EXPECT_NE(images(1000, 1, 0), images(1000, 1, 1));
@@ -47,7 +47,7 @@ TEST(Permutation, IsUniform) {
     }
 }
 
-TEST(Permutation, WorksFarBeyond32Bits) {
+TEST(Permutation, SupportsMoreThan32Bits) {
     const int64_t size = (int64_t{1} << 40) + 12345;
     const Permutation permutation(size, {7, 3});
     for (const int64_t i : {int64_t{0}, int64_t{1}, size / 2, size - 1}) {
@@ -57,13 +57,13 @@ TEST(Permutation, WorksFarBeyond32Bits) {
     EXPECT_NE(permutation(0), permutation(int64_t{1} << 32));
 }
 
-TEST(Permutation, RejectsWhatIsOutOfRange) {
+TEST(Permutation, RejectsOutOfRange) {
     expect_error(ExitCode::failure, {"0 elements"}, [] { Permutation(0, {1, 1}); });
     expect_error(ExitCode::failure, {"index 3", "3 elements"}, [] { Permutation(3, {1, 1})(3); });
     expect_error(ExitCode::failure, {"index -1"}, [] { Permutation(3, {1, 1})(-1); });
 }
 
-TEST(WindowOffset, StaysInRangeAndReachesAllOfIt) {
+TEST(WindowOffset, CoversItsRange) {
     std::vector<int> hits(7, 0);
     for (int64_t epoch = 0; epoch < 500; ++epoch) {
         const int64_t offset = window_offset(7, {9, epoch}, 0);

@@ -48,7 +48,7 @@ TEST_F(PrefetcherTest, EqualsDirectFill) {
 }
 
 // The reference must stay valid until the next call, while the thread fills the rest of the ring.
-TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
+TEST_F(PrefetcherTest, ReturnedBatchStaysValid) {
     Prefetcher prefetcher(loader_, {.rows_per_microbatch = {24}, .depth = 1});
     for (int64_t step = 0; step < 5; ++step) {
         const Batch& batch = prefetcher.next();
@@ -58,7 +58,7 @@ TEST_F(PrefetcherTest, TheReturnedBatchIsLeftAlone) {
     }
 }
 
-TEST_F(PrefetcherTest, StopsPromptlyWhateverItIsDoing) {
+TEST_F(PrefetcherTest, StopsPromptly) {
     const PrefetcherOptions options{.rows_per_microbatch = {24}, .depth = 8};
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
@@ -69,7 +69,7 @@ TEST_F(PrefetcherTest, StopsPromptlyWhateverItIsDoing) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
-TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
+TEST(Prefetcher, RethrowsAfterValidBatches) {
     const TempDir dir;
     std::vector<uint16_t> tokens = counting_tokens(41);
     tokens[22] = 600;
@@ -83,7 +83,7 @@ TEST(Prefetcher, RethrowsAfterTheGoodBatches) {
 }
 
 // Steps of 4 microbatches; the ring holds slightly more than two steps.
-TEST_F(PrefetcherTest, MakesWholeStepsAhead) {
+TEST_F(PrefetcherTest, PreparesWholeStepsAhead) {
     Prefetcher prefetcher(loader_, {.rows_per_microbatch = {6}, .start_step = 3, .depth = 8});
     Batch expected;
     for (int64_t step = 3; step < 20; ++step) {
@@ -99,7 +99,7 @@ TEST_F(PrefetcherTest, MakesWholeStepsAhead) {
 }
 
 // The error is reported before the steps that lead to it.
-TEST(Prefetcher, SaysAheadThatAStepCannotBeMade) {
+TEST(Prefetcher, ReportsErrorAhead) {
     const TempDir dir;
     const std::string path = write_tokens(dir.file("a.bin"), counting_tokens(401));
     const TokenDataset dataset({path}, 600, 0);
@@ -117,7 +117,7 @@ TEST(Prefetcher, SaysAheadThatAStepCannotBeMade) {
     for (int32_t row = 0; row < 4; ++row) EXPECT_EQ(prefetcher.next().tokens[0], 8 * step + 4 * row);
 }
 
-TEST_F(PrefetcherTest, ChecksItsArguments) {
+TEST_F(PrefetcherTest, RejectsInvalidArguments) {
     const auto make = [&](const PrefetcherOptions& options) { Prefetcher prefetcher(loader_, options); };
     expect_error(ExitCode::usage, {"5 rows", "1 ranks", "must divide 24"},
                  [&] { make({.rows_per_microbatch = {5}}); });

@@ -43,7 +43,7 @@ class PrepareTest : public testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(PrepareTest, EachFileIsADocument) {
+TEST_F(PrepareTest, EachFileIsOneDocument) {
     const PrepareSummary summary =
         prepare_dataset(options({dir_.write("a", "first\n"), dir_.write("none", ""), dir_.write("b", "x")}));
     EXPECT_EQ(summary.train.documents, 2);
@@ -54,13 +54,13 @@ TEST_F(PrepareTest, EachFileIsADocument) {
     EXPECT_EQ(info.tokenizer, "bytes");
     EXPECT_EQ(info.vocab_size, 257);
     EXPECT_EQ(info.separator, 256);
-    EXPECT_EQ(info.separators, SeparatorPlace::after);
+    EXPECT_EQ(info.separators, SeparatorPosition::after);
     EXPECT_EQ(text_of(dir_.file("out"), info, "train"), "first\n|x|");
     EXPECT_EQ(files(), (std::vector<std::string>{"dataset.json", "train_000000.bin"}));
     EXPECT_TRUE(find_dataset_info({dir_.file("out/train_000000.bin")}).has_value());
 }
 
-TEST_F(PrepareTest, AMarkerSplitsDocumentsAndEveryThirdIsValidation) {
+TEST_F(PrepareTest, MarkerSplitsDocuments) {
     PrepareOptions settings =
         options({dir_.write("a", "%%\none\n1\n%%\ntwo\n%%\nthree\n%%\n%%\n %%\n%%\nfive\n%%\nsix")});
     settings.document_marker = "%%";
@@ -89,7 +89,7 @@ TEST_F(PrepareTest, SplitsShards) {
     }
 }
 
-TEST_F(PrepareTest, TheVocabularyTravelsWithTheShards) {
+TEST_F(PrepareTest, CopiesVocabularyToShards) {
     const std::string vocabulary = SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json";
     PrepareOptions settings =
         options({dir_.write("a", "they'll run <|endoftext|>"), dir_.write("b", "\xff")});
@@ -133,7 +133,7 @@ TEST_F(PrepareTest, RefusesToOverwrite) {
     EXPECT_EQ(read_text(dir_.file("out/dataset.json")), before);
 }
 
-TEST_F(PrepareTest, AFailureLeavesTheOldDataset) {
+TEST_F(PrepareTest, FailureKeepsOldDataset) {
     PrepareOptions settings = options({dir_.write("a", "text")});
     dir_.write("unrelated", "");
     prepare_dataset(settings);
@@ -148,7 +148,7 @@ TEST_F(PrepareTest, AFailureLeavesTheOldDataset) {
     EXPECT_EQ(read_text(dir_.file("out/notes.txt")), "mine");
 }
 
-TEST_F(PrepareTest, ChecksItsArguments) {
+TEST_F(PrepareTest, RejectsInvalidArguments) {
     const std::string input = dir_.write("a", "text");
     const auto expect_rejected = [&](ExitCode code, std::initializer_list<std::string> parts, auto change) {
         PrepareOptions settings = options({input});

@@ -32,7 +32,7 @@ TEST_F(ShardLockTest, ListsShardsWithTheirSplits) {
     EXPECT_TRUE(read("").empty());
 }
 
-TEST_F(ShardLockTest, RefusesWhatIsNoLine) {
+TEST_F(ShardLockTest, RejectsInvalidLines) {
     const std::string good = kHash + " 1030 a.bin\n";
     expect_refused(good + "\n", ":2: '', expected: SHA-256, bytes, name");
     expect_refused(kHash + " a.bin\n", ":1: '" + kHash + " a.bin', expected: SHA-256");
@@ -48,7 +48,7 @@ TEST_F(ShardLockTest, RefusesWhatIsNoLine) {
 }
 
 // A run and `prepare --verify` compare shards with the lock in their folder, as with a dataset.json.
-TEST_F(ShardLockTest, FilesAreHeldToTheLockBesideThem) {
+TEST_F(ShardLockTest, FilesMustMatchLock) {
     const std::string shard = write_tokens(dir_.file("a.bin"), counting_tokens(3)), hash = sha256_file(shard);
     identify_split({shard});
     read(hash + " 1030 a.bin\n");

@@ -34,7 +34,7 @@ TEST_F(ExpandGlobs, SortsByBytes) {
     EXPECT_TRUE(expand_globs({}).empty());
 }
 
-TEST_F(ExpandGlobs, KeepsWhatIsNamedTwice) {
+TEST_F(ExpandGlobs, KeepsDuplicates) {
     for (const char* name : {"a.bin", "b.bin"}) make(name);
     EXPECT_EQ(match({"*.bin", "a.bin"}), (Names{"a.bin", "a.bin", "b.bin"}));
     EXPECT_EQ(match({"{a,a}.bin"}), (Names{"a.bin", "a.bin"}));
@@ -68,7 +68,7 @@ TEST_F(ExpandGlobs, TakesExistingNamesLiterally) {
     EXPECT_EQ(match({"t[1]/x.bin"}), Names{"t1/x.bin"}) << "a pattern where there is no such folder";
 }
 
-TEST_F(ExpandGlobs, NamesThePatternWithoutMatch) {
+TEST_F(ExpandGlobs, ErrorNamesPatternWithoutMatch) {
     make("a.bin");
     expect_error(ExitCode::data, {"none_*.bin", "data/kjv/prepare.sh", "data/fineweb10B/download.sh"}, [&] {
         match({"a.bin", "none_*.bin"});

@@ -35,7 +35,7 @@ TEST(Shard, WritesAndReads) {
     EXPECT_FALSE(fs::exists(path + ".part"));
 }
 
-TEST(Shard, HasTheDocumentedLayout) {
+TEST(Shard, MatchesDocumentedLayout) {
     const TempDir dir;
     const std::string path = write_tokens(dir.file("a.bin"), {0x0102, 0x0304});
     std::string expected = raw_shard(20240520, 1, 2, 1028);
@@ -61,7 +61,7 @@ TEST(Shard, Moves) {
     EXPECT_EQ(third.path(), dir.file("a.bin"));
 }
 
-TEST(Shard, ReplacesAFileThatIsOpen) {
+TEST(Shard, ReplacesOpenFile) {
     const TempDir dir;
     const Shard old(write_tokens(dir.file("a.bin"), {1, 2, 3}));
     write_tokens(dir.file("a.bin"), {7});
@@ -70,7 +70,7 @@ TEST(Shard, ReplacesAFileThatIsOpen) {
 }
 
 // Changes of a file in use: each is an error that names the shard, for any part that is read.
-TEST(Shard, ReportsAFileThatChanges) {
+TEST(Shard, DetectsChangedFile) {
     const TempDir dir;
     const std::string path = dir.file("a.bin");
     const auto expect_noticed = [&](const std::string& message, const auto& change) {
@@ -94,7 +94,7 @@ TEST(Shard, ReportsAFileThatChanges) {
     });
 }
 
-TEST(Shard, IsReadAfterItIsDeleted) {
+TEST(Shard, ReadsAfterDeletion) {
     const TempDir dir;
     const Shard shard(write_tokens(dir.file("a.bin"), {1, 2, 3}));
     fs::remove(dir.file("a.bin"));
@@ -119,7 +119,7 @@ TEST(Shard, ManyShardsNeedFewDescriptors) {
     expect_error(ExitCode::data, {"199.bin", "No such file"}, [&] { shards[199].read_all(); });
 }
 
-TEST(Shard, RejectsDamage) {
+TEST(Shard, RejectsDamagedFiles) {
     const TempDir dir;
     struct Case {
         std::string content;
@@ -147,7 +147,7 @@ TEST(Shard, RejectsDamage) {
     expect_error(ExitCode::data, {"not a regular file"}, [&] { Shard shard(dir.file("fifo")); });
 }
 
-TEST(Shard, WritingReportsTheFileAndLeavesNothing) {
+TEST(Shard, WriteErrorNamesFile) {
     const TempDir dir;
     expect_error(ExitCode::failure, {"absent/a.bin.part", "No such file"},
                  [&] { write_shard(dir.file("absent/a.bin"), counting_tokens(3)); });

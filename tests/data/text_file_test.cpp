@@ -10,7 +10,7 @@
 
 namespace speedrun::text_file_test {
 
-TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
+TEST(TextFileTest, ReadsFilesAndLinks) {
     const TempDir dir;
     using std::string_literals::operator""s;
     const std::string bytes = "a\0\xff\n"s + std::string(300'000, 'b'), path = dir.write("a", bytes);
@@ -23,7 +23,7 @@ TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
     EXPECT_THAT(read_text_file("/proc/self/status"), HasSubstr("Pid:"));  // fstat() says 0 bytes
 }
 
-TEST(TextFileTest, OtherKindsAreRefused) {
+TEST(TextFileTest, RejectsOtherFileTypes) {
     const TempDir dir;
     ASSERT_EQ(::mkfifo(dir.file("pipe").c_str(), 0600), 0);
     std::filesystem::create_symlink("loop", dir.file("loop"));
@@ -41,7 +41,7 @@ TEST(TextFileTest, OtherKindsAreRefused) {
 }
 
 // `speedrun train <(command)`: the shell passes the path of a pipe.
-TEST(TextFileTest, AnonymousPipesAreRead) {
+TEST(TextFileTest, ReadsAnonymousPipes) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::pipe(ends.data()), 0);
     ASSERT_EQ(::write(ends[1], "config", 6), 6);
@@ -58,7 +58,7 @@ TEST(TextFileTest, AnonymousPipesAreRead) {
     ::close(ends[0]);
 }
 
-TEST(TextFileTest, TextIsShownCutAndEscaped) {
+TEST(TextFileTest, TruncatesAndEscapesText) {
     EXPECT_EQ(shown_text("a \xc3\xa4"), "a \xc3\xa4");
     EXPECT_EQ(shown_text("a\nb\x1b"), "a\\nb\\u001b");
     EXPECT_EQ(shown_text("\xff"), "\xef\xbf\xbd");

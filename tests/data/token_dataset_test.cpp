@@ -4,7 +4,7 @@
 
 namespace speedrun::token_dataset_test {
 
-TEST(TokenDataset, ReadsAStreamAcrossShards) {
+TEST(TokenDataset, ReadsAcrossShards) {
     const TempDir dir;
     const TokenDataset dataset(
         {write_tokens(dir.file("a.bin"), counting_tokens(5)), write_tokens(dir.file("b.bin"), {}),
@@ -25,7 +25,7 @@ TEST(TokenDataset, ReadsAStreamAcrossShards) {
     expect_error(ExitCode::failure, {"at -1"}, [&] { dataset.read(-1, out); });
 }
 
-TEST(TokenDataset, ReportsTokensOutsideTheVocabularyWhenTheyAreRead) {
+TEST(TokenDataset, ReportsTokensOutsideVocabularyAtRead) {
     const TempDir dir;
     const TokenDataset dataset({write_tokens(dir.file("a.bin"), {1, 2, 9, 10, 3, 65535})}, 10, 0);
     std::vector<uint16_t> good(3), bad(5), out(1);
@@ -39,7 +39,7 @@ TEST(TokenDataset, ReportsTokensOutsideTheVocabularyWhenTheyAreRead) {
     EXPECT_EQ(out[0], 65535);
 }
 
-TEST(TokenDataset, ChecksItsArguments) {
+TEST(TokenDataset, RejectsInvalidArguments) {
     const TempDir dir;
     const std::string file = write_tokens(dir.file("a.bin"), counting_tokens(5));
     expect_error(ExitCode::usage, {"vocab_size 256", "separator token 256"},

@@ -8,7 +8,7 @@ namespace speedrun::token_prefixes_test {
 using Tokens = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
 
-TEST(TokenPrefixesTest, TheLongestOtherTokenThatATokenBeginsWith) {
+TEST(TokenPrefixesTest, FindsLongestPrefix) {
     EXPECT_EQ(longest_prefixes({"a", "b", "ab", "abcd", "abc", "bc", " a", " ab"}),
               (Ids{-1, -1, 0, 4, 2, 1, -1, 6}));
     EXPECT_EQ(longest_prefixes({"abc", "ab", "xabc", "xa"}), (Ids{1, -1, 3, -1})) << "an ending is no prefix";
@@ -16,18 +16,18 @@ TEST(TokenPrefixesTest, TheLongestOtherTokenThatATokenBeginsWith) {
 }
 
 // Separators have no bytes: they neither have nor are prefixes.
-TEST(TokenPrefixesTest, TokensWithoutBytesHaveAndAreNone) {
+TEST(TokenPrefixesTest, IgnoresTokensWithoutBytes) {
     EXPECT_EQ(longest_prefixes({"", "a", "", "ab"}), (Ids{-1, -1, -1, 1}));
 }
 
 // Bytes, not characters: both halves of a two-byte letter are tokens.
-TEST(TokenPrefixesTest, BytesMayEndWithinACharacter) {
+TEST(TokenPrefixesTest, PrefixesAreBytes) {
     EXPECT_EQ(longest_prefixes({"\xc3", "\xa4", "\xc3\xa4", std::string("\0", 1), std::string("\0a", 2)}),
               (Ids{-1, -1, 0, -1, 3}));
 }
 
 // Compared with the definition, on a vocabulary with several thousand merges.
-TEST(TokenPrefixesTest, HoldsForAVocabulary) {
+TEST(TokenPrefixesTest, MatchesDefinitionOnVocabulary) {
     const Tokens tokens =
         read_bpe_vocabulary(SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json").tokens;
     const Ids prefixes = longest_prefixes(tokens);

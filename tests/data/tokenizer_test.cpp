@@ -17,11 +17,11 @@ TEST(ByteTokenizer, RoundTripsEveryByte) {
     EXPECT_TRUE(tokenizer->encode("").empty());
 }
 
-TEST(ByteTokenizer, TokensWithoutTextDecodeToNothing) {
+TEST(ByteTokenizer, IgnoresTokensWithoutText) {
     EXPECT_EQ(make_tokenizer("bytes")->decode(std::vector<int32_t>{'a', 256, 300, -1, 'b'}), "ab");
 }
 
-TEST(Tokenizer, UnknownNamesAreUsageErrors) {
+TEST(Tokenizer, RejectsUnknownNames) {
     expect_error(ExitCode::usage, {"'words'", "known: bytes, gpt2"}, [] { make_tokenizer("words"); });
 }
 

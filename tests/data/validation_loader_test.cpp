@@ -17,7 +17,7 @@ class ValidationLoaderTest : public testing::Test {
 };
 
 // For every row length, number of targets and rows per batch: the targets in order are 1, 2, …, val_tokens.
-TEST_F(ValidationLoaderTest, EachTokenIsATargetExactlyOnce) {
+TEST_F(ValidationLoaderTest, EachTokenIsOneTarget) {
     for (const int64_t length : {1, 2, 3, 7, 22, 50}) {
         for (const int64_t val_tokens : {0, 1, 6, 21, 22}) {
             const ValidationLoader loader(dataset_, {.sequence_length = length, .val_tokens = val_tokens});
@@ -64,7 +64,7 @@ TEST_F(ValidationLoaderTest, FillsPositionsAndKeys) {
     EXPECT_TRUE(batch.columns.empty());
 }
 
-TEST_F(ValidationLoaderTest, HasTheNgramsOfTheModel) {
+TEST_F(ValidationLoaderTest, HasNgramColumns) {
     const std::vector<Column> ngrams = ngram_columns({.max_ngram = 3, .num_rows = 1000});
     const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6, .columns = ngrams});
     Batch batch;
@@ -76,7 +76,7 @@ TEST_F(ValidationLoaderTest, HasTheNgramsOfTheModel) {
     EXPECT_EQ(batch.columns, expected.columns);
 }
 
-TEST_F(ValidationLoaderTest, RowsPastTheEndArePadding) {
+TEST_F(ValidationLoaderTest, RowsAfterEndArePadding) {
     const ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 6});
     Batch batch;
     loader.fill({2, 2}, batch);

@@ -31,7 +31,7 @@ class VerifyTest : public testing::Test {
     const std::string out_ = dir_.file("out");
 };
 
-TEST_F(VerifyTest, GoodDataIsGood) {
+TEST_F(VerifyTest, AcceptsPreparedData) {
     EXPECT_EQ(verify_dataset(out_), out_ + ": dataset 'out', 3 shards with 14 tokens, as prepared");
     identify_split({shard(0), shard(1), shard(2)});
     const TempDir without_json;
@@ -40,7 +40,7 @@ TEST_F(VerifyTest, GoodDataIsGood) {
 }
 
 // Every bit of a shard's tokens, within and beyond the vocabulary: each change is detected.
-TEST_F(VerifyTest, EveryFlippedBitIsFound) {
+TEST_F(VerifyTest, DetectsEveryFlippedBit) {
     for (int64_t offset = kShardHeaderBytes; offset < kShardHeaderBytes + 10; ++offset) {
         for (int bit = 0; bit < 8; ++bit) {
             change_byte(shard(1), offset, static_cast<char>(1 << bit));
@@ -58,7 +58,7 @@ TEST_F(VerifyTest, EveryFlippedBitIsFound) {
     identify_split({shard(0), shard(1)}, 2000);  // too large to be hashed: only counts are compared
 }
 
-TEST_F(VerifyTest, AllThatIsWrongIsNamed) {
+TEST_F(VerifyTest, ErrorNamesAllProblems) {
     fs::copy_file(shard(2), shard(0), fs::copy_options::overwrite_existing);
     change_byte(shard(1), kShardHeaderBytes + 1, 4);
     fs::remove(shard(2));

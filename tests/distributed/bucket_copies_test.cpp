@@ -14,16 +14,16 @@
 namespace speedrun::testing {
 namespace bucket_copies_test {
 
-constexpr int kMostRanks = kSanitized ? 6 : 16;
+constexpr int kMaxRanks = kSanitized ? 6 : 16;
 constexpr Strategy kStrategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3};
 
 std::vector<Mesh> meshes() {
     std::vector<Mesh> all;
-    for (int r = 1; r <= kMostRanks; ++r)
-        for (int s = 1; r * s <= kMostRanks; ++s)
-            for (int c = 1; r * s * c <= kMostRanks; ++c)
+    for (int r = 1; r <= kMaxRanks; ++r)
+        for (int s = 1; r * s <= kMaxRanks; ++s)
+            for (int c = 1; r * s * c <= kMaxRanks; ++c)
                 for (const int t : {1, 2, 3, 6})
-                    if (r * s * c * t <= kMostRanks) all.push_back(Mesh({r, s, c, t}));
+                    if (r * s * c * t <= kMaxRanks) all.push_back(Mesh({r, s, c, t}));
     return all;
 }
 
@@ -51,7 +51,7 @@ struct View {
     int coordinate(Axis axis) const {
         return ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(axis)];
     }
-    // Key of the state that this rank holds of a bucket: (tensor part, shard).
+    // Key of the state that this rank holds of a bucket: (tensor slice, shard).
     std::pair<int, int> held(const Bucket& bucket) const {
         const bool cut = !bucket.first().cut.all();
         return {cut ? coordinate(Axis::tensor) : 0, bucket.index};
@@ -79,7 +79,7 @@ void for_each_mesh(Check&& check) {
 
 using Views = std::vector<std::unique_ptr<View>>;
 
-TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameWrites) {
+TEST(BucketCopiesTest, ExactlyOneCopyWrites) {
     for_each_mesh([](const Views& views, const std::string& what) {
         for (const Bucket& bucket : views.front()->layout.all()) {
             std::map<std::pair<int, int>, std::set<int>> indices;
@@ -105,7 +105,7 @@ TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameWrites) {
 
 // Copies are numbered in rank order, shard by shard. Checkpoint files of a run without a tensor axis keep their
 // layout.
-TEST(BucketCopiesTest, WithoutATensorAxisRanksOfOneShardAreCountedInOrder) {
+TEST(BucketCopiesTest, CopiesAreNumberedInRankOrder) {
     for_each_mesh([](const Views& views, const std::string& what) {
         if (views.front()->ranks.mesh().size(Axis::tensor) > 1) return;
         for (const auto& view : views) {
@@ -119,7 +119,7 @@ TEST(BucketCopiesTest, WithoutATensorAxisRanksOfOneShardAreCountedInOrder) {
 }
 
 // Along the axes of the norm, each distinct term is added exactly once.
-TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameAddsItsTerm) {
+TEST(BucketCopiesTest, ExactlyOneCopyAddsNormTerm) {
     for_each_mesh([](const Views& views, const std::string& what) {
         const Mesh& mesh = views.front()->ranks.mesh();
         const AxisSet axes = norm_axes(views.front()->layout, views.front()->ranks);
@@ -143,7 +143,7 @@ TEST(BucketCopiesTest, OneOfThoseThatHoldTheSameAddsItsTerm) {
     });
 }
 
-TEST(BucketCopiesTest, WithoutATensorAxisTheNormIsSummedOverShards) {
+TEST(BucketCopiesTest, NormIsSummedOverShards) {
     for_each_mesh([](const Views& views, const std::string& what) {
         const View& view = *views.front();
         const Mesh& mesh = view.ranks.mesh();
@@ -154,7 +154,7 @@ TEST(BucketCopiesTest, WithoutATensorAxisTheNormIsSummedOverShards) {
                                   ? AxisSet{Axis::replicate, Axis::shard, Axis::context}
                                   : AxisSet{Axis::shard, Axis::context};
         EXPECT_EQ(norm_axes(view.layout, view.ranks), cut ? mesh.larger_than_one(among) : AxisSet{}) << what;
-        const CollectiveRow row = step_collectives(view.layout, view.ranks, DType::bf16).back();
+        const BucketCollectives row = step_collectives(view.layout, view.ranks, DType::bf16).back();
         EXPECT_EQ(row.collectives.size(), static_cast<size_t>(mesh.world_size() > 1) + cut) << what;
     });
 }

@@ -55,7 +55,7 @@ double bytes_per_step(const Mode& mode, const Layout& layout) {
     for (const Bucket& bucket : layout.buckets.all()) {
         // Partial terms of the tensor axis: the whole bucket, or the shard in which microbatches are accumulated.
         const Parameter& any = bucket.first();
-        if (any.cut.all() && any.summed.meets({Dimension::own_tokens, Dimension::head_width}))
+        if (any.cut.all() && any.summed.intersects({Dimension::own_tokens, Dimension::head_width}))
             bytes += 2 * share(tensor, layout.buckets.padded(bucket) * size_of(sharing.reduce_dtype) /
                                            (sharing.accumulate == Accumulate::reduce_scatter ? shards : 1));
         const int64_t gradient = layout.buckets.padded(bucket) * size_of(sharing.reduce_dtype);
@@ -136,7 +136,7 @@ double exchanged_between_matrices(const Mode& mode) {
 
 // Compares bytes counted at the send, the planned bytes of step_collectives, and the formula. The plan is an upper
 // bound: it does not know the documents.
-TEST(EngineBytesTest, EqualTheFormula) {
+TEST(EngineBytesTest, MatchFormula) {
     for (const std::string words :
          {"ddp 1x4 /3 muon", "ddp 2x2", "zero1 1x4 /3 muon", "zero1 1x4 bf16",
           "zero1 2x2 muon after_backward", "zero2 1x4 /3 muon bf16", "zero2 2x2 /3",
@@ -154,7 +154,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
         const Mode mode = mode_of(words);
         const Layout layout(mode);
         const Config& config = mode.config;
-        const std::vector<CollectiveRow> values = plan_memory(config, layout.ranks).values;
+        const std::vector<BucketCollectives> values = plan_memory(config, layout.ranks).values;
         double sent = 0;  // bytes per rank
         for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
             auto rows = step_collectives(layout.buckets, layout.ranks, *mode.config.precision);
@@ -180,7 +180,7 @@ TEST(EngineBytesTest, EqualTheFormula) {
 // parallel.sequence, tokens are gathered before it in forward and their gradients scattered in backward: half the
 // bytes of dividing heads. The model composes heads in two of three layers. The third layer is whole too, because it
 // reads the same table of values.
-TEST(EngineBytesTest, WholeAttentionSendsLess) {
+TEST(EngineBytesTest, WholeAttentionSendsFewerBytes) {
     for (const bool sequence : {false, true}) {
         constexpr int kMicrobatches = 3;
         const std::string shared = std::string("zero2 1x2 /3 muon tensor=2 ") + (sequence ? "sequence " : "");
@@ -190,7 +190,7 @@ TEST(EngineBytesTest, WholeAttentionSendsLess) {
             auto rows = plan_memory(mode.config, layout.ranks).values;
             double values = 0, all = 0;
             for (const double kind : step_wire_bytes(rows, kMicrobatches)) values += kind;
-            for (const CollectiveRow& row :
+            for (const BucketCollectives& row :
                  step_collectives(layout.buckets, layout.ranks, *mode.config.precision))
                 rows.push_back(row);
             for (const double kind : step_wire_bytes(rows, kMicrobatches)) all += kind;
@@ -209,7 +209,7 @@ TEST(EngineBytesTest, WholeAttentionSendsLess) {
 }
 
 // Ranks with different plans throw on every rank before anything is sent.
-TEST(EngineOrderTest, RanksThatPlanDifferentThingsAreToldSo) {
+TEST(EngineOrderTest, MismatchedPlansFail) {
     std::vector<std::string> messages(2);
     run_ranks(2, [&](World& world) {
         try {

@@ -18,7 +18,7 @@ namespace engine_memory_test {
 // Bytes of gradients in backward if each gradient is freed one stage after its last contribution.
 int64_t ring_bytes(const std::string& words) {
     const Layout layout(mode_of(words));
-    const Stages stages(layout.table.num_units());
+    const UnitPasses stages(layout.table.num_units());
     int64_t most = 0;
     for (int stage = 0; stage < stages.count(); ++stage) {
         int64_t here = 0;
@@ -33,7 +33,7 @@ int64_t ring_bytes(const std::string& words) {
 }
 
 // Memory that a strategy shards falls with the number of ranks.
-TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
+TEST(EngineMemoryTest, MemoryFallsWithShardedState) {
     for (const std::string muon : {"", " muon"}) {
         const auto memory_of = [&](const std::string& words) {
             return train_ranks(mode_of(words + " bf16" + muon)).memory;
@@ -69,7 +69,7 @@ TEST(EngineMemoryTest, RanksShareWhatTheStrategySays) {
 }
 
 // `plan` models one rank of many on a device that allocates nothing. Every buffer has the size of the run.
-TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
+TEST(EngineMemoryTest, PlanMatchesRunExactly) {
     std::vector<Mode> modes = modes_of(kStrategies, {"1x3 /2 muon bf16", "2x2", "2x2 muon bf16 reduce_bf16"});
     for (const char* words :
          {"ddp 2x2 in_backward", "zero1 2x2 in_backward", "zero2 1x2 /2 muon bf16 tensor=2 heads=4",
@@ -96,7 +96,7 @@ TEST(EngineMemoryTest, PlanAndRunAgreeToTheByte) {
 }
 
 // With optimizer steps in backward, a run never holds all gradients.
-TEST(EngineMemoryTest, StepsInBackwardNeedTheRingAlone) {
+TEST(EngineMemoryTest, StepsInBackwardNeedOnlyTheRing) {
     for (const std::string& strategy : kStrategies) {
         const Mode mode = mode_of(strategy + " 1x4 in_backward");
         const int64_t held = train_ranks(mode).memory["gradients"], ring = ring_bytes(strategy + " 1x4");

@@ -85,7 +85,7 @@ const std::vector<std::vector<std::string>> kChoices = {
 
 // Defaults of the strategy are left out.
 std::string words_of(const Choices& choices) {
-    const StrategyRow& row = row_of(static_cast<Strategy>(choices[strategy]));
+    const StrategySpec& row = row_of(static_cast<Strategy>(choices[strategy]));
     std::string words;
     for (size_t i = 0; i < choices.size(); ++i) {
         const auto value = choices[i];
@@ -158,7 +158,7 @@ std::vector<Choices> combined_modes(bool all) {
     std::mt19937_64 random(1);
     constexpr int kCandidates = 100;
     // Greedy: the candidate with the most missing pairs, among random ones. The result is slightly larger than the minimum.
-    for (int drawn_in_vain = 0; drawn_in_vain < kCandidates;) {
+    for (int failed_draws = 0; failed_draws < kCandidates;) {
         const Choices* best = nullptr;
         int most = 0;
         for (int i = 0; i < kCandidates; ++i) {
@@ -168,7 +168,7 @@ std::vector<Choices> combined_modes(bool all) {
                 best = &mode;
             }
         }
-        drawn_in_vain = best ? 0 : drawn_in_vain + 1;
+        failed_draws = best ? 0 : failed_draws + 1;
         if (!best) continue;
         missing.remove(*best);
         modes.push_back(*best);

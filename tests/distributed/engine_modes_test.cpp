@@ -14,7 +14,7 @@ namespace engine_modes_test {
 using Pair = std::array<size_t, 4>;  // choice, its value; other choice, its value
 
 // The choices that the configs have, not the ones of the words.
-TEST(EngineModesTest, EveryPairOccurs) {
+TEST(EngineModesTest, ModesCoverEveryPair) {
     std::set<Pair> met;
     const std::vector<Choices> modes = combined_modes(false);
     for (const Choices& mode : modes) {

@@ -1,6 +1,6 @@
 // The engine on several ranks against one: losses and gradient norms of ten steps, and the parameters' changes.
 // Covers: train/engine/step_r*.cpp train/model/nodes/chunk_borders.cpp train/model/nodes/key_exchange.cpp
-// Covers: train/model/nodes/row_before.cpp train/engine/step_slot.cpp train/engine/train_state.cpp
+// Covers: train/model/nodes/previous_token.cpp train/engine/step_slot.cpp train/engine/train_state.cpp
 #include "tests/distributed/engine.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ double worst(const std::vector<double>& actual, const std::vector<double>& expec
 
 class EngineTest : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EngineTest, TenStepsEqualOneRanks) {
+TEST_P(EngineTest, TenStepsMatchOneRank) {
     const Mode mode = mode_of(GetParam());
     const Curve curve = train_ranks(mode);
     const Curve& expected = one_rank(mode);
@@ -199,7 +199,7 @@ std::vector<Mode> recorded_modes() {
 }
 
 // Captured graphs on ranks with random network delays, and eager steps between them, equal eager steps bitwise.
-TEST(EngineGraphsTest, ChangeNoBit) {
+TEST(EngineGraphsTest, GraphsAreBitwiseNeutral) {
     uint64_t seed = 0;
     for (Mode mode : recorded_modes()) {
         SCOPED_TRACE(::testing::PrintToString(mode));
@@ -216,7 +216,7 @@ TEST(EngineGraphsTest, ChangeNoBit) {
 }
 
 // Activation checkpointing changes no result.
-TEST(EngineCheckpointingTest, ChangesNoBit) {
+TEST(EngineCheckpointingTest, CheckpointingIsBitwiseNeutral) {
     for (const char* words :
          {"ddp /3 model=gpt2", "zero3 1x2 bf16 model=gpt2", "ddp 1x2 muon bf16 model=modern",
           "ddp /3 muon bf16", "zero1 1x2 /3", "zero3 1x2 /3 muon in_backward"}) {

@@ -107,17 +107,17 @@ void expect_times_of_trace(const Mode& mode) {
     }
 }
 
-TEST(ExposedTimeTest, IsThatOfTheTrace) {
+TEST(ExposedTimeTest, MatchesTrace) {
     for (const Mode& mode : strategies()) expect_times_of_trace(mode);
 }
 
-TEST(ExposedTimeTest, IsThatOfTheTraceInOtherModes) {
+TEST(ExposedTimeTest, MatchesTraceInOtherModes) {
     for (const Mode& mode : other_modes()) expect_times_of_trace(mode);
 }
 
 // Without clipping, no stream waits for the sum of the statistics before the next step ends. With clipping, every
 // step does.
-TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
+TEST(ExposedTimeTest, UnawaitedStatisticsAreNotExposed) {
     constexpr double kLatency = 3;  // ms
     const auto computes_long = [](const std::string& stream, const char* label) {
         return stream == "compute" && !is_communication(label) && std::string(label) != "copy" ? 10.0 : 0.0;
@@ -137,7 +137,7 @@ TEST(ExposedTimeTest, StatisticsThatNothingWaitsForAreNotExposed) {
 }
 
 // Waits within graphs are not timed. Exposed communication is then at most the trace's.
-TEST(ExposedTimeTest, PartsOfGraphsAddUp) {
+TEST(ExposedTimeTest, TimesWithGraphsAddUp) {
     for (const Mode& mode : modes_of(kStrategies, {"1x2 /2 graphs"})) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         for (const RankTimes& rank : run_all(mode, kNetwork, cost_ms)) {
@@ -160,7 +160,7 @@ double median_of(const std::vector<double>& values) {
 }
 
 // Parts add up in every step. Medians are compared in several attempts, because load on the machine disturbs both.
-TEST(ExposedTimeSleepTest, IsNearThatOfTheTrace) {
+TEST(ExposedTimeSleepTest, IsCloseToTrace) {
     constexpr double kNear = 0.1, kNoiseMs = 0.15;
     constexpr int kAttempts = 6;
     const std::vector<Mode> all = strategies();

@@ -53,7 +53,7 @@ std::unique_ptr<Communicator> connect(World& world, const std::string& name, con
 
 const AxisSet kEverybody{Axis::replicate, Axis::shard};
 
-TEST(FailureTest, RankThatHangsIsNamedByAllOthers) {
+TEST(FailureTest, AllRanksNameHangingRank) {
     const auto all = outcomes(4, [](World& world) {
         const auto communicator = connect(world, "gradients", Mesh({1, 4, 1, 1}), kEverybody);
         all_reduce(*communicator);
@@ -67,7 +67,7 @@ TEST(FailureTest, RankThatHangsIsNamedByAllOthers) {
     }
 }
 
-TEST(FailureTest, BlameFollowsTheChain) {
+TEST(FailureTest, NamesRootCauseOfWaits) {
     const Mesh mesh({2, 2, 1, 1});
     const auto all = outcomes(4, [&](World& world) {
         const auto shard = connect(world, "shard", mesh, {Axis::shard}),
@@ -82,7 +82,7 @@ TEST(FailureTest, BlameFollowsTheChain) {
     }
 }
 
-TEST(FailureTest, AnotherOrderOfCollectivesIsACircle) {
+TEST(FailureTest, MismatchedCollectiveOrderFails) {
     const auto all = outcomes(2, [](World& world) {
         const auto first = connect(world, "first", Mesh({1, 2, 1, 1}), kEverybody),
                    second = connect(world, "second", Mesh({1, 2, 1, 1}), kEverybody);
@@ -94,7 +94,7 @@ TEST(FailureTest, AnotherOrderOfCollectivesIsACircle) {
     }
 }
 
-TEST(FailureTest, AnotherSizeIsNamedOnBothSides) {
+TEST(FailureTest, MismatchedSizeIsReportedByBothRanks) {
     const auto all = outcomes(2, [](World& world) {
         const auto communicator = connect(world, "gradients", Mesh({1, 2, 1, 1}), kEverybody);
         all_reduce(*communicator, world.rank() == 0 ? 100 : 101);
@@ -109,7 +109,7 @@ TEST(FailureTest, AnotherSizeIsNamedOnBothSides) {
     }
 }
 
-TEST(FailureTest, AnotherCommunicatorIsNamed) {
+TEST(FailureTest, MismatchedCommunicatorFails) {
     const auto all = outcomes(2, [](World& world) {
         connect(world, world.rank() == 0 ? "reduce" : "gather", Mesh({1, 2, 1, 1}), kEverybody);
     });
@@ -119,7 +119,7 @@ TEST(FailureTest, AnotherCommunicatorIsNamed) {
     }
 }
 
-TEST(FailureTest, OneRanksErrorEndsAllWithItsCode) {
+TEST(FailureTest, ErrorOfOneRankEndsAll) {
     const auto worlds = make_thread_worlds(3, kImpatient);
     std::vector<int> codes(3);
     {
@@ -138,7 +138,7 @@ TEST(FailureTest, OneRanksErrorEndsAllWithItsCode) {
     EXPECT_EQ(codes, std::vector<int>({3, 3, 3}));
 }
 
-TEST(FailureTest, AResultOtherThanZeroIsNoError) {
+TEST(FailureTest, NonzeroResultIsNoError) {
     const auto worlds = make_thread_worlds(2);
     int other = 0;
     std::jthread thread([&] { other = run_rank(*worlds[1], [] { return 143; }); });
@@ -154,7 +154,7 @@ TEST(FailureTest, TimeoutMustBePositive) {
 }
 
 // One rank works longer than the timeout of lost peers. The others wait, and all receive its error.
-TEST(FailureTest, LongWorkOfARankIsNotTakenForItsLoss) {
+TEST(FailureTest, SlowRankIsNotTreatedAsLost) {
     for (const int slow : {0, 2}) {
         const auto all = outcomes(3, [&](World& world) {
             work_together(world, [&] {

@@ -20,7 +20,7 @@ std::optional<LauncherClaim> claim_of(const Variables& variables) {
     });
 }
 
-TEST(ForeignLauncherTest, EveryLauncherOfSeveralProcessesIsRecognised) {
+TEST(ForeignLauncherTest, RecognisesEveryLauncher) {
     const std::vector<std::pair<Variables, std::string>> cases = {
         {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE=4"},
         {{{"PMI_SIZE", "4"}, {"PMI_RANK", "0"}}, "PMI_SIZE=4"},
@@ -52,7 +52,7 @@ TEST(ForeignLauncherTest, EveryLauncherOfSeveralProcessesIsRecognised) {
     }
 }
 
-TEST(ForeignLauncherTest, OneProcessIsLeftAlone) {
+TEST(ForeignLauncherTest, IgnoresSingleProcess) {
     const std::vector<Variables> cases = {
         {},
         {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}},
@@ -71,13 +71,13 @@ TEST(ForeignLauncherTest, OneProcessIsLeftAlone) {
     for (size_t i = 0; i < cases.size(); ++i) EXPECT_FALSE(claim_of(cases[i])) << "case " << i;
 }
 
-TEST(ForeignLauncherTest, ValuesThatAreNoNumbersAreIgnored) {
+TEST(ForeignLauncherTest, IgnoresInvalidNumbers) {
     for (const char* value : {"", "four", "4x", " 4", "-4", "0", "4.5", "99999999999999999999", "1e3"})
         for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"})
             EXPECT_FALSE(claim_of({{variable, value}})) << variable << "='" << value << "'";
 }
 
-TEST(ForeignLauncherTest, ASlurmJobOutsideOfItsStepsIsOnlyWarnedOf) {
+TEST(ForeignLauncherTest, SlurmJobOutsideStepWarns) {
     for (const Variables& variables :
          {Variables{{"SLURM_NTASKS", "4"}}, Variables{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}},
           Variables{{"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "4294967290"}}}) {
@@ -90,7 +90,7 @@ TEST(ForeignLauncherTest, ASlurmJobOutsideOfItsStepsIsOnlyWarnedOf) {
     }
 }
 
-TEST(ForeignLauncherTest, TheErrorHasTheWayToStartRanks) {
+TEST(ForeignLauncherTest, ErrorShowsLaunchCommand) {
     expect_no_launcher(std::nullopt, "");
     for (const auto& [version, way] :
          {std::pair{"Open MPI v4", "mpirun -np 4 speedrun"}, std::pair{"", "has no MPI"}}) {
@@ -100,7 +100,7 @@ TEST(ForeignLauncherTest, TheErrorHasTheWayToStartRanks) {
     }
 }
 
-TEST(ForeignLauncherTest, AForgottenLauncherIsNotInherited) {
+TEST(ForeignLauncherTest, ForgetLauncherClearsEnvironment) {
     setenv("MV2_COMM_WORLD_SIZE", "4", 1);
     setenv("SLURM_STEP_NUM_TASKS", "4", 1);
     forget_launcher();

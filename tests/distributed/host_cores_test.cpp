@@ -6,7 +6,7 @@
 namespace speedrun::testing {
 namespace host_cores_test {
 
-TEST(HostCoresTest, CoresAreShared) {
+TEST(HostCoresTest, DividesCores) {
     const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
     EXPECT_EQ(share_of_cores({all}, 0), 8);
     EXPECT_EQ(share_of_cores({all, all, all}, 1), 2);  // 8/3
@@ -25,7 +25,7 @@ TEST(HostCoresTest, CoresAreShared) {
 }
 
 // Limits of control groups and of the shell are shared like cores.
-TEST(HostCoresTest, LimitsAreShared) {
+TEST(HostCoresTest, DividesLimits) {
     const std::vector<int> cores{0, 1, 2, 3, 4, 5, 6, 7};
     const CoreSet limited{"a", cores, 2.5}, few{"a", cores, 0, 30}, elsewhere{"b", cores};
     EXPECT_EQ(share_of_cores({limited}, 0), 3);
@@ -36,7 +36,7 @@ TEST(HostCoresTest, LimitsAreShared) {
     EXPECT_EQ(share_of_cores({few, few}, 1), 3);  // 15 tasks each, 12 of them not for loops
 }
 
-TEST(HostCoresTest, ThisProcessHasCores) {
+TEST(HostCoresTest, ReportsCoresOfThisProcess) {
     EXPECT_FALSE(available_cores().host.empty());
     EXPECT_FALSE(available_cores().cores.empty());
 }

@@ -43,7 +43,7 @@ Config with_settings(const Config& config, const std::vector<std::string>& setti
 
 constexpr int64_t kPlenty = int64_t{1} << 40;
 
-TEST(LayoutSearchTest, TheFirstIsAmongTheFastestOfAllThatRun) {
+TEST(LayoutSearchTest, FirstLayoutIsNearFastest) {
     constexpr double kNear = 0.1;
     const Config config = base();
     // Bytes or latency dominate.
@@ -91,7 +91,7 @@ TEST(LayoutSearchTest, TriesEveryAxisAndStrategy) {
 }
 
 // Layouts that exceed memory are left out. Checkpointing and smaller microbatches let more layouts fit.
-TEST(LayoutSearchTest, KeepsWhatFits) {
+TEST(LayoutSearchTest, DropsLayoutsAboveMemory) {
     const auto cost = [](const Config& c, const Ranks&) {
         const bool keeps = c.memory.activation_checkpointing == Checkpointing::none;
         return LayoutCost{keeps ? 1.0 : 2.0, 0, c.batch.microbatch_tokens * (keeps ? 100 : 50)};

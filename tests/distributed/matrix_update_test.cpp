@@ -26,14 +26,14 @@ struct Case {
     Strategy strategy;
     bool normuon = false;
     DType precision = DType::f32;
-    int64_t bucket_bytes = 1 << 20;            // one bucket per kind of cut
-    int64_t heads = 0;                         // heads per matrix, of 6
-    int64_t most_batched = int64_t{32} << 20;  // UpdateStores::most_batched
+    int64_t bucket_bytes = 1 << 20;           // one bucket per kind of cut
+    int64_t heads = 0;                        // heads per matrix, of 6
+    int64_t max_batched = int64_t{32} << 20;  // UpdateStores::max_batched
 
     std::string describe() const {
         return fmt::format("{}, {}, {}, {}, buckets of {}, {} heads of a matrix, batches of {}",
                            mesh.describe(), word_of(strategy), normuon ? "normuon" : "muon",
-                           name_of(precision), bucket_bytes, heads, most_batched);
+                           name_of(precision), bucket_bytes, heads, max_batched);
     }
 };
 
@@ -70,7 +70,7 @@ class Stepper {
           reducer_(ranks, parameters_, gradients_, runtime_),
           scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)),
           updates_(make_group_updates(optimizers_of(c), StepOrder::reverse,
-                                      {parameters_, gradients_, reducer_, runtime_, c.most_batched})) {
+                                      {parameters_, gradients_, reducer_, runtime_, c.max_batched})) {
         std::vector<std::vector<float>> start;
         for (const Parameter& p : table_.all()) {
             start.emplace_back();
@@ -129,7 +129,7 @@ class Stepper {
     int64_t bytes_sent() const { return reducer_.bytes_sent(); }
     double planned_bytes() const {  // bytes per rank and step
         double bytes = 0;
-        for (const CollectiveRow& row : reducer_.collectives())
+        for (const BucketCollectives& row : reducer_.collectives())
             for (const StepCollective& c : row.collectives)
                 bytes += c.kind == Collective::all_to_all ? c.sent_bytes : 0;
         return bytes;
@@ -145,8 +145,8 @@ class Stepper {
 
     static std::vector<float> part(const Parameter& p, uint32_t salt) {
         std::vector<float> values(static_cast<size_t>(p.numel()));
-        each_element(p, {0, p.numel()}, [&](int64_t in_part, int64_t in_whole) {
-            values[static_cast<size_t>(in_part)] = whole_value(p, in_whole, salt);
+        each_element(p, {0, p.numel()}, [&](int64_t in_slice, int64_t in_whole) {
+            values[static_cast<size_t>(in_slice)] = whole_value(p, in_whole, salt);
         });
         return values;
     }
@@ -174,7 +174,7 @@ void expect_equal_to_one_rank(const Case& c) {
     SCOPED_TRACE(c.describe());
     Case one = c;
     one.mesh = Mesh();
-    one.most_batched = Case{}.most_batched;
+    one.max_batched = Case{}.max_batched;
     Stepper alone(one, Ranks(one.mesh, sharing_of(one)));
     for (int64_t step = 0; step < kSteps; ++step) alone.step(step);
     const Stepper::Numbers masters = alone.masters(), state = alone.matrix_state();
@@ -213,14 +213,14 @@ void expect_equal_to_one_rank(const Case& c) {
 }
 
 // Matrices of a bank are independent, and no bit depends on the number of matrices in a batch.
-TEST(MatrixBatchTest, StepsDoNotDependOnTheSizeOfABatch) {
+TEST(MatrixBatchTest, StepsAreIndependentOfBatchSize) {
     for (const bool normuon : {false, true}) {
         for (const int64_t heads : {0, 1}) {
             Case c{Mesh(), Strategy::ddp, normuon, DType::f32, 1 << 20, heads};
             Stepper whole(c, Ranks(c.mesh, sharing_of(c)));
             for (int64_t step = 0; step < kSteps; ++step) whole.step(step);
-            for (const int64_t most_batched : {1, 100, 200, 500, 1000}) {
-                c.most_batched = most_batched;
+            for (const int64_t max_batched : {1, 100, 200, 500, 1000}) {
+                c.max_batched = max_batched;
                 SCOPED_TRACE(c.describe());
                 Stepper batched(c, Ranks(c.mesh, sharing_of(c)));
                 for (int64_t step = 0; step < kSteps; ++step) batched.step(step);
@@ -234,7 +234,7 @@ TEST(MatrixBatchTest, StepsDoNotDependOnTheSizeOfABatch) {
 
 class MatrixUpdateTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
+TEST_P(MatrixUpdateTest, StepsMatchOneRank) {
     for (const bool normuon : {false, true}) {
         Case c = GetParam();
         c.normuon = normuon;
@@ -243,7 +243,7 @@ TEST_P(MatrixUpdateTest, StepsAreThoseOfOneRankOnWholeMatrices) {
         expect_equal_to_one_rank(c);
         c.heads = 2;  // two heads per matrix, three heads per tensor rank
         expect_equal_to_one_rank(c);
-        c.most_batched = 1;  // each matrix by itself
+        c.max_batched = 1;  // each matrix by itself
         expect_equal_to_one_rank(c);
     }
 }

@@ -39,7 +39,7 @@ TEST(MeshTest, TensorVariesFastestAndReplicateSlowest) {
     EXPECT_THROW(Mesh({2, 0, 1, 1}), Error);
 }
 
-TEST(MeshTest, GroupsOfThe32RankExample) {
+TEST(MeshTest, GroupsOf32RankExample) {
     const Mesh mesh({4, 8, 1, 1});
     const Group shard = mesh.group(19, {Axis::shard});
     EXPECT_EQ(shard.ranks, std::vector<int>({16, 17, 18, 19, 20, 21, 22, 23}));
@@ -55,7 +55,7 @@ TEST(MeshTest, GroupsOfThe32RankExample) {
 }
 
 // Groups along any subset of axes partition the ranks, and all members see the same group.
-TEST(MeshTest, GroupsPartitionTheWorld) {
+TEST(MeshTest, GroupsPartitionWorld) {
     const Mesh mesh({2, 3, 2, 2});
     for (unsigned bits = 0; bits < 16; ++bits) {
         AxisSet axes;
@@ -95,7 +95,7 @@ TEST(MeshTest, Resolve) {
         expect_usage_error(parallel(1, shard), 8, "want \"auto\" or a number");
 }
 
-TEST(EvenSplitTest, UnevenRowsLeaveShortAndEmptyParts) {
+TEST(EvenSplitTest, UnevenSplitHasShortAndEmptyParts) {
     const EvenSplit vocab{257, 8};  // 33 rows each: seven full parts, 26 rows in the last
     EXPECT_EQ(vocab.per_part(), 33);
     EXPECT_EQ(vocab.padded(), 264);

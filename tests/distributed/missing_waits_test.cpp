@@ -45,7 +45,7 @@ bool wait_is_removed(const void* caller) {
 
 // Adds a random delay where a stream records or waits for an event. Some delays exceed a step, so that each stream is
 // sometimes the slower one.
-void dawdle(CpuStream& stream) {
+void inject_delay(CpuStream& stream) {
     thread_local std::minstd_rand random(7);
     const auto draw = random();
     const int64_t microseconds = draw % 97 == 0 ? 20'000 : draw % 5 == 0 ? (draw / 97) % 1'500 : 0;
@@ -229,7 +229,7 @@ bool changes(const Trial& trial, uint64_t seed, const std::vector<Trained>& expe
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
-TEST(MissingWaitsTest, EachIsNoticed) {
+TEST(MissingWaitsTest, DetectsEachRemovedWait) {
     const std::vector<Trial> all = trials();
     std::vector<std::vector<Trained>> expected;
     std::map<const void*, std::vector<size_t>> users;  // trials by caller

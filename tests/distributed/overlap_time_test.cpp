@@ -195,7 +195,7 @@ std::vector<Mode> modes() {
     return modes_of(kStrategies, {"1x2", "1x2 muon", "1x2 /2 muon", "1x2 in_backward"});
 }
 
-TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
+TEST(OverlapTimeTest, HiddenTimeReachesBound) {
     for (const Mode& mode : modes()) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         const std::vector<TracedRun> ranks = train_traced(mode);
@@ -223,7 +223,7 @@ TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {
 }
 
 // Control: reductions that wait for the end of backward overlap less than the bound.
-TEST(OverlapTimeTest, ReductionsAfterBackwardHideLess) {
+TEST(OverlapTimeTest, ReductionsAfterBackwardOverlapLess) {
     for (const Mode& mode : modes_of(kStrategies, {"1x2 after_backward", "1x2 muon after_backward"})) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         for (const Hidden& reductions : hidden_reductions(train_traced(mode)))
@@ -243,7 +243,7 @@ double exposed_values_ms(const TracedRun& run, const char* phase, int64_t step) 
 // A matmul takes 1 ms, a gather or a scatter 0.5 ms, all else nothing. Collectives before and after a matmul are
 // exposed, except for dx in backward, which overlaps with the gradient of the matrix. Embedding and head overlap with
 // nothing.
-TEST(OverlapTimeTest, GradientsOfMatricesHideThoseOfRows) {
+TEST(OverlapTimeTest, MatrixGradientsOverlapWithScatter) {
     constexpr int kLayers = 3;
     const auto cost = [](const std::string& stream, const char* label) {
         return stream == "compute" && std::string(label) == "matmul" ? 1.0 : 0.0;
@@ -270,7 +270,7 @@ TEST(OverlapTimeTest, GradientsOfMatricesHideThoseOfRows) {
 }
 
 // Operations take no time, and an exchange of keys or of their gradients 0.4 ms: both are exposed.
-TEST(OverlapTimeTest, ExchangesOfKeysAreExposed) {
+TEST(OverlapTimeTest, KeyExchangesAreExposed) {
     constexpr int kLayers = 3;
     constexpr double kExchange = 0.4;  // ms
     const auto cost = [](const std::string&, const char*) { return 0.0; };

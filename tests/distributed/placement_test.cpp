@@ -24,7 +24,7 @@ void expect_refused(const Sharing& sharing, const std::string& fragment) {
     expect_error(ExitCode::usage, {fragment}, [&] { resolve_sharing(sharing); });
 }
 
-TEST(PlacementTest, CollectivesFollowFromTheChange) {
+TEST(PlacementTest, CollectiveFollowsFromPlacementChange) {
     EXPECT_EQ(collective_between(kPartial, kShard), Collective::reduce_scatter);
     EXPECT_EQ(collective_between(kPartial, kReplicate), Collective::all_reduce);
     EXPECT_EQ(collective_between(kShard, kReplicate), Collective::all_gather);
@@ -37,7 +37,7 @@ TEST(PlacementTest, CollectivesFollowFromTheChange) {
 }
 
 // The table of gradient collectives by cell: on the shard axis, then on replicate.
-TEST(PlacementTest, TableOfStrategies) {
+TEST(PlacementTest, StrategyTableMatchesSpec) {
     struct Row {
         Strategy strategy;
         Accumulate accumulate;
@@ -113,14 +113,14 @@ TEST(PlacementTest, GradientsFollowFromDimensions) {
     }
 }
 
-TEST(PlacementTest, DefaultsOfTheRow) {
+TEST(PlacementTest, DefaultsFollowStrategy) {
     EXPECT_EQ(resolve_sharing({.strategy = Strategy::ddp}).accumulate, Accumulate::local);
     EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero2}).accumulate, Accumulate::reduce_scatter);
     EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero3}).reshard_after_forward, Reshard::except_last);
     EXPECT_EQ(resolve_sharing({.strategy = Strategy::zero1}).reshard_after_forward, Reshard::no);
 }
 
-TEST(PlacementTest, IllegalCombinationsSayWhy) {
+TEST(PlacementTest, IllegalCombinationErrorsNameReason) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
         expect_refused({.strategy = strategy, .accumulate = Accumulate::reduce_scatter},
                        "keeps gradients full until the last microbatch");

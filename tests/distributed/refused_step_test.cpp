@@ -63,7 +63,7 @@ class RankUnderTest {
                            reduce_done_ = runtime_.device().create_event();
 };
 
-TEST(RefusedStepTest, NotFiniteInOneSliceStopsTheWholeMatrix) {
+TEST(RefusedStepTest, NonFiniteSliceSkipsWholeMatrix) {
     const std::string bad = "blocks.1.mlp.up.weight";
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
         for (const OptimizerStep when : {OptimizerStep::after_backward, OptimizerStep::in_backward}) {

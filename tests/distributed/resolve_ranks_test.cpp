@@ -32,7 +32,7 @@ std::string refusal(const Config& config, int ranks) {
     return error_of(ExitCode::usage, [&] { plan_ranks(config, ranks); });
 }
 
-TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
+TEST(RanksTest, ConstructorResolvesSharing) {
     const Ranks alone;
     EXPECT_EQ(alone.world(), nullptr);
     EXPECT_EQ(alone.mesh().world_size(), 1);
@@ -44,7 +44,7 @@ TEST(RanksTest, PlanIsResolvedWhateverItIsMadeOf) {
     EXPECT_THROW(Ranks(Mesh(), refused), Error) << "resolve_sharing refuses it";
 }
 
-TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
+TEST(RanksTest, WorldSizeMustMatchMesh) {
     run_ranks(2, [](World& world) {
         const Ranks planned(Mesh({1, 2, 1, 1}), {}), three(Mesh({3, 1, 1, 1}), {});
         const Ranks running = planned.with_world(world);
@@ -60,7 +60,7 @@ TEST(RanksTest, AWorldHasAsManyRanksAsTheMesh) {
     });
 }
 
-TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
+TEST(ResolveRanksTest, DerivesMeshFromConfig) {
     Config config = config_of(64, 128, 1024);
     config.parallel.replicate = 2;
     config.parallel.strategy = Strategy::zero1;
@@ -75,7 +75,7 @@ TEST(ResolveRanksTest, MeshAndPlanComeFromTheConfig) {
     EXPECT_EQ(config.microbatches_per_step(), 8);
 }
 
-TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
+TEST(ResolveRanksTest, IndivisibleBatchErrorShowsFix) {
     EXPECT_EQ(refusal(config_of(64, 128, 1024), 4), "accepted");
     EXPECT_EQ(refusal(config_of(64, 256, 768), 2),
               "batch.tokens_per_step 768 is not a multiple of batch.microbatch_tokens 256 x 2 ranks = 512: "
@@ -87,7 +87,7 @@ TEST(ResolveRanksTest, BatchesThatRanksCannotShareNameTheFix) {
 }
 
 // Paired heads are not cut among ranks. Layers are numbered from 0.
-TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
+TEST(ResolveRanksTest, RejectsContextWithPairedHeads) {
     const auto refused = [](bool key_offset, bool paired, const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
         LayerConfig layer;
@@ -109,7 +109,7 @@ TEST(ResolveRanksTest, AttentionThatNeedsWholeRowsOrHeadsIsNotShared) {
 }
 
 // Attention that ranks do not divide permits any number of ranks.
-TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
+TEST(ResolveRanksTest, HeadsMustDivideAmongTensorRanks) {
     Config config = config_of(64, 128, 1024);
     config.parallel.tensor = 8;
     ASSERT_EQ(config.model.parts.layers.each.attention->heads, 4);
@@ -118,7 +118,7 @@ TEST(ResolveRanksTest, HeadsThatAreSharedDivideAmongRanks) {
     EXPECT_EQ(refusal(config, 8), "accepted");
 }
 
-TEST(ResolveRanksTest, MapsOfHeadsAreMixedByOneRank) {
+TEST(ResolveRanksTest, RejectsContextWithComposeHeads) {
     const auto refused = [](const ParallelConfig& parallel) {
         Config config = config_of(64, 128, 1024);
         LayerConfig layer;
@@ -155,7 +155,7 @@ std::set<std::string> outcomes(const std::vector<std::string>& texts, ExitCode c
     return seen;
 }
 
-TEST(JointCheckTest, AllRanksGetWhatAnyRankMet) {
+TEST(JointCheckTest, AllRanksReceiveAnyError) {
     using Outcomes = std::set<std::string>;
     EXPECT_EQ(outcomes({"", "", ""}, ExitCode::usage), Outcomes{"passed"});
     EXPECT_EQ(outcomes({"bad", "bad", "bad"}, ExitCode::usage), Outcomes{"2 bad"});
@@ -165,7 +165,7 @@ TEST(JointCheckTest, AllRanksGetWhatAnyRankMet) {
     EXPECT_EQ(outcomes({"alone"}, ExitCode::usage), Outcomes{"2 alone"});
 }
 
-TEST(JointCheckTest, OneRankPrintsAndAllLeaveInPeace) {
+TEST(JointCheckTest, OneRankPrintsSharedError) {
     ::testing::internal::CaptureStderr();
     run_ranks(3, [](World& world) {
         const int code = run_rank(world, [&] {

@@ -61,9 +61,9 @@ void sum_twice(World& world, Strategy strategy) {
     const Ranks ranks(Mesh({1, n, 1, 1}), {.strategy = strategy, .reduce_dtype = dtype_of<T>()}, &world);
     const BucketLayout layout(table, bucket_rules(ranks, table, adamw(), {.microbatch = 12, .step = 12}));
     const Bucket& bucket = layout[0];
-    ASSERT_EQ(bucket.most_rows, 12);
+    ASSERT_EQ(bucket.max_rows, 12);
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true});
-    const std::vector<CollectiveRow> rows = step_collectives(layout, ranks, DType::f32);
+    const std::vector<BucketCollectives> rows = step_collectives(layout, ranks, DType::f32);
     const auto group = world.connect("rows", ranks.mesh().group(world.rank(), {Axis::shard}));
     RowExchange exchange(rows, layout, ranks, runtime);
     const Buffer whole(runtime.device(), "whole", MemoryCategory::gradients, layout.padded(bucket) * 4);
@@ -73,8 +73,8 @@ void sum_twice(World& world, Strategy strategy) {
             values[e] = has({world.rank(), round}, e / kColumns) ? rank_value(world.rank(), e, 5) : 0;
         const std::vector<int32_t> ids = ids_of({world.rank(), round});
         const auto half = std::span(ids).subspan(0, ids.size() / 2);
-        exchange.see(table[0], half);  // two microbatches
-        exchange.see(table[0], std::span(ids).subspan(half.size()));
+        exchange.mark(table[0], half);  // two microbatches
+        exchange.mark(table[0], std::span(ids).subspan(half.size()));
         const Tensor tensor = whole.tensor(DType::f32, {layout.padded(bucket)});
         exchange.sum(*group, bucket, tensor, runtime.reduce());
         runtime.reduce().synchronize();
@@ -93,7 +93,7 @@ void sum_twice(World& world, Strategy strategy) {
     }
 }
 
-TEST(RowExchangeTest, OwnersAddTheRowsOfAllRanksInOrder) {
+TEST(RowExchangeTest, OwnersSumRowsInRankOrder) {
     for (const int n : {2, 3, 4, 8}) {
         for (const Strategy strategy : {Strategy::ddp, Strategy::zero1}) {
             run_ranks(n, [&](World& world) { sum_twice<float>(world, strategy); });
@@ -102,7 +102,7 @@ TEST(RowExchangeTest, OwnersAddTheRowsOfAllRanksInOrder) {
     }
 }
 
-TEST(RowExchangeTest, ARowBehindTheTableIsRefused) {
+TEST(RowExchangeTest, RejectsRowOutsideTable) {
     run_ranks(2, [](World& world) {
         ParameterTable table;
         table.declare("table.weight", {{Dimension::rows, 3}, {Dimension::columns, 4}}, {});
@@ -113,7 +113,7 @@ TEST(RowExchangeTest, ARowBehindTheTableIsRefused) {
         Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
         RowExchange exchange(step_collectives(layout, ranks, DType::f32), layout, ranks, runtime);
         const std::vector<int32_t> ids{4};
-        EXPECT_THROW(exchange.see(table[0], ids), Error);
+        EXPECT_THROW(exchange.mark(table[0], ids), Error);
     });
 }
 
@@ -127,7 +127,7 @@ std::string refusal_of(const std::vector<std::string>& settings) {
     });
 }
 
-TEST(RowExchangeTest, WhatCannotTravelAsRowsIsRefused) {
+TEST(RowExchangeTest, RejectsInvalidRowExchange) {
     EXPECT_EQ(refusal_of({"model.tables.more.exchange=rows"}), "accepted");
     const auto expect = [](const std::vector<std::string>& settings, const char* message) {
         const std::string refusal = refusal_of(settings);
@@ -167,7 +167,7 @@ std::vector<std::string> all_modes() {
 class RowsTest : public ::testing::TestWithParam<std::string> {};
 
 // Sums without the absent zero terms have the same bits, because the order of the others is unchanged.
-TEST_P(RowsTest, TrainAsIfTheGradientTravelledWhole) {
+TEST_P(RowsTest, RowExchangeEqualsWholeExchange) {
     Mode mode = mode_of(GetParam());
     const Curve whole = train_ranks(mode);
     exchange_rows(mode);
@@ -219,7 +219,7 @@ Sent rows_sent(const Mode& mode) {
         }
         const auto times = static_cast<double>(each ? kSteps * mode.accumulation()
                                                     : kSteps / mode.config.optimizers.groups[1].every);
-        for (const CollectiveRow& row :
+        for (const BucketCollectives& row :
              step_collectives(layout.buckets, layout.ranks, *mode.config.precision))
             for (const StepCollective& c : row.collectives)
                 if (c.rows) own.at_most += std::llround(c.sent_bytes * times);
@@ -247,7 +247,7 @@ int64_t whole_sent(const Mode& mode) {
     return sent;
 }
 
-TEST(RowBytesTest, EqualTheRowsThatTokensLookUp) {
+TEST(RowBytesTest, MatchLookedUpRows) {
     for (const char* words :
          {"ddp 1x3 /2", "zero1 1x4 /2 every=2", "zero1 2x2 muon reduce_bf16", "zero2 1x8 /3"}) {
         Mode mode = mode_of(fmt::format("{} model=parts bucket_bytes={}", words, kBucketBytes));

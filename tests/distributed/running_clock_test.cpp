@@ -22,7 +22,7 @@ class RunningClockTest : public ::testing::Test {
     static constexpr double kTimeout = 5;
 };
 
-TEST_F(RunningClockTest, SilenceOfAPeerIsFound) {
+TEST_F(RunningClockTest, DetectsSilentPeer) {
     Silence silence(clock_);
     run_for(4.9);
     EXPECT_FALSE(silence.exceeds(kTimeout));
@@ -32,7 +32,7 @@ TEST_F(RunningClockTest, SilenceOfAPeerIsFound) {
     EXPECT_FALSE(silence.exceeds(kTimeout));
 }
 
-TEST_F(RunningClockTest, APauseDoesNotCountAndStartsWaitsAfresh) {
+TEST_F(RunningClockTest, PauseRestartsTimeout) {
     Silence silence(clock_);
     run_for(4);
     pause_for(66);
@@ -45,7 +45,7 @@ TEST_F(RunningClockTest, APauseDoesNotCountAndStartsWaitsAfresh) {
     EXPECT_DOUBLE_EQ(clock_.read().pause_s, 66);
 }
 
-TEST_F(RunningClockTest, APauseThatAnotherThreadNoticedCountsForAllWaits) {
+TEST_F(RunningClockTest, PauseIsSharedBetweenThreads) {
     Silence silence(clock_);
     run_for(4);
     pause_for(9);
@@ -54,7 +54,7 @@ TEST_F(RunningClockTest, APauseThatAnotherThreadNoticedCountsForAllWaits) {
     EXPECT_FALSE(silence.exceeds(kTimeout));
 }
 
-TEST_F(RunningClockTest, ShortPausesDoNotCountEither) {
+TEST_F(RunningClockTest, IgnoresShortPauses) {
     Silence silence(clock_);
     for (int i = 0; i < 4; ++i) {
         run_for(0.9);
@@ -64,7 +64,7 @@ TEST_F(RunningClockTest, ShortPausesDoNotCountEither) {
     EXPECT_EQ(clock_.read().num_pauses, 0);
 }
 
-TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
+TEST_F(RunningClockTest, PauseDoesNotAffectLaterWaits) {
     pause_for(9);
     Silence silence(clock_);
     run_for(5.1);
@@ -72,7 +72,7 @@ TEST_F(RunningClockTest, WaitsThatBeginAfterAPauseDoNotNoticeIt) {
 }
 
 // The watch's thread runs every 0.4 s on a busy or often stopped machine: a dead peer is still found.
-TEST_F(RunningClockTest, ShortGapsDelayTheEndWithoutPreventingIt) {
+TEST_F(RunningClockTest, ShortGapsOnlyDelayTimeout) {
     Silence silence(clock_);
     run_for(4.8, 0.4);
     EXPECT_FALSE(silence.exceeds(kTimeout));
@@ -81,7 +81,7 @@ TEST_F(RunningClockTest, ShortGapsDelayTheEndWithoutPreventingIt) {
     EXPECT_EQ(clock_.read().num_pauses, 0);
 }
 
-TEST_F(RunningClockTest, TheRealClockAdvances) {
+TEST_F(RunningClockTest, SystemClockAdvances) {
     const double before = RunningClock::seconds_since_boot();
     EXPECT_GT(before, 0);
     EXPECT_GE(RunningClock::seconds_since_boot(), before);

@@ -71,7 +71,7 @@ class VirtualTimeTest : public ::testing::Test {
 
 // 3 operations of 40 ms on compute, each followed by a collective of 40 ms on another stream: serial 240 ms, and 160
 // ms if all collectives but the last overlap with compute.
-TEST_F(VirtualTimeTest, HidesBehindAnotherStream) {
+TEST_F(VirtualTimeTest, CollectivesOverlapWithCompute) {
     run_ranks(2, [](World& threads) {
         VirtualNetwork network(threads, 40e-3);
         const auto communicator = network.connect("gradients");
@@ -97,7 +97,7 @@ TEST_F(VirtualTimeTest, HidesBehindAnotherStream) {
     });
 }
 
-TEST_F(VirtualTimeTest, CollectiveBeginsWithItsLastMember) {
+TEST_F(VirtualTimeTest, CollectiveStartsWithLastMember) {
     run_ranks(2, [](World& threads) {
         VirtualNetwork network(threads, 5e-3);
         const auto communicator = network.connect("gradients");
@@ -112,7 +112,7 @@ TEST_F(VirtualTimeTest, CollectiveBeginsWithItsLastMember) {
 }
 
 // On the real clock, load can only add time: the measured time is at least the network's.
-TEST(SimulatedWorldTest, NetworkTimeIsTimeOfCollectives) {
+TEST(SimulatedWorldTest, MeasuresNetworkTimeAsCollectiveTime) {
     run_ranks(2, [](World& threads) {
         const auto world = make_simulated_world(threads, {{10e-3, 0}, 0, 1});
         const auto communicator =

@@ -33,7 +33,7 @@ struct Planned {
     Ranks ranks;
     ParameterTable table;
     BucketLayout layout;
-    std::vector<CollectiveRow> rows;
+    std::vector<BucketCollectives> rows;
 
     Planned(const Sharing& sharing, const Mesh& mesh, OptimizerKind optimizer = OptimizerKind::adamw,
             const ModelConfig& model = small_model("modern"))
@@ -57,14 +57,14 @@ struct Planned {
     }
     int64_t count(Collective kind, When when) const {
         int64_t found = 0;
-        for (const CollectiveRow& row : rows)
+        for (const BucketCollectives& row : rows)
             for (const StepCollective& c : row.collectives)
                 found += row.bucket >= 0 && c.kind == kind && c.when == when;
         return found;
     }
-    const CollectiveRow& row_of(const char* name) const {
+    const BucketCollectives& row_of(const char* name) const {
         const int bucket = layout.bucket_of(table.find(name)).id;
-        for (const CollectiveRow& row : rows)
+        for (const BucketCollectives& row : rows)
             if (row.bucket == bucket) return row;
         return rows.back();
     }
@@ -101,7 +101,7 @@ TEST(StepCollectivesTest, EveryStrategyOnOneBucket) {
 }
 
 // R 4 x S 7: the all_reduce over the replicas has one shard, 2208 values, and runs only after the last microbatch.
-TEST(StepCollectivesTest, HsdpInBothModes) {
+TEST(StepCollectivesTest, HsdpUnderZero1AndZero2) {
     const Mesh mesh({4, 7, 1, 1});
     const auto of = [&](Strategy strategy, std::optional<Accumulate> accumulate = {}) {
         return lines(Planned(sharing_of(strategy, accumulate), mesh).row_of("head.weight").collectives);
@@ -117,9 +117,9 @@ TEST(StepCollectivesTest, HsdpInBothModes) {
     EXPECT_EQ(of(Strategy::ddp), Lines({"all_reduce replicate x shard f32 61440 last microbatch"}));
 }
 
-TEST(StepCollectivesTest, OneRankNeedsNothing) {
+TEST(StepCollectivesTest, OneRankHasNoCollectives) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})
-        for (const CollectiveRow& row : Planned(sharing_of(strategy), Mesh()).rows)
+        for (const BucketCollectives& row : Planned(sharing_of(strategy), Mesh()).rows)
             EXPECT_EQ(lines(row.collectives), Lines()) << row.name;
 }
 
@@ -166,7 +166,7 @@ TEST(StepCollectivesTest, UnknownChangeThrows) {
 // Matrices that the tensor axis cuts are exchanged among all ranks that hold a part, others within a tensor
 // coordinate. Elements in bf16: `out` has parts of 60 of 120, of which the owner holds 60, 32 (two shards) or 16
 // (four shards). `mix` has 50, of which the owner holds 32.
-TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
+TEST(StepCollectivesTest, MatrixExchangeIsAmongHoldingRanks) {
     const ParameterTable table = cut_matrices({.size = 2});
     OptimizersConfig optimizers;
     optimizers.groups = {optimizer_group(OptimizerKind::muon, {"*"})};
@@ -174,7 +174,7 @@ TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
         const Ranks ranks(mesh, {.strategy = strategy, .bucket_bytes = 1});
         const BucketLayout layout(table, bucket_rules(ranks, table, optimizers));
         Lines found;
-        for (const CollectiveRow& row : step_collectives(layout, ranks, DType::bf16))
+        for (const BucketCollectives& row : step_collectives(layout, ranks, DType::bf16))
             for (const StepCollective& c : row.collectives)
                 if (row.name == name && c.kind == Collective::all_to_all)
                     found.push_back(fmt::format("{} of {} over {}, {} bytes, {} sent", name_of(c.kind),
@@ -199,7 +199,7 @@ TEST(StepCollectivesTest, MatricesTravelAmongTheRanksThatHaveSomeOfThem) {
 // L blocks and two end units (embeddings, head), one microbatch. Gathers: L+2 before forward, and before backward L+1
 // (the embeddings are not read again), L if one is kept, or none. Reductions: L+2. The vectors of all units are one
 // more bucket, if there are any.
-TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
+TEST(StepCollectivesTest, Zero3CountsMatchSpec) {
     constexpr int kBlocks = 3;
     const auto count = [&](Reshard reshard, Collective kind, When when) {
         return Planned(sharing_of(Strategy::zero3, {}, reshard), Mesh({1, 4, 1, 1}), OptimizerKind::muon)
@@ -250,7 +250,7 @@ TEST(BucketTargetTest, AdvisesShardGroupsForManyRanks) {
     EXPECT_EQ(ranks_that_fit(sharing, 96, 8 << 20), 8) << "of 2 MiB";
 }
 
-TEST(BucketTargetTest, FollowsTheRanksAndKeepsSeveralBuckets) {
+TEST(BucketTargetTest, ScalesWithRanksAndKeepsSeveralBuckets) {
     Sharing sharing = sharing_of(Strategy::zero1);
     EXPECT_EQ(bucket_target(sharing, 1, 1 << 30), 0) << "nothing is sent";
     EXPECT_EQ(bucket_target(sharing, 8, 1 << 30), 8 * (512 << 10) / 4);

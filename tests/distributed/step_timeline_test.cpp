@@ -61,7 +61,7 @@ const std::vector<NetworkModel> kNetworks{{2e-3, 20e6}, {20e-3, 0}, {1e-4, 2e6}}
 // not known yet.
 constexpr double kOnePiece = 0.01;
 
-TEST(StepTimelineTest, PredictsWhatRuns) {
+TEST(StepTimelineTest, PredictsMeasuredSteps) {
     for (const Mode& mode : modes()) {
         for (const NetworkModel& network : kNetworks) {
             SCOPED_TRACE(::testing::PrintToString(mode) + fmt::format(", {} s", network.latency_s));
@@ -72,7 +72,7 @@ TEST(StepTimelineTest, PredictsWhatRuns) {
 }
 
 // Only rank 0 is predicted: other ranks own other matrices and exchange other bytes. The tolerance allows for them.
-TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
+TEST(StepTimelineTest, PredictsMuonWithinTolerance) {
     constexpr double kOwners = 0.1;
     for (const Mode& mode : modes_of({"zero1"}, {"1x2 muon", "1x4 muon", "1x8 muon"})) {
         for (const NetworkModel& network : kNetworks) {
@@ -84,7 +84,7 @@ TEST(StepTimelineTest, PredictsMatricesOnOwnersNearly) {
 }
 
 // The recorded bytes equal the bytes derived from the placements.
-TEST(StepTimelineTest, RecordsTheBytesThatAreCounted) {
+TEST(StepTimelineTest, RecordedBytesMatchPlan) {
     for (const Mode& mode : modes()) {
         if (mode.has("tensor=2"))
             continue;  // exchanges between parts of matrices are not collectives of buckets
@@ -102,12 +102,12 @@ TEST(StepTimelineTest, RecordsTheBytesThatAreCounted) {
     }
 }
 
-TEST(StepTimelineTest, PathAndExposureAddUp) {
+TEST(StepTimelineTest, CriticalPathAddsUp) {
     for (const Mode& mode : modes()) {
         SCOPED_TRACE(::testing::PrintToString(mode));
         const StepTimeline step = predict(mode, kNetworks[0]);
         double path = 0, exposed = 0;
-        for (const CriticalPart& part : step.critical_path) path += part.ms;
+        for (const CriticalSegment& part : step.critical_path) path += part.ms;
         for (const CommunicationRegion& region : step.regions) {
             EXPECT_LE(region.exposed_ms, region.ms + kRounding);
             exposed += region.exposed_ms;
@@ -120,7 +120,7 @@ TEST(StepTimelineTest, PathAndExposureAddUp) {
     }
 }
 
-TEST(StepTimelineTest, SaysWhatLaunchesAfterBackward) {
+TEST(StepTimelineTest, ReportsBytesReducedAfterBackward) {
     const StepTimeline late = predict(mode_of("zero1 1x4 after_backward"), kNetworks[0]);
     EXPECT_EQ(late.late_bytes, late.reduced_bytes);
     const StepTimeline early = predict(mode_of("zero1 1x4"), kNetworks[0]);
@@ -144,7 +144,7 @@ TEST(StepTimelineTest, WritesATrace) {
 
 // On the machine's clock. Network sleeps take nearly all of a step, and the fastest step counts, so that load has
 // little effect. The prediction leaves out computing.
-TEST(StepTimelineSleepTest, PredictsWhatSleepsOnTheNetwork) {
+TEST(StepTimelineSleepTest, PredictsNetworkBoundSteps) {
     constexpr double kNear = 0.9;
     const NetworkModel network{40e-3, 0};
     for (const char* words : {"ddp 1x2", "zero1 2x2", "zero3 1x2", "zero3 1x8"}) {

@@ -10,7 +10,7 @@ namespace stop_signals_test {
 
 int num_handled = 0;
 
-TEST(StopSignalsTest, ALaterInterruptOrTerminationInsists) {
+TEST(StopSignalsTest, RepeatedInterruptForcesStop) {
     for (const int signal : {SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2})
         EXPECT_FALSE(insists(signal)) << signal;
     EXPECT_FALSE(insists(SIGINT));
@@ -29,7 +29,7 @@ TEST(StopSignalsTest, ExitCodesAndTexts) {
     EXPECT_EQ(signal_text(SIGHUP), "SIGHUP (its terminal was closed)");
 }
 
-TEST(StopSignalsTest, HangUpStaysIgnoredAndBlockedSignalsArrive) {
+TEST(StopSignalsTest, KeepsIgnoredHangUpAndUnblocksSignals) {
     std::signal(SIGHUP, SIG_IGN);
     std::signal(SIGINT, SIG_IGN);
     sigset_t terminate;

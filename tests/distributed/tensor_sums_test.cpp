@@ -110,12 +110,12 @@ void check_rank(World& world, const Mode& mode) {
     std::vector<float> host(static_cast<size_t>(statistics.host_bytes()) / sizeof(float));
     statistics.read(host.data(), runtime.reduce());
     runtime.synchronize();
-    const StepNumbers numbers(host.data());
+    const HostStatistics numbers(host.data());
     EXPECT_EQ(numbers.loss_sum(), mode.data_ranks()) << mode.describe();
     EXPECT_EQ(numbers.grad_norm(), static_cast<float>(expected_norm(mode))) << mode.describe();
 }
 
-TEST(TensorSumsTest, GradientsAndNormAreThoseOfTheWhole) {
+TEST(TensorSumsTest, GradientsAndNormMatchOneRank) {
     for (const std::array<int, kNumAxes>& sizes : {std::array{1, 1, 1, 1},
                                                    {1, 1, 1, 2},
                                                    {1, 2, 1, 2},

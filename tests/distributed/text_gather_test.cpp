@@ -18,7 +18,7 @@ int64_t rounds_of(int size) {
 }
 
 // Sets of ranks that each rank holds after its rounds, if all ranks run each round together.
-TEST(TextGatherTest, RoundsReachAllOnce) {
+TEST(TextGatherTest, RoundsDeliverEachTextOnce) {
     for (const int size : {1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 100, 1000, 1024}) {
         SCOPED_TRACE(size);
         std::vector<std::vector<int>> held(static_cast<size_t>(size));
@@ -86,7 +86,7 @@ TEST(TextGatherTest, SendsFewMessages) {
 }
 
 // Rank 0 receives all texts. Each other rank sends two messages: lengths and texts. A text is sent popcount(rank) times.
-TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
+TEST(TextGatherTest, TreeGatherDeliversToRankZero) {
     for (const int size : {1, 2, 3, 6, 8, 64}) {
         SCOPED_TRACE(size);
         MessageHub hub;

@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Barrier of one group, with a table of the arguments of each member.
-struct Meeting {
+struct Rendezvous {
     Group group;
     int arrived = 0;
     int64_t round = 0;
@@ -44,47 +44,47 @@ class Hub {
     Hub(int size, const WorldOptions& options) : timeout_(options.timeout_s) {
         Group all;
         for (int rank = 0; rank < size; ++rank) all.ranks.push_back(rank);
-        everyone_ = meeting("world", all);
+        everyone_ = rendezvous("world", all);
     }
 
-    Meeting& everyone() { return *everyone_; }
+    Rendezvous& everyone() { return *everyone_; }
 
-    std::shared_ptr<Meeting> meeting(const std::string& key, const Group& group) {
+    std::shared_ptr<Rendezvous> rendezvous(const std::string& key, const Group& group) {
         std::lock_guard lock(mutex_);
-        std::shared_ptr<Meeting>& meeting = meetings_[key + ':' + group.describe()];
-        if (!meeting) {
-            meeting = std::make_shared<Meeting>();
-            meeting->group = group;
-            meeting->here.resize(group.ranks.size());
-            meeting->calls.resize(group.ranks.size());
-            meeting->texts.resize(group.ranks.size());
+        std::shared_ptr<Rendezvous>& rendezvous = meetings_[key + ':' + group.describe()];
+        if (!rendezvous) {
+            rendezvous = std::make_shared<Rendezvous>();
+            rendezvous->group = group;
+            rendezvous->here.resize(group.ranks.size());
+            rendezvous->calls.resize(group.ranks.size());
+            rendezvous->texts.resize(group.ranks.size());
         }
-        return meeting;
+        return rendezvous;
     }
 
-    // Returns when all members are here. `bring` runs under the lock, before other members see this one.
-    template <class Bring>
-    void meet(Meeting& meeting, int member, const std::string& what, Bring bring) {
+    // Returns when all members are here. `work` runs under the lock, before other members see this one.
+    template <class Work>
+    void arrive(Rendezvous& rendezvous, int member, const std::string& what, Work work) {
         std::unique_lock lock(mutex_);
         throw_if_ended();
-        bring();
-        meeting.here[static_cast<size_t>(member)] = true;
-        if (++meeting.arrived == meeting.group.size()) {
-            meeting.arrived = 0;
-            meeting.here.assign(meeting.here.size(), false);
-            ++meeting.round;
-            std::erase_if(waiting_, [&](const auto& wait) { return wait.second == &meeting; });
+        work();
+        rendezvous.here[static_cast<size_t>(member)] = true;
+        if (++rendezvous.arrived == rendezvous.group.size()) {
+            rendezvous.arrived = 0;
+            rendezvous.here.assign(rendezvous.here.size(), false);
+            ++rendezvous.round;
+            std::erase_if(waiting_, [&](const auto& wait) { return wait.second == &rendezvous; });
             changed_.notify_all();
             return;
         }
-        const int64_t round = meeting.round;
-        const int rank = meeting.group.ranks[static_cast<size_t>(member)];
-        waiting_.emplace(rank, &meeting);
+        const int64_t round = rendezvous.round;
+        const int rank = rendezvous.group.ranks[static_cast<size_t>(member)];
+        waiting_.emplace(rank, &rendezvous);
         const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_);
-        const auto over = [&] { return meeting.round != round || ended_; };
+        const auto over = [&] { return rendezvous.round != round || ended_; };
         const bool in_time = changed_.wait_until(lock, deadline, over);
-        if (!in_time) end(ExitCode::communication, blame(rank, meeting, what));
-        if (meeting.round == round) throw_if_ended();
+        if (!in_time) end(ExitCode::communication, blame(rank, rendezvous, what));
+        if (rendezvous.round == round) throw_if_ended();
     }
 
     void abort(ExitCode code, const std::string& reason) {
@@ -102,16 +102,16 @@ class Hub {
         if (ended_) throw Error(*ended_);
     }
 
-    static int missing(const Meeting& meeting) {
+    static int missing(const Rendezvous& rendezvous) {
         size_t member = 0;
-        while (meeting.here[member]) ++member;
-        return meeting.group.ranks[member];
+        while (rendezvous.here[member]) ++member;
+        return rendezvous.group.ranks[member];
     }
 
     // Follows the chain of waits from the rank that is missing here to the first rank that waits for none.
-    std::string blame(int rank, const Meeting& meeting, const std::string& what) const {
+    std::string blame(int rank, const Rendezvous& rendezvous, const std::string& what) const {
         std::set<int> seen{rank};
-        int lost = missing(meeting);
+        int lost = missing(rendezvous);
         for (auto at = waiting_.find(lost); at != waiting_.end(); at = waiting_.find(lost)) {
             if (!seen.insert(lost).second)
                 return fmt::format(
@@ -127,17 +127,17 @@ class Hub {
     const std::chrono::duration<double> timeout_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::map<std::string, std::shared_ptr<Meeting>> meetings_;
-    std::shared_ptr<Meeting> everyone_;
-    std::multimap<int, const Meeting*> waiting_;  // key: rank; a rank may wait on several streams
+    std::map<std::string, std::shared_ptr<Rendezvous>> meetings_;
+    std::shared_ptr<Rendezvous> everyone_;
+    std::multimap<int, const Rendezvous*> waiting_;  // key: rank; a rank may wait on several streams
     std::optional<Error> ended_;
 };
 
 class ThreadCommunicator final : public Communicator {
   public:
     ThreadCommunicator(std::string name, const Group& group, std::shared_ptr<Hub> hub,
-                       std::shared_ptr<Meeting> meeting)
-        : Communicator(std::move(name), group), hub_(std::move(hub)), meeting_(std::move(meeting)) {}
+                       std::shared_ptr<Rendezvous> rendezvous)
+        : Communicator(std::move(name), group), hub_(std::move(hub)), meeting_(std::move(rendezvous)) {}
 
   private:
     void enqueue(const CollectiveCall& call, Stream& stream) override {
@@ -146,14 +146,14 @@ class ThreadCommunicator final : public Communicator {
 
     void run(const CollectiveCall& call) {
         const std::string what = fmt::format("{} on '{}'", call.describe(), name());
-        hub_->meet(*meeting_, index(), what, [&] { meeting_->calls[static_cast<size_t>(index())] = call; });
+        hub_->arrive(*meeting_, index(), what, [&] { meeting_->calls[static_cast<size_t>(index())] = call; });
         const std::vector<CollectiveCall>& calls = meeting_->calls;  // stable until the next meeting
         expect_same_call(call, calls);
         move_data(call, calls);
-        hub_->meet(*meeting_, index(), what, [] {});  // a member still reads until this barrier
+        hub_->arrive(*meeting_, index(), what, [] {});  // a member still reads until this barrier
         if (call.kind == Collective::all_reduce) {
             gather_chunks(call, calls);
-            hub_->meet(*meeting_, index(), what, [] {});
+            hub_->arrive(*meeting_, index(), what, [] {});
         }
     }
 
@@ -249,7 +249,7 @@ class ThreadCommunicator final : public Communicator {
     }
 
     const std::shared_ptr<Hub> hub_;
-    const std::shared_ptr<Meeting> meeting_;
+    const std::shared_ptr<Rendezvous> meeting_;
 };
 
 class ThreadWorld final : public World {
@@ -264,14 +264,14 @@ class ThreadWorld final : public World {
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
         expect_same_on_all_ranks(*this, "communicators", {name});
         const std::string key = fmt::format("{}#{}", name, num_connected_++);
-        return std::make_unique<ThreadCommunicator>(name, group, hub_, hub_->meeting(key, group));
+        return std::make_unique<ThreadCommunicator>(name, group, hub_, hub_->rendezvous(key, group));
     }
 
     std::vector<std::string> all_gather(const std::string& text) override {
-        Meeting& all = hub_->everyone();
-        hub_->meet(all, rank_, "a host exchange", [&] { all.texts[static_cast<size_t>(rank_)] = text; });
+        Rendezvous& all = hub_->everyone();
+        hub_->arrive(all, rank_, "a host exchange", [&] { all.texts[static_cast<size_t>(rank_)] = text; });
         std::vector<std::string> texts = all.texts;
-        hub_->meet(all, rank_, "a host exchange", [] {});
+        hub_->arrive(all, rank_, "a host exchange", [] {});
         return texts;
     }
 

@@ -77,7 +77,7 @@ class CountingWorld final : public WrappedWorld {
 };
 
 // Texts of all ranks would be gigabytes per rank for the schedule of a large model on a thousand ranks.
-TEST(SameOnAllRanksTest, GathersHashesAndTheTwoTextsThatDiffer) {
+TEST(SameOnAllRanksTest, GathersHashesThenDifferingTexts) {
     constexpr size_t kRanks = 6, kHash = 64;
     const std::vector<std::string> plan(1000, std::string(99, 'x'));
     constexpr size_t kText = 1000 * 100;

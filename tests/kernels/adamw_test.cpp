@@ -86,7 +86,7 @@ TEST_P(AdamwTest, CautiousDecayByHand) {
 // Compares each step with the reference from the state stored by the one before. The master uses the f32
 // moments. Stored moments are the nearest bf16, or its neighbor where f32 and float64 are on two sides of a
 // midpoint.
-TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
+TEST_P(AdamwTest, RoundsBf16MomentsAtStore) {
     sweep(std::tuple{Ints{1, 7, 33, 130, 20011}}, [&](int64_t count) {
         AdamwState state(count, DType::f32, DType::bf16);
         for (int n = 1; n <= 3; ++n) {
@@ -107,7 +107,7 @@ TEST_P(AdamwTest, Bf16MomentsAreRoundedWhenTheyAreStored) {
 
 // With beta1 = beta2 = 0 the moments are the gradient and its square, and only the store rounds. Halves round
 // to even, and the next step does not see the rounding error.
-TEST_P(AdamwTest, Bf16MomentsAreTheNearest) {
+TEST_P(AdamwTest, RoundsBf16MomentsToNearestEven) {
     const int64_t count = 200;
     Matrix grad = random_matrix(1, count, 1, DType::f32);
     grad[0] = 1.0 + 1.0 / 256;   // midpoint of 1 and 1 + 1/128: rounds to 1
@@ -130,7 +130,7 @@ TEST_P(AdamwTest, Bf16MomentsAreTheNearest) {
     EXPECT_EQ(out[2][2], -1.0);
 }
 
-TEST_P(AdamwTest, NothingChangesIfTheScaleIsNotFinite) {
+TEST_P(AdamwTest, NonFiniteScaleSkipsStep) {
     const float infinity = std::numeric_limits<float>::infinity();
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
         const AdamwState start(33);

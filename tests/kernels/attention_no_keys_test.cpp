@@ -22,7 +22,7 @@ TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
                          k = random_matrix(kSequences * kKeys, 2 * dim, 2, dtype()),
                          v = random_matrix(kSequences * kKeys, 2 * dim, 3, dtype()),
                          dout = random_matrix(kSequences * kQueries, 2 * dim, 4, dtype());
-            reference::QueryPlaces places{.of_sequence = kQueries};
+            reference::QueryPositions places{.of_sequence = kQueries};
             Indices first;
             for (int32_t s = 0; s < kSequences; ++s) {
                 for (int32_t i = 0; i < kQueries; ++i) {

@@ -6,7 +6,7 @@ namespace speedrun::testing {
 namespace attention_place_test {
 
 using namespace attention;
-using reference::QueryPlaces;
+using reference::QueryPositions;
 
 SPEEDRUN_OP_TEST(AttentionPlaceTest);
 
@@ -94,7 +94,7 @@ struct Placed {
     static bool is_copy(int64_t i, const std::vector<int64_t>& places) {
         return i > 0 && places[static_cast<size_t>(i)] == places[static_cast<size_t>(i - 1)];
     }
-    QueryPlaces places() const { return {place, of_sequence}; }
+    QueryPositions places() const { return {place, of_sequence}; }
 };
 
 std::string describe(const PlacedCase& c, int64_t rank) {
@@ -199,7 +199,7 @@ TEST_P(AttentionPlaceTest, Backward) {
 }
 
 // With one query at each key's place, the bits equal those without places.
-TEST_P(AttentionPlaceTest, EachKeysPlaceIsAsNone) {
+TEST_P(AttentionPlaceTest, ConsecutivePlacesEqualNone) {
     for (const Case& of : {Case{256, 1, 1, 64, 100, 0.125f, Documents::mixed, true},
                            Case{203, 2, 1, 128, 0, 0.1f, Documents::mixed, false},
                            Case{97, 2, 2, 24, 30, 0.2f, Documents::whole, true}}) {
@@ -222,7 +222,7 @@ TEST_P(AttentionPlaceTest, EachKeysPlaceIsAsNone) {
 
 // C ranks compute the results of one rank. Rows of queries have equal bits, as hidden tiles of keys add zeros
 // to their sums. Gradients of keys are sums in another order.
-TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
+TEST_P(AttentionPlaceTest, RanksTogetherEqualOneRank) {
     for (const PlacedCase& c : kCases) {
         if (c.ranks == 0) continue;
         const PlacedCase whole{c.of, 0, c.of.sequence_length};
@@ -275,7 +275,7 @@ TEST_P(AttentionPlaceTest, RanksMakeUpTheWhole) {
 }
 
 // Ranks that split sequences evenly have equal counted work.
-TEST_P(AttentionPlaceTest, WorkIsCountedByQueries) {
+TEST_P(AttentionPlaceTest, CountsFlopsByQueries) {
     const PlacedCase c{{24, 2, 2, 16, 0, 0.25f, Documents::whole, false}, 2, 0};
     const PlacedCase whole{c.of, 0, 24};
     const auto flops = [&](const PlacedCase& of, bool with_place) {

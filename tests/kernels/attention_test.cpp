@@ -104,7 +104,7 @@ TEST_P(AttentionTest, Backward) {
 
 // Invisible tokens must not change any bit: keys before the query's document and window, later keys, and keys
 // of other sequences.
-TEST_P(AttentionTest, InvisibleTokensDoNotMatter) {
+TEST_P(AttentionTest, InvisibleTokensAreBitwiseNeutral) {
     const Case c{130, 2, 1, 32, 20, 0.18f, Documents::mixed, false};
     Inputs in(c, dtype());
     const auto attend = [&] {

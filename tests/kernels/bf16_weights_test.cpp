@@ -25,7 +25,7 @@ Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, op::Adamw
     return step(h, a);
 }
 
-TEST_P(Bf16WeightsTest, AdamwStoresTheRoundedStep) {
+TEST_P(Bf16WeightsTest, AdamwStoresRoundedStep) {
     const DType moments = dtype();
     for (const int64_t count : kCounts) {
         AdamwState state(count, DType::bf16, moments);
@@ -78,7 +78,7 @@ TEST_P(Bf16WeightsTest, AdamwByHand) {
     EXPECT_EQ(step_by(1.0f / 256, 1)[3], 1 - 2.0 / 256);
 }
 
-TEST_P(Bf16WeightsTest, MuonStoresTheRoundedUpdate) {
+TEST_P(Bf16WeightsTest, MuonStoresRoundedUpdate) {
     for (const int64_t count : kCounts) {
         for (const bool cautious : {false, true}) {
             SCOPED_TRACE(fmt::format("n={} cautious={}", count, cautious));
@@ -108,7 +108,7 @@ TEST_P(Bf16WeightsTest, MuonStoresTheRoundedUpdate) {
     }
 }
 
-TEST_P(Bf16WeightsTest, NothingChangesIfTheScaleIsNotFinite) {
+TEST_P(Bf16WeightsTest, NonFiniteScaleSkipsStep) {
     const int64_t count = 33;
     const AdamwState state(count, DType::bf16);
     const Matrix &weights = state.master, grad(1, count, std::nan(""));

@@ -57,7 +57,7 @@ TEST_F(ControlGroupTest, Version2) {
     EXPECT_EQ(group.tasks->left, 38);
 }
 
-TEST_F(ControlGroupTest, AnOuterGroupMayBeTighter) {
+TEST_F(ControlGroupTest, OuterGroupMayHaveLowerLimit) {
     version_2("/outer/job/step");
     put("sys/fs/cgroup/outer/job/step/cpu.max", "max 100000\n");
     put("sys/fs/cgroup/outer/job/cpu.max", "400000 100000\n");
@@ -73,7 +73,7 @@ TEST_F(ControlGroupTest, AnOuterGroupMayBeTighter) {
     EXPECT_EQ(group.tasks->left, 20);
 }
 
-TEST_F(ControlGroupTest, ThrottlingIsALimitOfMemory) {
+TEST_F(ControlGroupTest, MemoryHighIsALimit) {
     version_2("/job");
     put("sys/fs/cgroup/job/memory.max", std::to_string(100 * kMiB) + "\n");
     put("sys/fs/cgroup/job/memory.high", std::to_string(80 * kMiB) + "\n");
@@ -110,7 +110,7 @@ TEST_F(ControlGroupTest, Version1WithoutLimits) {
 }
 
 // Docker without a namespace: the mount point shows the container's group, /proc the path on the host.
-TEST_F(ControlGroupTest, AMountOfTheOwnGroup) {
+TEST_F(ControlGroupTest, MountOfOwnGroup) {
     version_1("/docker/abc", "/docker/abc");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(60 * kMiB) + "\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n");
@@ -123,7 +123,7 @@ TEST_F(ControlGroupTest, AMountOfTheOwnGroup) {
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
-TEST_F(ControlGroupTest, Version1SumsUpWhereTheHierarchyCounts) {
+TEST_F(ControlGroupTest, Version1FollowsHierarchy) {
     version_1("/outer/job");
     put("sys/fs/cgroup/memory/outer/job/memory.limit_in_bytes", std::to_string(90 * kMiB) + "\n");
     put("sys/fs/cgroup/memory/outer/memory.limit_in_bytes", std::to_string(50 * kMiB) + "\n");
@@ -149,7 +149,7 @@ TEST_F(ControlGroupTest, Namespaces) {
     EXPECT_EQ(read().cores->cores, 1);
 }
 
-TEST_F(ControlGroupTest, BothVersionsBesideEachOther) {
+TEST_F(ControlGroupTest, BothVersionsTogether) {
     put("proc/self/cgroup", "4:memory:/job\n2:cpu:/\n0::/unified.slice\n");
     put("proc/self/mountinfo",
         "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
@@ -162,14 +162,14 @@ TEST_F(ControlGroupTest, BothVersionsBesideEachOther) {
 }
 
 // A container without a mount of its files, such as with lxcfs or a bind mount.
-TEST_F(ControlGroupTest, TheUsualPlaceWithoutAMount) {
+TEST_F(ControlGroupTest, DefaultPathWithoutMount) {
     put("sys/fs/cgroup/cpu.max", "100000 100000\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(60 * kMiB) + "\n");
     EXPECT_EQ(read().cores->cores, 1);
     EXPECT_EQ(read().memory->limit, 60 * kMiB);
 }
 
-TEST_F(ControlGroupTest, AMountPointWithASpace) {
+TEST_F(ControlGroupTest, MountPointWithSpace) {
     put("proc/self/cgroup", "0::/\n");
     put("proc/self/mountinfo", "30 23 0:26 / /my\\040groups rw - cgroup2 cgroup2 rw\n");
     put("my groups/pids.max", "7\n");
@@ -177,7 +177,7 @@ TEST_F(ControlGroupTest, AMountPointWithASpace) {
     EXPECT_EQ(read().tasks->source, "/my groups/pids.max");
 }
 
-TEST_F(ControlGroupTest, DamagedFilesAreNoLimit) {
+TEST_F(ControlGroupTest, DamagedFilesSetNoLimit) {
     EXPECT_FALSE(read().cores);  // no files at all
     put("proc/self/cgroup", "0\n::\n4:memory\n:::::\n\n0::/a/../../..\n");
     put("proc/self/mountinfo",
@@ -194,7 +194,7 @@ TEST_F(ControlGroupTest, DamagedFilesAreNoLimit) {
     }
 }
 
-TEST_F(ControlGroupTest, ThisProcessHasReadableGroups) {
+TEST_F(ControlGroupTest, ReadsGroupsOfThisProcess) {
     const ControlGroup group = read_control_group();
     if (group.cores) {
         EXPECT_GT(group.cores->cores, 0);

@@ -10,7 +10,7 @@ namespace speedrun::testing {
 namespace cpu_device_test {
 
 // A dry run counts work and allocates memory, runs nothing, and leaves the contents of memory unchanged.
-TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
+TEST(CpuDeviceTest, DryRunCountsAndExecutesNothing) {
     CpuDevice device(2);
     const auto ops = make_cpu_ops(device);
     const auto stream = device.create_stream("compute");
@@ -27,10 +27,10 @@ TEST(CpuDeviceTest, RehearsalCountsAndRunsNothing) {
         return matrix(0).as<float>()[kSide];
     };
 
-    device.rehearse(true);
+    device.set_dry_run(true);
     EXPECT_EQ(product(), 0.0f);
     EXPECT_EQ(ops->flops(), 2 * kSide * kSide * kSide);
-    device.rehearse(false);
+    device.set_dry_run(false);
     EXPECT_EQ(matrix(1).as<float>()[kSide], 0.5f);
     EXPECT_EQ(product(), kSide * 0.25f);
 }

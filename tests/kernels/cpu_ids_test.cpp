@@ -52,7 +52,7 @@ TEST(CpuIdsTest, Embedding) {
     }
 }
 
-TEST(CpuIdsTest, PositionsAreNobodyElses) {
+TEST(CpuIdsTest, PositionsMustBeInTable) {
     expect_refused(
         [](Harness& h) {
             h.call(op::EmbeddingForward{.out = h.output(DType::f32, {2, 16}),

@@ -129,7 +129,7 @@ std::vector<Problem> problems() {
     return all;
 }
 
-TEST_P(CrossEntropyFp8Test, EqualsTheLossAndThenRounding) {
+TEST_P(CrossEntropyFp8Test, EqualsLossThenQuantisation) {
     for (const Problem& p : problems()) {
         SCOPED_TRACE(fmt::format("V={} of {} K={} softcap={} scale={}", p.vocabulary, p.padded,
                                  p.weights.size(), p.softcap.cap, p.scale));

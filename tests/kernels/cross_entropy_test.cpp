@@ -48,21 +48,21 @@ class CrossEntropyTest : public LossTest {
 };
 SPEEDRUN_ON_BACKENDS(CrossEntropyTest, backends());
 
-TEST_P(CrossEntropyTest, LossesAndGradientsOfAWhole) {
+TEST_P(CrossEntropyTest, WholeVocabulary) {
     for (const Split& split : kWholes) {
         for (const int64_t rows : {1, 7, 33, 130}) check_all(split, LossBy::whole, rows, {{}});
         check_all(split, LossBy::whole, 33, {{0.75}, {1, 0.5, 0.25}, {1, 0}, std::vector<double>(8, 0.5)});
     }
 }
 
-TEST_P(CrossEntropyTest, LossesAndGradientsOfParts) {
+TEST_P(CrossEntropyTest, ShardedVocabulary) {
     for (const Split& split : kSplits)
         for (const int64_t rows : {1, 33})
             check_all(split, LossBy::parts, rows, {{}, {0.75}, {1, 0.5, 0.25, 0.125}});
 }
 
 // Targets in the first and last column of each part, all targets in one part, and one target eight times.
-TEST_P(CrossEntropyTest, TargetsAtTheEdges) {
+TEST_P(CrossEntropyTest, TargetsAtShardBoundaries) {
     LossProblem problem = random_problem(kSplits[3], 4, dtype());
     problem.softcap = {15.0f};
     problem.weights.assign(8, 0.5);
@@ -72,7 +72,7 @@ TEST_P(CrossEntropyTest, TargetsAtTheEdges) {
 }
 
 // A weight of 1 for one target gives the plain loss, bit for bit.
-TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
+TEST_P(CrossEntropyTest, SingleUnitWeightEqualsPlainLoss) {
     LossProblem problem = random_problem(kWholes[0], 33, dtype());
     problem.softcap = {15.0f};
     problem.targets[0][5] = -1;
@@ -84,7 +84,7 @@ TEST_P(CrossEntropyTest, OneTargetOfWeightOneIsThePlainLoss) {
     expect_close(weighted[2], plain[2], tolerances(problem, LossBy::whole).gradients, "dlogits");
 }
 
-TEST_P(CrossEntropyTest, AllIgnored) {
+TEST_P(CrossEntropyTest, AllTargetsIgnored) {
     for (const auto& weights : {std::vector<double>{}, {1, 0.5}}) {
         for_both(7, 6.0, [&](LossProblem problem, LossBy by) {
             problem.softcap = {15.0f};
@@ -116,7 +116,7 @@ TEST_P(CrossEntropyTest, LogitsFarApart) {
 }
 
 // NaN must reach every loss: it reveals a diverged model.
-TEST_P(CrossEntropyTest, NanStaysNan) {
+TEST_P(CrossEntropyTest, PropagatesNan) {
     for (const Softcap& softcap : kSoftcaps) {
         for_both(2, 6.0, [&](const LossProblem& problem, LossBy by) {
             for (size_t part = 0; part < problem.split.size(); ++part) {
@@ -136,7 +136,7 @@ TEST_P(CrossEntropyTest, NanStaysNan) {
     }
 }
 
-TEST_P(CrossEntropyTest, NoRowsAreNoError) {
+TEST_P(CrossEntropyTest, AcceptsZeroRows) {
     LossProblem problem = random_problem({{48, 48}, {48, 48}}, 0, dtype());
     outputs_of(problem, LossBy::parts, Gradient::separate);
 }

@@ -184,7 +184,7 @@ struct Parts {
 
 // The parts' lookups add up to the lookup in the whole table: each row is found in one part, the others return
 // 0. The first part has the positions' table.
-TEST_P(EmbeddingTest, ForwardInParts) {
+TEST_P(EmbeddingTest, ForwardSharded) {
     sweep(std::tuple{Ints{2, 3, kVocab}, Ints{1, 33, 130}, Ints{48, 33}, kBoth}, [&](int64_t count,
                                                                                      int64_t rows,
                                                                                      int64_t cols,
@@ -220,7 +220,7 @@ TEST_P(EmbeddingTest, ForwardInParts) {
 
 // Each part's gradient has the bits of its rows in the whole table's gradient. Runs of equal tokens are
 // short: segments would begin elsewhere in a part.
-TEST_P(EmbeddingTest, BackwardInParts) {
+TEST_P(EmbeddingTest, BackwardSharded) {
     sweep(std::tuple{Ints{2, 3, kVocab}, Ints{1, 33, 130}, Ints{48, 33}, kBoth},
           [&](int64_t count, int64_t rows, int64_t cols, bool accumulate) {
               const Parts parts{count};
@@ -245,7 +245,7 @@ TEST_P(EmbeddingTest, BackwardInParts) {
 }
 
 // Tokens of other parts are sorted last, in order; all tokens may be of other parts.
-TEST_P(EmbeddingTest, SortsOthersLast) {
+TEST_P(EmbeddingTest, SortsOtherShardsLast) {
     const int64_t count = 1100;
     sweep(std::tuple{Ints{1, 255, 256, 66000}, Ints{3, 1}}, [&](int64_t limit, int64_t every) {
         Indices index = random_indices(count, limit, 1);

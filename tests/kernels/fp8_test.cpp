@@ -60,7 +60,7 @@ Matrix hard_numbers(DType real) {
     return rounded(x, real);
 }
 
-TEST_P(Fp8Test, RoundsToTheNearestOfEveryKind) {
+TEST_P(Fp8Test, RoundsToNearestForEveryType) {
     const Matrix x = hard_numbers(dtype());
     sweep(std::tuple{kTypes, std::array{1.0f, 0.25f, 3.0f, 0.0f}}, [&](DType type, float scale) {
         const Outputs out = run([&](Harness& h) -> Outputs {
@@ -73,7 +73,7 @@ TEST_P(Fp8Test, RoundsToTheNearestOfEveryKind) {
     });
 }
 
-TEST_P(Fp8Test, TransposesToo) {
+TEST_P(Fp8Test, WritesTransposedCopy) {
     for (const auto& [rows, cols] : {Size{64, 64}, {8, 200}, {136, 72}, {1, 7}, {33, 50}, {100, 64}}) {
         SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
         const Matrix x = random_matrix(rows, cols, 5, dtype());
@@ -92,7 +92,7 @@ TEST_P(Fp8Test, TransposesToo) {
     }
 }
 
-TEST_P(Fp8Test, HandsOnAConstantScale) {
+TEST_P(Fp8Test, WritesConstantScale) {
     const Matrix x = random_matrix(70, 130, 5, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor to = h.output(DType::e4m3, {70, 130}), scale = h.output(DType::f32, {1});
@@ -105,7 +105,7 @@ TEST_P(Fp8Test, HandsOnAConstantScale) {
 
 // Bit for bit the results of an activation and of quantization. The test of the activation checks its
 // formula.
-TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
+TEST_P(Fp8Test, FusedActivationEqualsSeparateQuantisation) {
     for (const auto& [rows, cols] : {Size{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}}) {
         SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
         Matrix x = random_matrix(rows, cols, 5, dtype());
@@ -143,7 +143,7 @@ TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
 }
 
 // The earlier maximum may be larger, and NaN is kept. Later steps see the recorded maximum, and zeros.
-TEST_P(Fp8Test, NotesTheLargestMagnitudeForTheNextStep) {
+TEST_P(Fp8Test, RecordsAmaxForNextStep) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     struct Case {
         int64_t rows, cols;
@@ -188,7 +188,7 @@ struct Sizes {
     int64_t m, n, k;
 };
 
-TEST_P(Fp8Test, ProductsAreExactButForTheirSums) {
+TEST_P(Fp8Test, MatmulErrorIsOfSummationOnly) {
     constexpr Sizes kSizes[] = {{1, 48, 96},  {33, 16, 64},  {130, 272, 96},
                                 {16, 16, 16}, {7, 40, 2064}, {144, 130, 144}};
     constexpr DType kPairs[][2] = {

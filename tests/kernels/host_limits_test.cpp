@@ -18,7 +18,7 @@ HostThreads host(int cores, double limit = 0, int64_t tasks = -1) {
     return threads;
 }
 
-TEST(HostLimitsTest, ThreadsAreAsManyAsTheTightestLimit) {
+TEST(HostLimitsTest, ThreadsFollowTightestLimit) {
     EXPECT_EQ(threads_within(host(8)), 8);
     EXPECT_EQ(threads_within(host(8, 3)), 3);
     EXPECT_EQ(threads_within(host(8, 2.5)), 3);  // rounded up: half a core is worth using
@@ -31,14 +31,14 @@ TEST(HostLimitsTest, ThreadsAreAsManyAsTheTightestLimit) {
     EXPECT_EQ(threads_within(host(1, 1e300, int64_t{1} << 59)), 1);
 }
 
-TEST(HostLimitsTest, RanksShareTheLimits) {
+TEST(HostLimitsTest, RanksShareLimits) {
     EXPECT_EQ(threads_within(host(8, 6), 2), 3);
     EXPECT_EQ(threads_within(host(8, 3), 2), 1);
     EXPECT_EQ(threads_within(host(8, 1), 4), 1);
     EXPECT_EQ(threads_within(host(8, 0, 32), 2), 4);
 }
 
-TEST(HostLimitsTest, NotesNameTheLimit) {
+TEST(HostLimitsTest, NotesNameLimit) {
     EXPECT_EQ(threads_note(host(8), 8), "");
     EXPECT_EQ(threads_note(host(8), 2), "");
     EXPECT_EQ(threads_note(host(8, 3), 2), "");
@@ -71,7 +71,7 @@ TEST(HostLimitsTest, OmpNumThreads) {
         setenv("OMP_NUM_THREADS", before.c_str(), 1);
 }
 
-TEST(HostLimitsTest, MemoryOfThisProcessIsBoundByUlimit) {
+TEST(HostLimitsTest, UlimitBoundsMemory) {
     if (testing::kSanitized) GTEST_SKIP() << "a sanitizer maps more than the limit";
     ASSERT_GT(host_memory().available, 0);
     rlimit before{};
@@ -88,7 +88,7 @@ TEST(HostLimitsTest, MemoryOfThisProcessIsBoundByUlimit) {
     }
 }
 
-TEST(HostLimitsTest, ThisProcessHasCores) {
+TEST(HostLimitsTest, ReportsCoresOfThisProcess) {
     EXPECT_GE(host_threads().cores, 1);
     EXPECT_GE(threads_within(host_threads()), 1);
     EXPECT_THAT(describe_task_limits(), HasSubstr("this process has"));

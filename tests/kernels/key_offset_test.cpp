@@ -19,7 +19,7 @@ constexpr Case kCases[] = {{1, {6, 128, 32, 50}, true}, {3, {2, 64, 16, 7}, fals
 std::string describe(const Case& c) {
     return fmt::format("sequences={} S={} H={} D={} turning={} strided={}", c.sequences,
                        c.options.sequence_length, c.options.num_heads, c.options.head_dim,
-                       c.options.turning_pairs, c.strided);
+                       c.options.rotated_pairs, c.strided);
 }
 
 int64_t rows_of(const Case& c) {
@@ -33,7 +33,7 @@ Margin margin_of(const Case& c, bool strided) {
     return strided ? Margin{width_of(c), width_of(c)} : Margin();
 }
 
-TEST_P(KeyOffsetTest, ForwardMovesRows) {
+TEST_P(KeyOffsetTest, ForwardShiftsRows) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
         const Matrix x = random_matrix(rows_of(c), width_of(c), 1, dtype());
@@ -46,7 +46,7 @@ TEST_P(KeyOffsetTest, ForwardMovesRows) {
     }
 }
 
-TEST_P(KeyOffsetTest, BackwardMovesThemBack) {
+TEST_P(KeyOffsetTest, BackwardShiftsRowsBack) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
         const Matrix dy = random_matrix(rows_of(c), width_of(c), 2, dtype());

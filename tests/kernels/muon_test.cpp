@@ -54,7 +54,7 @@ TEST_P(MuonTest, Apply) {
           });
 }
 
-TEST_P(MuonTest, NothingChangesIfTheScaleIsNotFinite) {
+TEST_P(MuonTest, NonFiniteScaleSkipsStep) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         const Matrix start = random_matrix(1, 33, 1, DType::f32), nan(1, 33, std::nan(""));
         const Matrix parameter = rounded(start, dtype());

@@ -124,13 +124,13 @@ TEST_P(NarrowLinearTest, Backward) {
 }
 
 // Each gradient alone: gradients that are not requested are neither written nor read.
-TEST_P(NarrowLinearTest, OneGradientAtATime) {
+TEST_P(NarrowLinearTest, ComputesRequestedGradientsOnly) {
     const Setting s{{130, 12, 6}, GateActivation::sigmoid, true, true, 0, false, false};
     const Inputs in = random_inputs(s, dtype());
     const Matrix y = reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation);
     const reference::NarrowLinearBackward expected =
         reference::narrow_linear_backward(in.dy, in.x, in.weight, in.bias, kScale, s.activation);
-    const Matrix* wanted[] = {&expected.dx, &expected.dweight, &expected.dbias};
+    const Matrix* requested[] = {&expected.dx, &expected.dweight, &expected.dbias};
     sweep(std::tuple{Ints{0, 1, 2}}, [&](int64_t which) {
         check([&](Harness& h) -> Checks {
             op::NarrowLinearBackward a{.dy = h.input(in.dy, DType::f32),
@@ -150,13 +150,13 @@ TEST_P(NarrowLinearTest, OneGradientAtATime) {
             return {{which == 0   ? a.dx
                      : which == 1 ? a.dweight
                                   : a.dbias,
-                     *wanted[which], "gradient", reduction(which == 0 ? dtype() : DType::f32, 130)}};
+                     *requested[which], "gradient", reduction(which == 0 ? dtype() : DType::f32, 130)}};
         });
     });
 }
 
 // 2·sigmoid and tanh reach their limits far from 0; no overflow becomes NaN.
-TEST_P(NarrowLinearTest, SaturatesAtItsLimits) {
+TEST_P(NarrowLinearTest, ActivationsSaturate) {
     Matrix x(2, 1), weight(1, 1, 1000.0);
     x[0] = 4.0, x[1] = -4.0;
     const double limits[4][2] = {{4000.0, -4000.0}, {1.0, 0.0}, {2.0, 0.0}, {1.0, -1.0}};

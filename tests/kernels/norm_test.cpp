@@ -107,7 +107,7 @@ TEST_P(NormTest, LayernormWithLargeMean) {
 }
 
 // Rows whose mean square is below, at and above the epsilon that is added to it.
-TEST_P(NormTest, EpsilonIsTheCalls) {
+TEST_P(NormTest, UsesEpsilonOfCall) {
     constexpr int64_t kRowsHere = 3, kColsHere = 48;
     sweep(std::tuple{std::to_array(kKinds), std::array{1.1920929e-7f, 1e-2f}},
           [&](NormKind kind, float epsilon) {

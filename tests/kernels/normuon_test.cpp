@@ -83,7 +83,7 @@ TEST_P(NormuonTest, TwoSteps) {
     }
 }
 
-TEST(NormuonLinesTest, AreRowsOrColumns) {
+TEST(NormuonLinesTest, RowsOrColumnsByShape) {
     EXPECT_TRUE(by_row(NormuonLines::more, 3, 2));
     EXPECT_TRUE(by_row(NormuonLines::more, 3, 3));
     EXPECT_FALSE(by_row(NormuonLines::more, 2, 3));
@@ -94,7 +94,7 @@ TEST(NormuonLinesTest, AreRowsOrColumns) {
     }
 }
 
-TEST_P(NormuonTest, ZerosStayAndTheirMomentsDecay) {
+TEST_P(NormuonTest, ZeroUpdateDecaysMoments) {
     for (const Batch& b : {Batch{1, 16, 48}, Batch{1, 48, 16}}) {
         check([&](Harness& h) -> Checks {
             const Tensor v = h.inout(Matrix(1, 48, 2.0), DType::f32);
@@ -106,7 +106,7 @@ TEST_P(NormuonTest, ZerosStayAndTheirMomentsDecay) {
     }
 }
 
-TEST_P(NormuonTest, NothingChangesIfTheScaleIsNotFinite) {
+TEST_P(NormuonTest, NonFiniteScaleSkipsStep) {
     for (const Batch& b : {Batch{2, 7, 33}, Batch{2, 33, 7}}) {
         const Matrix u = random_matrix(2 * b.rows, b.cols, 1, dtype()),
                      v = random_matrix(2, 33, 2, DType::f32);

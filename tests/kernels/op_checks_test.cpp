@@ -214,7 +214,7 @@ TEST_P(OpChecksTest, Rotary) {
 TEST_P(OpChecksTest, OffsetKeys) {
     const Changed<op::OffsetKeysForward> refused{
         {.y = real({6, 32}), .x = real({6, 32}), .options = {2, 16, 4, 3}}};
-    refused({"9 turning pairs", "16"}, [](auto& a) { a.options.turning_pairs = 9; });
+    refused({"9 turning pairs", "16"}, [](auto& a) { a.options.rotated_pairs = 9; });
     refused({"3 turning pairs", "15"}, [](auto& a) { a.options = {2, 15, 3, 3}; });
     refused({"6 rows", "sequence length 4"}, [](auto& a) { a.options.sequence_length = 4; });
     refused({"[6,48]", "[6,32]"}, [](auto& a) { a.options.num_heads = 3; });

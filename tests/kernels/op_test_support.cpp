@@ -285,12 +285,13 @@ void expect_close(const Matrix& actual, const Matrix& expected, Tolerance tolera
         }
     }
     if (num_bad == 0) return;
-    const double got = actual[worst_row * expected.cols + worst_col], wanted = expected(worst_row, worst_col);
+    const double got = actual[worst_row * expected.cols + worst_col],
+                 requested = expected(worst_row, worst_col);
     ADD_FAILURE() << fmt::format(
         "{}: {} of {} elements are wrong; worst at [{},{}] of {}x{}: {:.9g}, reference {:.9g}, "
         "error {:.3g} is {:.3g} times what is allowed",
-        name, num_bad, expected.size(), worst_row, worst_col, expected.rows, expected.cols, got, wanted,
-        std::abs(got - wanted), worst_excess);
+        name, num_bad, expected.size(), worst_row, worst_col, expected.rows, expected.cols, got, requested,
+        std::abs(got - requested), worst_excess);
 }
 
 void expect_same_bits(const Matrix& actual, const Matrix& expected, const std::string& name) {

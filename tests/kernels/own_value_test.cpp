@@ -25,7 +25,7 @@ std::string describe(const Case& c) {
 struct Inputs {
     Matrix o, v, dy, alpha;
 
-    // tiny: values with squares below kLeastSquare.
+    // tiny: values with squares below kMinSquare.
     Inputs(const Case& c, DType dtype, bool tiny = false)
         : o(random_matrix(c.rows, c.heads * c.head_dim, 1, dtype)),
           v(random_matrix(c.rows, c.heads * c.head_dim, 2, dtype)),

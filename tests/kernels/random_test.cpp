@@ -34,7 +34,7 @@ double mean_power(const Matrix& x, int power) {
     return sum / static_cast<double>(x.size());
 }
 
-TEST_P(RandomTest, PiecesEqualTheWhole) {
+TEST_P(RandomTest, PiecesEqualWhole) {
     for (bool normal : {false, true}) {
         for (int64_t origin : {int64_t{0}, int64_t{5}, (int64_t{1} << 34) - 50}) {
             const Matrix whole = draw(normal, 20011, 7, 3, origin, 0.5f);

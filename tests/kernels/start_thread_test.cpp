@@ -49,14 +49,14 @@ std::string refused_after(int threads, Start&& start) {
     return "";
 }
 
-TEST(StartThreadTest, RunsTheWork) {
+TEST(StartThreadTest, RunsWork) {
     std::atomic<int> sum{0};
     std::thread thread = start_thread("test", [&] { sum += 3; });
     thread.join();
     EXPECT_EQ(sum, 3);
 }
 
-TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
+TEST(StartThreadTest, ErrorNamesThreadLimitsAndFix) {
     const std::string text = refused_after(0, [] { start_thread("watch", [] {}).join(); });
     EXPECT_THAT(text, HasSubstr("cannot start a thread (watch): Resource temporarily unavailable"));
     EXPECT_THAT(text, HasSubstr("this process has "));
@@ -64,14 +64,14 @@ TEST(StartThreadTest, TheErrorNamesThreadLimitsAndCure) {
 }
 
 // Threads that started are stopped and joined.
-TEST(StartThreadTest, ATeamOfWhichOneCannotStart) {
+TEST(StartThreadTest, TeamErrorNamesWorker) {
     for (const int started : {0, 1, 5}) {
         const std::string text = refused_after(started, [] { cpu::Team team(8); });
         EXPECT_THAT(text, HasSubstr(fmt::format("worker {} of 8", started + 2)));
     }
 }
 
-TEST(StartThreadTest, ADeviceWithoutItsTeamOrAStream) {
+TEST(StartThreadTest, DeviceErrorNamesWorkerOrStream) {
     EXPECT_THAT(refused_after(2, [] { CpuDevice device(4); }), HasSubstr("worker 4 of 4"));
     CpuDevice device(2);
     EXPECT_THAT(refused_after(0, [&] { device.create_stream("copy"); }), HasSubstr("stream copy"));

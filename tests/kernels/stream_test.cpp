@@ -56,7 +56,7 @@ TEST_P(StreamTest, RunsInOrder) {
     EXPECT_EQ(a_->name(), "a");
 }
 
-TEST_P(StreamTest, EnqueuingReturnsAtOnceAndStreamsAreIndependent) {
+TEST_P(StreamTest, EnqueueReturnsImmediately) {
     Gate gate;
     std::atomic<bool> done = false;
     submit(*a_, gate.task());
@@ -87,7 +87,7 @@ TEST_P(StreamTest, EventOrdersTwoStreams) {
     a_->synchronize();
 }
 
-TEST_P(StreamTest, UnrecordedEventIsNoWait) {
+TEST_P(StreamTest, UnrecordedEventDoesNotBlock) {
     const auto event = device().create_event();
     EXPECT_TRUE(event->complete());
     event->synchronize();
@@ -100,7 +100,7 @@ TEST_P(StreamTest, UnrecordedEventIsNoWait) {
     EXPECT_EQ(timed->elapsed_ms_since(*timed), 0.0);
 }
 
-TEST_P(StreamTest, WaitRefersToTheLatestRecordBeforeIt) {
+TEST_P(StreamTest, WaitUsesLatestPrecedingRecord) {
     Gate first, second;
     const auto event = device().create_event();
     submit(*a_, first.task());
@@ -125,7 +125,7 @@ TEST_P(StreamTest, WaitRefersToTheLatestRecordBeforeIt) {
     EXPECT_TRUE(event->complete());
 }
 
-TEST_P(StreamTest, EventMayGoBeforeItsWait) {
+TEST_P(StreamTest, EventMayBeDestroyedBeforeWait) {
     Gate gate;
     bool ran = false;
     submit(*a_, gate.task());
@@ -151,7 +151,7 @@ TEST_P(StreamTest, ElapsedTime) {
     EXPECT_LT(end->elapsed_ms_since(*begin), 5000.0);
 }
 
-TEST_P(StreamTest, OnlyTimedEventsTellATime) {
+TEST_P(StreamTest, OnlyTimedEventsMeasureTime) {
     const auto order = device().create_event(), timed = device().create_event(EventKind::timed);
     for (Event* event : {order.get(), timed.get()}) {
         a_->record(*event);
@@ -208,7 +208,7 @@ TEST_P(StreamTest, CopyBothWays) {
     EXPECT_EQ(fresh, std::vector<int>(5000, 0)) << "buffers start as zeros";
 }
 
-TEST_P(StreamTest, BuffersAndTheMemoryTable) {
+TEST_P(StreamTest, BuffersAreInMemoryTable) {
     MemoryTable& table = device().memory();
     const int64_t before = table.total();
     {
@@ -281,7 +281,7 @@ struct Spans final : TraceSink {
     }
 };
 
-TEST_P(StreamTest, TraceSeesEveryPieceOfWork) {
+TEST_P(StreamTest, TraceHasEverySpan) {
     Spans sink;
     int source = 1, destination = 0;
     device().set_trace(&sink);

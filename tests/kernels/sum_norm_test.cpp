@@ -133,7 +133,7 @@ struct Operands {
     }
 };
 
-TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
+TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
     for_cases([&](const Case& c) {
         const auto compute = [&](Harness& h, bool fused) -> Outputs {
             const Operands o{c, dtype(), h};
@@ -173,7 +173,7 @@ TEST_P(SumNormTest, ForwardEqualsTheSumAndThenTheNorm) {
 }
 
 // dsources: the first aliases dresidual or dy. The last two share a tensor, and the second of them adds to it.
-TEST_P(SumNormTest, BackwardEqualsTheNormsAndThenTheSums) {
+TEST_P(SumNormTest, BackwardEqualsSeparateNormAndSum) {
     for_cases([&](const Case& c) {
         if (c.shifted) return;
         const auto compute = [&](Harness& h, bool fused) -> Outputs {

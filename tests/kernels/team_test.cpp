@@ -41,7 +41,7 @@ void run_loop(cpu::Team& team, int64_t count, int64_t pieces) {
     EXPECT_LT(loop.highest_member, team.size());
 }
 
-TEST(TeamTest, EveryItemOnce) {
+TEST(TeamTest, RunsEveryItemOnce) {
     for (int size : {1, 2, 3, 5}) {
         cpu::Team team(size);
         EXPECT_EQ(team.size(), size);
@@ -52,14 +52,14 @@ TEST(TeamTest, EveryItemOnce) {
 }
 
 // Loops in quick succession: a helper that is late for one must not run items of the next.
-TEST(TeamTest, ThousandsOfShortLoops) {
+TEST(TeamTest, RunsThousandsOfShortLoops) {
     cpu::Team team(3);
     for (int i = 0; i < 3000; ++i) run_loop(team, 1 + i % 9, 16);
 }
 
 // Helpers that are entering their first wait, or returning to it, must not miss the end. The test hangs if
 // they do.
-TEST(TeamTest, EndsAtAnyMoment) {
+TEST(TeamTest, StopsAtAnyTime) {
     for (int i = 0; i < 10000; ++i) {
         cpu::Team team(2 + i % 2);
         if (i % 4 != 0)
@@ -68,7 +68,7 @@ TEST(TeamTest, EndsAtAnyMoment) {
     }
 }
 
-TEST(TeamTest, StreamsShareATeam) {
+TEST(TeamTest, StreamsShareTeam) {
     cpu::Team team(2);
     std::vector<std::thread> streams;
     for (int s = 0; s < 3; ++s) {
@@ -80,7 +80,7 @@ TEST(TeamTest, StreamsShareATeam) {
 }
 
 // Helpers do work: a piece that waits for another piece ends only if two threads run them.
-TEST(TeamTest, HelpersHelp) {
+TEST(TeamTest, HelpersRunItems) {
     cpu::Team team(2);
     struct Meeting {
         std::atomic<int> arrived{0};
@@ -96,7 +96,7 @@ TEST(TeamTest, HelpersHelp) {
 }
 
 // A starter without work sleeps while a helper is still in its last piece.
-TEST(TeamTest, StarterWaitsForALongPiece) {
+TEST(TeamTest, StarterWaitsForLongItem) {
     cpu::Team team(3);
     struct Long {
         std::atomic<int> arrived{0}, done{0};
@@ -116,7 +116,7 @@ TEST(TeamTest, StarterWaitsForALongPiece) {
     }
 }
 
-TEST(TeamTest, SleepsAndWakes) {
+TEST(TeamTest, WakesAfterSleep) {
     cpu::Team team(3);
     for (int i = 0; i < 5; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than helpers spin

@@ -26,7 +26,7 @@ TEST_P(UtilitiesTest, FillAndScale) {
 }
 
 // Round to nearest even: ties, the largest finite value (which rounds to infinity), NaN, infinities, −0.
-TEST_P(UtilitiesTest, CastRounds) {
+TEST_P(UtilitiesTest, CastRoundsToNearestEven) {
     Matrix x = random_matrix(1, 100003, 1, DType::f32);
     const double special[] = {1.0 + 0x1p-8,
                               1.0 + 3 * 0x1p-8,

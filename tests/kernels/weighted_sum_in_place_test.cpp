@@ -26,7 +26,7 @@ TEST_P(WeightedSumInPlaceTest, ForwardAndBackward) {
 }
 
 // Any term's dsource may alias dy, which the terms after it still read.
-TEST_P(WeightedSumInPlaceTest, EveryTerm) {
+TEST_P(WeightedSumInPlaceTest, AnyTermMayAliasDy) {
     constexpr int64_t kRows = 33, kLength = 11, kHeads = 3, kHeadSize = 16, kCols = kHeads * kHeadSize;
     const Matrix dy = random_matrix(kRows, kCols, 1, dtype());
     const Matrix number(1, 1, 0.75), gate = random_matrix(kRows, kHeads, 2, DType::f32);

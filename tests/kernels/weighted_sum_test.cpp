@@ -91,7 +91,7 @@ TEST_P(WeightedSumTest, Forward) {
     }
 }
 
-struct Wanted {
+struct Requested {
     bool sources, coefficients, accumulate;  // the last: every other source and coefficient
 };
 
@@ -105,7 +105,7 @@ class Backward {
           expected_(reference::weighted_sum_backward(dy(), terms_, shape.sequence_length)) {}
 
     // All requested gradients.
-    Checks operator()(Harness& h, Margin margin, Wanted wanted) const {
+    Checks operator()(Harness& h, Margin margin, Requested requested) const {
         op::WeightedSumBackward a{.gradients = {},
                                   .dy = h.input(dy(), dtype_, margin),
                                   .terms = upload(h, terms_, kinds_, dtype_, margin),
@@ -114,11 +114,11 @@ class Backward {
         for (int j = 0; j < count(); ++j) {
             TermGradient& g = a.gradients[j];
             const auto& [ds, dc] = expected_[j];
-            g.accumulate_source = wanted.sources && wanted.accumulate && j % 2 == 0;
-            g.accumulate_coefficient = wanted.coefficients && wanted.accumulate && j % 2 == 1;
-            if (wanted.sources) g.dsource = h.inout(before(j), dtype_, margin);
+            g.accumulate_source = requested.sources && requested.accumulate && j % 2 == 0;
+            g.accumulate_coefficient = requested.coefficients && requested.accumulate && j % 2 == 1;
+            if (requested.sources) g.dsource = h.inout(before(j), dtype_, margin);
             const Matrix c = coefficient_before(j);
-            if (wanted.coefficients && kinds_[j].per != Per::none)
+            if (requested.coefficients && kinds_[j].per != Per::none)
                 g.dcoefficient =
                     kinds_[j].per == Per::all ? h.inout(c, DType::f32, {1}) : h.inout(c, DType::f32, margin);
             checks.push_back({g.dsource, added(g.accumulate_source, ds, before(j)),
@@ -150,14 +150,16 @@ class Backward {
 TEST_P(WeightedSumTest, Backward) {
     for (const Shape& shape : kShapes) {
         for (int count = 1; count <= kMaxTerms; ++count) {
-            for (const Wanted& wanted :
-                 {Wanted{true, true, false}, {true, true, true}, {true, false, true}, {false, true, true}}) {
+            for (const Requested& requested : {Requested{true, true, false},
+                                               {true, true, true},
+                                               {true, false, true},
+                                               {false, true, true}}) {
                 const Margin& margin = kMargins[(count + shape.rows) % 3];
                 SCOPED_TRACE(fmt::format("{} J={} slice={} wanted={}{}{}", shape.describe(), count,
-                                         margin.left, wanted.sources, wanted.coefficients,
-                                         wanted.accumulate));
+                                         margin.left, requested.sources, requested.coefficients,
+                                         requested.accumulate));
                 const Backward backward(shape, count, dtype());
-                check([&](Harness& h) { return backward(h, margin, wanted); });
+                check([&](Harness& h) { return backward(h, margin, requested); });
             }
         }
     }
@@ -172,7 +174,7 @@ TEST_P(WeightedSumTest, BackwardOfManyRows) {
 
 // Smear: a row and the row before it are from one tensor. Both terms of its gradient are summed before
 // rounding.
-TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
+TEST_P(WeightedSumTest, ShiftedTermsShareGradient) {
     const Shape shape{33, 11, 1, 48};
     const Matrix source = random_matrix(33, 48, 1, dtype()), dy = random_matrix(33, 48, 2, dtype());
     const Matrix gate = random_matrix(33, 1, 3, DType::f32), before = random_matrix(33, 48, 4, dtype());
@@ -202,7 +204,7 @@ TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
 
 // Values that a shift does not use are arbitrary: the last row of each sequence, the coefficient of the
 // first.
-TEST_P(WeightedSumTest, NothingCrossesSequences) {
+TEST_P(WeightedSumTest, ShiftStaysWithinSequence) {
     const int64_t rows = 12, cols = 32, length = 4;
     Matrix source = random_matrix(rows, cols, 1, dtype()), c = random_matrix(rows, 1, 2, DType::f32);
     Matrix dy = random_matrix(rows, cols, 3, dtype());

@@ -21,7 +21,7 @@ struct Probabilities {
 
 Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t begin,
                           const Indices& first_key, const AttentionOptions& options,
-                          const QueryPlaces& places) {
+                          const QueryPositions& places) {
     Probabilities row{std::vector<double>(k.rows, 0.0), 0.0};
     double largest = -std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < k.rows; ++j) {
@@ -43,7 +43,7 @@ Probabilities softmax_row(const Matrix& q, const Matrix& k, int64_t i, int64_t b
 }  // namespace
 
 bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options,
-             const QueryPlaces& places) {
+             const QueryPositions& places) {
     const int64_t length = options.sequence_length;
     const bool given = !places.place.empty();
     const int64_t sequence = i / (given ? places.of_sequence : length);
@@ -54,7 +54,7 @@ bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOpti
 
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
                                    const Indices& first_key, const AttentionOptions& options,
-                                   const QueryPlaces& places) {
+                                   const QueryPositions& places) {
     AttentionForward out{Matrix(q.rows, q.cols), Matrix(options.num_heads, q.rows)};
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
@@ -74,7 +74,7 @@ AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matri
 // dV = Pᵀ dO;  dP = dO Vᵀ;  dS = P ∘ (dP − rowsum(P ∘ dP));  dQ = scale·dS K;  dK = scale·dSᵀ Q.
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
                                      const Indices& first_key, const AttentionOptions& options,
-                                     const QueryPlaces& places) {
+                                     const QueryPositions& places) {
     AttentionBackward out{Matrix(q.rows, q.cols), Matrix(k.rows, k.cols), Matrix(k.rows, k.cols)};
     const double scale = static_cast<double>(options.scale);
     for (int64_t h = 0; h < options.num_heads; ++h) {

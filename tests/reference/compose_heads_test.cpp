@@ -16,7 +16,7 @@ ComposeHeadsOptions options_with(int64_t keys) {
         .sequence_length = 5, .num_heads = 3, .head_dim = 2, .keys = keys, .scale = 0.7f, .epsilon = 0.1f};
 }
 
-TEST(ComposedHeadsTest, GradientsAreDifferences) {
+TEST(ComposedHeadsTest, GradientsMatchFiniteDifferences) {
     for (const int64_t keys : {1, 3, 9}) {
         for (const auto& [rows_of_w1, rows_of_w2] : {std::pair{1, 1}, std::pair{10, 1}, std::pair{1, 10}}) {
             ComposedHeads x = random_heads(rows_of_w1, rows_of_w2);
@@ -35,7 +35,7 @@ TEST(ComposedHeadsTest, GradientsAreDifferences) {
 
 // Heads with equal queries and keys have one map. The mix is that map times the sum of u, and its product
 // with v is attention.
-TEST(ComposedHeadsTest, EqualMapsMakeAttention) {
+TEST(ComposedHeadsTest, EqualMapsReduceToAttention) {
     ComposedHeads x = random_heads(1, 1);
     for (int64_t t = 0; t < 10; ++t) {
         for (int64_t d = 2; d < 6; ++d) {

@@ -57,7 +57,7 @@ TEST(FiniteDifference, Norms) {
 
 // The residual stream s = x + delta continues next to its norm: its gradient is ds plus the gradient from
 // later layers.
-TEST(FiniteDifference, ResidualBesideNorm) {
+TEST(FiniteDifference, NormWithResidual) {
     Matrix x = random(3, 8, 1), delta = random(3, 8, 2);
     const Matrix dy = random(3, 8, 3), dresidual = random(3, 8, 4);
     const auto loss = [&] {
@@ -207,11 +207,11 @@ TEST(FiniteDifference, AttentionWithDocumentsAndWindows) {
     }
 }
 
-TEST(FiniteDifference, AttentionOfPlacedQueries) {
+TEST(FiniteDifference, AttentionWithQueryPlaces) {
     // Chunks 1 and 2 of 4 of two sequences of 6; and more queries than keys.
-    const QueryPlaces few = {{2, 3, 4, 5, 2, 3, 4, 5}, 4};
-    const QueryPlaces many = {{0, 1, 2, 3, 4, 5, 5, 5, 0, 1, 1, 3, 4, 5, 5, 5}, 8};
-    for (const QueryPlaces& places : {few, many}) {
+    const QueryPositions few = {{2, 3, 4, 5, 2, 3, 4, 5}, 4};
+    const QueryPositions many = {{0, 1, 2, 3, 4, 5, 5, 5, 0, 1, 1, 3, 4, 5, 5, 5}, 8};
+    for (const QueryPositions& places : {few, many}) {
         Indices first_key;
         for (size_t i = 0; i < places.place.size(); ++i) {
             const int32_t sequence = static_cast<int32_t>(i) / static_cast<int32_t>(places.of_sequence) * 6;
@@ -247,7 +247,7 @@ TEST(FiniteDifference, ExcludeOwnValue) {
 }
 
 // If |v|² is below 1e-8 it is not a divisor: y = o − a·(o·v)·1e8·v, and dv has no third term.
-TEST(Reference, ExcludeOwnValueOfAlmostNothing) {
+TEST(Reference, ExcludeOwnValueOfTinyVector) {
     Matrix o(1, 2), v(1, 2), alpha(1, 1), dy(1, 2);
     o.values = {3.0, -1.0};
     v.values = {2e-5, 1e-5};
@@ -278,7 +278,7 @@ TEST(FiniteDifference, CrossEntropy) {
 
 // The five polynomials in sequence map [1/1000, 0.98] into [0.858, 1.142], and so the singular values. X Xᵀ
 // is then the identity up to a matrix of spectral norm 1.142² − 1 < 0.31.
-TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
+TEST(Reference, PolarExpressSingularValuesAreNearOne) {
     Matrix diagonal(6, 7);
     for (int64_t i = 0; i < 6; ++i) diagonal(i, i) = std::pow(10.0, -0.5 * static_cast<double>(i));
     const Matrix d = polar_express(diagonal);
@@ -295,7 +295,7 @@ TEST(Reference, PolarExpressMakesSingularValuesNearlyOne) {
 }
 
 // With v at its mean for a constant update, all lines get equal lengths, and the norm is kept.
-TEST(Reference, NormuonMakesLinesEqual) {
+TEST(Reference, NormuonEqualisesLines) {
     for (const auto& [rows, cols] : {std::pair{6, 4}, std::pair{4, 6}, std::pair{5, 5}}) {
         const bool by_row = rows >= cols;
         Matrix u(rows, cols), start = random(rows, cols, 1), v(1, std::max(rows, cols));

@@ -97,19 +97,19 @@ struct AttentionBackward {
     Matrix dq, dk, dv;  // rows as in q, k, v
 };
 // Places of the queries (op::AttentionForward::place); empty: query i of a sequence is at place i.
-struct QueryPlaces {
+struct QueryPositions {
     Indices place = {};
     int64_t of_sequence = 0;  // queries per sequence
 };
 // True if query i sees key j.
 bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOptions& options,
-             const QueryPlaces& places = {});
+             const QueryPositions& places = {});
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
                                    const Indices& first_key, const AttentionOptions& options,
-                                   const QueryPlaces& places = {});
+                                   const QueryPositions& places = {});
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
                                      const Indices& first_key, const AttentionOptions& options,
-                                     const QueryPlaces& places = {});
+                                     const QueryPositions& places = {});
 
 struct ExcludeOwnValueBackward {
     Matrix d_o, dv;  // T×(H·D)

@@ -32,7 +32,7 @@ double reciprocal_rms(const Matrix& u, int64_t t, int64_t begin, const RotaryOpt
 }
 
 bool stands(int64_t column, const KeyOffsetOptions& options) {
-    return column % options.head_dim % (options.head_dim / 2) >= options.turning_pairs;
+    return column % options.head_dim % (options.head_dim / 2) >= options.rotated_pairs;
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ class Bf16WeightsRunTest : public RankRunFixture {
 
 // Before each step, a run with masters is set to the weights of the run without masters. Its rounded result must equal the
 // other run's weights bitwise. Weights with masters in both runs must be equal.
-TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
+TEST_F(Bf16WeightsRunTest, EachStepEqualsRoundedF32Step) {
     const std::vector<bool> kept = kept_in_bf16(bf16());
     EXPECT_EQ(std::set<bool>(kept.begin(), kept.end()), (std::set<bool>{false, true}));
     for (const char* strategy : {"alone", "ddp", "zero1", "zero2", "zero3"}) {
@@ -114,7 +114,7 @@ TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
 }
 
 // A bucket without masters has neither f32 weights nor a second copy in the compute dtype.
-TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
+TEST_F(Bf16WeightsRunTest, AllocatesNoMasters) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());
     const std::vector<bool> kept = kept_in_bf16(bf16());
@@ -153,7 +153,7 @@ TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
 }
 
 // Ranks sum gradients in another order, which may change the rounding of a weight by 1/256 of its value.
-TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
+TEST_F(Bf16WeightsRunTest, TrainsEquallyOnAnyRanks) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     train(bf16(), 1, "one");
     train(f32(), 1, "f32");
@@ -170,7 +170,7 @@ TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
     expect_near(losses("f32"), losses("one"), 0.05, "masters of f32");
 }
 
-TEST_F(Bf16WeightsRunTest, ContinueBitwiseOnTheirRanksAndCloselyOnOthers) {
+TEST_F(Bf16WeightsRunTest, ResumesBitwiseOrCloselyOnOtherRanks) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     for (const int ranks : {1, 2}) {
         const std::string whole = "whole" + std::to_string(ranks);
@@ -183,7 +183,7 @@ TEST_F(Bf16WeightsRunTest, ContinueBitwiseOnTheirRanksAndCloselyOnOthers) {
     expect_near(losses("alone"), losses("three", 4), 0.02, "three ranks, then one");
 }
 
-TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
+TEST_F(Bf16WeightsRunTest, CheckpointStoresTwoBytesPerWeight) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     train(bf16({by("zero1")}), 2, "run");
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());

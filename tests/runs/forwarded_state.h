@@ -14,7 +14,7 @@ class ForwardedState : public RunState {
     void snapshot(const StateCopies& copies) override { state_.snapshot(copies); }
     void await_snapshot() override { state_.await_snapshot(); }
     double idle_ms() override { return state_.idle_ms(); }
-    void publish_state(int64_t steps) override { state_.publish_state(steps); }
+    void finish_load(int64_t steps) override { state_.finish_load(steps); }
 
   protected:
     RunState& state_;

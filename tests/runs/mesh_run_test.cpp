@@ -129,7 +129,7 @@ std::vector<Training> trainings() {
              {"2 ddp context=2", "4 zero2 context=2 tensor=2 sequence=true"}}};
 }
 
-TEST_F(MeshRunTest, AnyMeshTrainsAsOneRankDoes) {
+TEST_F(MeshRunTest, AnyMeshMatchesOneRank) {
     std::map<std::string, std::vector<double>> of_one;
     for (auto& [name, settings, meshes, num_sanitized] : trainings()) {
         if (kSanitized) meshes.resize(num_sanitized);
@@ -149,7 +149,7 @@ TEST_F(MeshRunTest, AnyMeshTrainsAsOneRankDoes) {
 }
 
 // A run on the mesh that saved continues bitwise.
-TEST_F(MeshRunTest, AnyMeshContinuesWhatAnotherSaved) {
+TEST_F(MeshRunTest, ResumesOnAnyMesh) {
     const Settings saves = {kSanitized ? "schedule.steps=6" : "schedule.steps=12", "checkpoint.every=4",
                             "checkpoint.keep=100"};
     const Settings rows = all_of({saves, kRows, kContext}), matrices = all_of({saves, kRows, kTensor});
@@ -187,7 +187,7 @@ TEST_F(MeshRunTest, AnyMeshContinuesWhatAnotherSaved) {
     }
 }
 
-TEST_F(MeshRunTest, RefusesWhatCannotBeShared) {
+TEST_F(MeshRunTest, RejectsIndivisibleSizes) {
     const auto refusal = [&](const Settings& settings, const std::string& mesh) {
         return error_of(ExitCode::usage, [&] {
             plan_ranks(with(all_of({kRows, settings}), mesh), RanksText(mesh).ranks);

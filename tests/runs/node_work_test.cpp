@@ -27,7 +27,7 @@ class NodeWorkTest : public RunFixture {
 };
 
 // Two layers of width 32, two microbatches of 512 tokens, in f32: QKV takes 2 T 32 96 FLOPs, and two such matmuls in backward.
-TEST_F(NodeWorkTest, AProductByHand) {
+TEST_F(NodeWorkTest, MatmulMatchesHandCount) {
     const std::vector<NodeWork> rows = node_work(config({"batch.tokens_per_step=1024"}), {});
     const NodeWork& qkv = row(rows, "linear 32 -> 96");
     constexpr int64_t kTokens = 512, kMicrobatches = 2, kLayers = 2, kIn = 32, kOut = 96, kBytes = 4;
@@ -41,7 +41,7 @@ TEST_F(NodeWorkTest, AProductByHand) {
     EXPECT_GT(row(rows, "rmsnorm").forward.bytes, 0);
 }
 
-TEST_F(NodeWorkTest, SumsToTheWorkOfAStep) {
+TEST_F(NodeWorkTest, SumEqualsStepWork) {
     for (const char* checkpointing : {"none", "selective", "full"}) {
         for (const char* family : {"modern", "gpt2"}) {
             Config c = config({std::string("model.preset=") + family,
@@ -56,7 +56,7 @@ TEST_F(NodeWorkTest, SumsToTheWorkOfAStep) {
 }
 
 // Recomputation counts as backward: of the first of the two layers only, as the last one is still stored when backward begins.
-TEST_F(NodeWorkTest, RepeatedWorkIsOfBackward) {
+TEST_F(NodeWorkTest, RecomputationCountsAsBackward) {
     const auto of = [&](const char* checkpointing) {
         return node_work(config({std::string("memory.activation_checkpointing=") + checkpointing}), {});
     };

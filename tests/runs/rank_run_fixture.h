@@ -28,7 +28,7 @@ inline std::string by(const std::string& strategy) {
     return "parallel.strategy=" + strategy;
 }
 
-struct Ways {
+struct RunSetup {
     int ranks = 1, replicate = 1;
     const char* strategy = "ddp";
     const char* optimizer =
@@ -52,7 +52,7 @@ struct Ways {
                 std::string("optimizers.groups.0.heads_per_matrix=") + (heads ? "1" : "0")};
     }
 };
-constexpr Ways kOneRank{1, 1, "ddp", "normuon", "f32", 256};
+constexpr RunSetup kOneRank{1, 1, "ddp", "normuon", "f32", 256};
 
 // Ten steps of a model of two layers with this MLP and head; AdamW steps every other time. A checkpoint every two steps.
 inline Settings two_groups(const std::string& mlp, const std::string& head) {
@@ -75,15 +75,15 @@ struct How {
     FileSystem* disk = nullptr;  // file system of disk_rank
     int disk_rank = 0;
     bool stop = false;  // a signal is pending from the start: several ranks end after two steps
-    int64_t most_fetched = kMostNumbersFetched;
+    int64_t max_fetched = kMaxNumbersFetched;
     double timeout_s = WorldOptions{}.timeout_s;
     int64_t trace_first = -1, trace_last = -1;
 };
 
 class RankRunFixture : public RunFixture {
   protected:
-    Config config_of(const Ways& ways, const Settings& more = {}) const {
-        return config(ways.settings(), more);
+    Config config_of(const RunSetup& setup, const Settings& more = {}) const {
+        return config(setup.settings(), more);
     }
     std::string path(const std::string& name) const { return (folder_ / "logs" / name).string(); }
     std::string checkpoint(const std::string& name, int64_t step) const {
@@ -113,7 +113,7 @@ class RankRunFixture : public RunFixture {
                              .stop_signal = &signal,
                              .resume = point.reader.get(),
                              .file_system = world.rank() == how.disk_rank ? how.disk : nullptr,
-                             .most_fetched = how.most_fetched});
+                             .max_fetched = how.max_fetched});
             trainer.run();
             problems[static_cast<size_t>(world.rank())] = trainer.problem();
         };

@@ -11,7 +11,7 @@ class RecipeRunTest : public RankRunFixture {
 
 // Learning rate 0, so that the initial model is validated. The validation window selects the visible keys; YaRN depends on the
 // windows of previous stages.
-TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {
+TEST_F(RecipeRunTest, YarnIgnoresValidationWindow) {
     const auto validation = [&](const std::string& name, const std::string& windows,
                                 const std::string& final) {
         run(recipe({"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "eval.every=0",
@@ -31,7 +31,7 @@ TEST_F(RecipeRunTest, YarnFollowsTheStagesAndNotTheWindowOfValidation) {
 
 // A step has 512 targets: the sum divided by 512 equals the mean bitwise. Divided by 64, gradients are 8 times as large, which
 // the step's own loss does not show. Both are powers of two, so the order of division does not affect rounding.
-TEST_F(RecipeRunTest, GradientsMayBeThoseOfASum) {
+TEST_F(RecipeRunTest, GradientDivisorScalesGradients) {
     const auto first = [&](const std::string& divisor) {
         run(recipe({"model.loss.gradient_divisor=" + divisor}), "by_" + divisor);
         return metrics("by_" + divisor).front();
@@ -43,7 +43,7 @@ TEST_F(RecipeRunTest, GradientsMayBeThoseOfASum) {
     EXPECT_EQ(sum["grad_norm"].get<double>(), 8 * mean["grad_norm"].get<double>());
 }
 
-TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {
+TEST_F(RecipeRunTest, CheckpointingIsBitwiseEqual) {
     for (const char* precision : {"precision=f32", "precision=bf16"}) {
         const std::string all = std::string("all_") + precision;
         run(recipe({precision}), all);

@@ -52,7 +52,7 @@ class ResumeStateTest : public RankRunFixture {
     }
 };
 
-TEST_F(ResumeStateTest, TheClockGoesOn) {
+TEST_F(ResumeStateTest, ContinuesTrainingClock) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
         const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
@@ -72,7 +72,7 @@ TEST_F(ResumeStateTest, TheClockGoesOn) {
 }
 
 // A step before the checkpoint was by far the slowest.
-TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
+TEST_F(ResumeStateTest, KeepsEarlierStepTimes) {
     const Config c = with({});
     train(c, 1, "run");
     forget_after("run", 6);
@@ -91,7 +91,7 @@ TEST_F(ResumeStateTest, StepTimesOfEarlierStepsCount) {
 }
 
 // A run after its last step prints the same result after a resume.
-TEST_F(ResumeStateTest, SumsAreThoseOfTheWholeRun) {
+TEST_F(ResumeStateTest, TotalsCoverWholeRun) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
         const Config c = config_of({ranks, 1, "zero1"}, {"record.target_loss=50", "eval.every=2"});
@@ -111,7 +111,7 @@ TEST_F(ResumeStateTest, SumsAreThoseOfTheWholeRun) {
     }
 }
 
-TEST_F(ResumeStateTest, TimeToTargetIsThatOfTheFirstValidationThatReachedIt) {
+TEST_F(ResumeStateTest, TimeToTargetUsesFirstHit) {
     const Config c = with({"record.target_loss=50"});
     train(c, 1, "run");
     const double reached = validations("run").at(2)["train_ms"];
@@ -124,7 +124,7 @@ TEST_F(ResumeStateTest, TimeToTargetIsThatOfTheFirstValidationThatReachedIt) {
 }
 
 // Validation losses decrease, so that a target can be placed between any two.
-TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
+TEST_F(ResumeStateTest, NewTargetUsesEarlierValidations) {
     train(with({"record.target_loss=50"}), 1, "run");
     const std::map<int64_t, Json> made = validations("run");
     const auto loss = [&](int64_t step) { return made.at(step)["loss"].get<double>(); };
@@ -149,7 +149,7 @@ TEST_F(ResumeStateTest, TimeToAnotherTargetIsFoundInTheRunsValidations) {
     EXPECT_THAT(bytes_of(path("other") + "/run.log"), HasSubstr("validations before step 6 do not count"));
 }
 
-TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
+TEST_F(ResumeStateTest, IgnoresValidationsOnOtherData) {
     const std::vector<Settings> others = {{"data.val_tokens=200"},
                                           {"data.val=" + (folder_ / "train.bin").string()},
                                           {"eval.sequence_length=16"}};
@@ -169,7 +169,7 @@ TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
     }
 }
 
-TEST_F(ResumeStateTest, FilesOfAllRanksAreVerified) {
+TEST_F(ResumeStateTest, VerifiesFilesOfAllRanks) {
     const Config c = config_of({4, 1, "zero1", "adamw", "f32", 64});
     train(c, 4, "run");
     for (int64_t damaged = 0; damaged < 4; ++damaged) {
@@ -186,7 +186,7 @@ TEST_F(ResumeStateTest, FilesOfAllRanksAreVerified) {
     expect_good(checkpoint("run", 10), c);
 }
 
-TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
+TEST_F(ResumeStateTest, RejectsImpossiblePosition) {
     const Config c = config_of({}, {"optimizers.groups.1.every=2", "checkpoint.every=4",
                                     "schedule.warmup_steps=6", "schedule.cooldown_fraction=0.3"});
     train(c, 1, "run");

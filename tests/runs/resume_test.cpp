@@ -9,45 +9,45 @@ namespace speedrun::testing::resume_test {
 class ResumeTest : public RankRunFixture {};
 
 // The continued run's checkpoints were taken during normal training.
-TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
-    std::vector<Ways> all = {{1, 1, "ddp", "adamw"},
-                             {1, 1, "ddp", "normuon", "f32", 256},
-                             {2, 1, "ddp", "muon"},
-                             {2, 1, "zero1", "normuon"},
-                             {2, 1, "zero1", "adamw", "f32", 128},
-                             {4, 2, "zero1", "muon"},
-                             {2, 1, "zero2", "muon"},
-                             {2, 1, "zero3", "normuon"},
-                             {4, 2, "zero3", "adamw"},
-                             {1, 1, "ddp", "normuon", "bf16"},
-                             {2, 1, "zero1", "normuon", "bf16"},
-                             {4, 1, "zero3", "normuon", "bf16"}};
+TEST_F(ResumeTest, ResumesBitwiseOnSameRanks) {
+    std::vector<RunSetup> all = {{1, 1, "ddp", "adamw"},
+                                 {1, 1, "ddp", "normuon", "f32", 256},
+                                 {2, 1, "ddp", "muon"},
+                                 {2, 1, "zero1", "normuon"},
+                                 {2, 1, "zero1", "adamw", "f32", 128},
+                                 {4, 2, "zero1", "muon"},
+                                 {2, 1, "zero2", "muon"},
+                                 {2, 1, "zero3", "normuon"},
+                                 {4, 2, "zero3", "adamw"},
+                                 {1, 1, "ddp", "normuon", "bf16"},
+                                 {2, 1, "zero1", "normuon", "bf16"},
+                                 {4, 1, "zero3", "normuon", "bf16"}};
     if (kSanitized) all = {{1, 1, "ddp", "adamw"}, {2, 1, "zero3", "normuon"}};
     int number = 0;
-    for (const Ways& ways : all) {
-        SCOPED_TRACE(fmt::format("{} {}x{} {} {}", ways.strategy, ways.replicate, ways.ranks, ways.optimizer,
-                                 ways.precision));
+    for (const RunSetup& setup : all) {
+        SCOPED_TRACE(fmt::format("{} {}x{} {} {}", setup.strategy, setup.replicate, setup.ranks,
+                                 setup.optimizer, setup.precision));
         const std::string whole = fmt::format("whole{}", number), later = fmt::format("later{}", number);
         ++number;
-        const Config often = config_of(ways, {"checkpoint.every=3"}), never = config_of(ways);
-        EXPECT_EQ(train(often, ways.ranks, whole), "");
-        EXPECT_EQ(train(never, ways.ranks, later, checkpoint(whole, 3)), "");
+        const Config often = config_of(setup, {"checkpoint.every=3"}), never = config_of(setup);
+        EXPECT_EQ(train(often, setup.ranks, whole), "");
+        EXPECT_EQ(train(never, setup.ranks, later, checkpoint(whole, 3)), "");
         const std::vector<double> expected = curve(whole, 3);
         ASSERT_EQ(expected.size(), 7u * 2 + 2);
         EXPECT_EQ(curve(later), expected);
-        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
+        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), setup.ranks);
         // In its own folder, from the newest checkpoint; later output is written again.
         fs::remove_all(checkpoint(whole, 10));
-        EXPECT_EQ(train(often, ways.ranks, whole, "auto"), "");
+        EXPECT_EQ(train(often, setup.ranks, whole, "auto"), "");
         EXPECT_EQ(curve(whole, 3), expected);
         EXPECT_EQ(metrics(whole).size(), 12u);
-        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
+        expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), setup.ranks);
     }
 }
 
 // Documents of 32 tokens are cut at 10, so four of them form a row of 33, with 200 rows per epoch: the run of 320 rows begins
 // the second epoch at step 6. Batches include n-grams.
-TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
+TEST_F(ResumeTest, ResumesDocumentRowsBitwise) {
     const Settings documents = {"data.rows=documents", "data.max_document_tokens=10",
                                 "batch.tokens_per_step=1024", "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
@@ -74,15 +74,15 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
 }
 
 // The values kept for backward may change at a resume, e.g. on a machine with less memory.
-TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
+TEST_F(ResumeTest, ResumesBitwiseWithOtherActivationCheckpointing) {
     for (const char* precision : {"f32", "bf16"}) {
         const std::string whole = std::string("whole_") + precision;
-        const Ways ways{1, 1, "ddp", "normuon", precision};
-        const Config none = config_of(ways, {"checkpoint.every=3", "memory.activation_checkpointing=none"});
+        const RunSetup setup{1, 1, "ddp", "normuon", precision};
+        const Config none = config_of(setup, {"checkpoint.every=3", "memory.activation_checkpointing=none"});
         EXPECT_EQ(train(none, 1, whole), "");
         for (const char* kept : {"full", "selective"}) {
             const std::string later = whole + "_" + kept;
-            const Config other = config_of(ways, {"memory.activation_checkpointing=" + std::string(kept)});
+            const Config other = config_of(setup, {"memory.activation_checkpointing=" + std::string(kept)});
             EXPECT_EQ(train(other, 1, later, checkpoint(whole, 3)), "");
             EXPECT_EQ(curve(later), curve(whole, 3));
             expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), 1);
@@ -111,23 +111,23 @@ TEST_F(ResumeTest, GoOnBitwiseWithEitherExchangeOfTables) {
 }
 
 // 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. A save directly after loading must be bitwise equal to the loaded state.
-TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
+TEST_F(ResumeTest, ResumesOnAnyMesh) {
     for (const char* optimizer : {"normuon", "heads", "adamw"}) {
         if (kSanitized && std::string(optimizer) != "normuon") continue;
-        const std::vector<Ways> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
-                                          {2, 1, "zero1", optimizer, "f32", 64},
-                                          {4, 2, "zero3", optimizer, "f32", 32},
-                                          {2, 1, "zero2", optimizer, "f32", 64},
-                                          {1, 1, "ddp", optimizer, "f32", 256}};
+        const std::vector<RunSetup> meshes = {{1, 1, "ddp", optimizer, "f32", 256},
+                                              {2, 1, "zero1", optimizer, "f32", 64},
+                                              {4, 2, "zero3", optimizer, "f32", 32},
+                                              {2, 1, "zero2", optimizer, "f32", 64},
+                                              {1, 1, "ddp", optimizer, "f32", 256}};
         const std::string prefix = optimizer, reference = prefix + "_reference";
         train(config_of(meshes[0]), 1, reference);
         std::string from;
         for (size_t i = 0; i < meshes.size(); ++i) {
-            const Ways& ways = meshes[i];
+            const RunSetup& setup = meshes[i];
             const std::string name = prefix + std::to_string(i);
-            const Config c = config_of(ways, {"checkpoint.every=2"});
+            const Config c = config_of(setup, {"checkpoint.every=2"});
             if (!from.empty()) {
-                run_ranks(ways.ranks, [&](World& world) {
+                run_ranks(setup.ranks, [&](World& world) {
                     const Ranks ranks = resolve_ranks(c, world);
                     Runtime runtime(runtime_options(c, ranks));
                     StepRunner runner(c, runtime, ranks);
@@ -146,7 +146,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
                 });
                 expect_same_numbers(from, checkpoint(name + "_copy", 2 * static_cast<int64_t>(i)));
             }
-            EXPECT_EQ(train(c, ways.ranks, name, from), "");
+            EXPECT_EQ(train(c, setup.ranks, name, from), "");
             // Compared with one uninterrupted rank. Other meshes sum in another order: f32 rounding, amplified by ten steps, as
             // in the engine's tests.
             const int64_t step = 2 * static_cast<int64_t>(i);
@@ -156,7 +156,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
     }
 }
 
-TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
+TEST_F(ResumeTest, AutoSkipsDamagedCheckpoints) {
     if (kSanitized) GTEST_SKIP() << "slow with sanitizers; resume_cli covers the same code";
     const Config c = config_of({}, {"checkpoint.every=3"});
     train(c, 1, "run", "auto");  // nothing there: a new run
@@ -194,7 +194,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     EXPECT_EQ(curve("run"), expected);
 }
 
-TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
+TEST_F(ResumeTest, ConfigMismatchErrorNamesKeys) {
     const Config c = config_of({}, {"schedule.steps=1"});
     train(c, 1, "run");
     const std::string from = checkpoint("run", 1);
@@ -226,7 +226,7 @@ class LostDisk final : public FileSystem {
     const std::string remove_;
 };
 
-TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
+TEST_F(ResumeTest, TrainingContinuesOnFullDisk) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
         const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
@@ -246,7 +246,7 @@ TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
     }
 }
 
-TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
+TEST_F(ResumeTest, TrainingContinuesWithoutFolder) {
     const Config c = config_of({}, {"checkpoint.every=3"});
     LostDisk disk(path("run"));
     const std::string problem = train(c, 1, "run", "", {.disk = &disk});

@@ -20,15 +20,15 @@ class SavedRunTest : public RankRunFixture {
 using Steps = std::set<int64_t>;
 
 // All combinations of save and validation periods, on one rank and on two.
-TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
+TEST_F(SavedRunTest, SavesAtEveryPeriod) {
     for (const int ranks : {1, 2}) {
-        const Ways ways{ranks, 1, "zero1", "adamw", "f32", 128};
+        const RunSetup setup{ranks, 1, "zero1", "adamw", "f32", 128};
         for (const int64_t every : {1, 2, 3, 4, 9, 10, 11}) {
             for (const int64_t eval : {0, 1, 2, 3}) {
                 if (kSanitized && (every != 1 || eval % 2 != 0)) continue;
                 const std::string name = fmt::format("{}_{}_{}", ranks, every, eval);
                 const Config c = config_of(
-                    ways, {fmt::format("checkpoint.every={}", every), fmt::format("eval.every={}", eval)});
+                    setup, {fmt::format("checkpoint.every={}", every), fmt::format("eval.every={}", eval)});
                 EXPECT_EQ(train(c, ranks, name), "");
                 Steps expected{10};
                 for (int64_t step = every; step < 10; step += every) expected.insert(step);
@@ -44,7 +44,7 @@ TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
 }
 
 // Resumes from a checkpoint of every step.
-TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
+TEST_F(SavedRunTest, ResumesBitwiseFromEveryStep) {
     const Config c = config_of({2, 1, "zero2", "normuon"}, {"checkpoint.every=1"});
     train(c, 2, "whole");
     expect_continues(c, 2, "whole", {1, 2, 5, 9});
@@ -52,7 +52,7 @@ TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
 
 // Checkpoints exclude gradients accumulated by a group with `every: k`. The last checkpoint is of the last whole period, is
 // announced at the start, and continues to the same end.
-TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
+TEST_F(SavedRunTest, WarnsAboutStepsAfterLastPeriod) {
     for (const int ranks : {1, 2}) {
         const auto configured = [&](int64_t steps, int64_t every, const Settings& more = {}) {
             const Settings all = {fmt::format("schedule.steps={}", steps), "eval.every=0",
@@ -88,9 +88,9 @@ TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
 
 // The final checkpoint is read from the device, periodic ones from a snapshot. Pieces are one range or several boxes, each
 // fetched in many rounds.
-TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
+TEST_F(SavedRunTest, FinalAndPeriodicCheckpointsAreBitwiseEqual) {
     struct Mode {
-        Ways ways;
+        RunSetup setup;
         Settings settings;
     };
     const std::vector<Mode> modes = {
@@ -101,27 +101,27 @@ TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
         {{2, 1, "zero1", "normuon", "f32", 256}, {"parallel.tensor=2"}},
         {{4, 1, "zero2", "adamw", "f32", 128}, {"parallel.tensor=2"}}};
     int number = 0;
-    for (const auto& [ways, more] : modes) {
+    for (const auto& [setup, more] : modes) {
         if (kSanitized && number > 0 && more.empty()) continue;
         const auto configured = [&, &settings = more](int64_t every) {
             return config_of(
-                ways, together({{"schedule.steps=4", fmt::format("checkpoint.every={}", every)}, settings}));
+                setup, together({{"schedule.steps=4", fmt::format("checkpoint.every={}", every)}, settings}));
         };
         const std::string name = fmt::format("mode{}", number++), whole = name + "_whole";
-        train(configured(2), ways.ranks, whole);  // in one round, from a snapshot
-        for (const int64_t fetched : {int64_t{37}, int64_t{256}, kMostNumbersFetched}) {
-            const How how{.most_fetched = fetched};
+        train(configured(2), setup.ranks, whole);  // in one round, from a snapshot
+        for (const int64_t fetched : {int64_t{37}, int64_t{256}, kMaxNumbersFetched}) {
+            const How how{.max_fetched = fetched};
             const std::string last = fmt::format("{}_last{}", name, fetched),
                               periodic = fmt::format("{}_periodic{}", name, fetched),
                               stopped = fmt::format("{}_stopped{}", name, fetched);
-            train(configured(0), ways.ranks, last, "", how);
-            expect_same_bytes(checkpoint(whole, 4), checkpoint(last, 4), ways.ranks);
-            train(configured(2), ways.ranks, periodic, "", how);
+            train(configured(0), setup.ranks, last, "", how);
+            expect_same_bytes(checkpoint(whole, 4), checkpoint(last, 4), setup.ranks);
+            train(configured(2), setup.ranks, periodic, "", how);
             for (const int64_t step : {2, 4})
-                expect_same_bytes(checkpoint(whole, step), checkpoint(periodic, step), ways.ranks);
-            if (ways.ranks == 1) continue;
-            train(configured(0), ways.ranks, stopped, "", {.stop = true, .most_fetched = fetched});
-            expect_same_bytes(checkpoint(whole, 2), checkpoint(stopped, 2), ways.ranks);
+                expect_same_bytes(checkpoint(whole, step), checkpoint(periodic, step), setup.ranks);
+            if (setup.ranks == 1) continue;
+            train(configured(0), setup.ranks, stopped, "", {.stop = true, .max_fetched = fetched});
+            expect_same_bytes(checkpoint(whole, 2), checkpoint(stopped, 2), setup.ranks);
         }
     }
 }
@@ -151,7 +151,7 @@ class EarlyFiles final : public FileSystem {
     const AwaitedState& state_;
 };
 
-TEST_F(SavedRunTest, ASnapshotIsWrittenOnlyWhenItIsThere) {
+TEST_F(SavedRunTest, WritesSnapshotOnlyAfterItsCopy) {
     const Config c = config_of({}, {"checkpoint.every=10"});
     train(c, 1, "run");
     Runtime runtime(runtime_options(c));
@@ -196,7 +196,7 @@ class FailsAtFirst final : public FileSystem {
 };
 
 // A failed periodic checkpoint of the last step is retried at the run's end.
-TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
+TEST_F(SavedRunTest, RetriesLastCheckpoint) {
     for (const int ranks : {1, 2}) {
         for (int bad = 0; bad < ranks; ++bad) {
             const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=5"});
@@ -213,7 +213,7 @@ TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
 }
 
 // A resume after the last step finds its checkpoint and writes none.
-TEST_F(SavedRunTest, AFinishedRunSavesNothing) {
+TEST_F(SavedRunTest, FinishedRunSavesNothing) {
     for (const int ranks : {1, 2}) {
         const std::string name = fmt::format("run{}", ranks);
         const Config c = config_of({ranks, 1, "zero1"});
@@ -248,7 +248,7 @@ class SlowDisk final : public FileSystem {
     const Call slow_;
 };
 
-TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
+TEST_F(SavedRunTest, SlowDiskDoesNotTimeOut) {
     if (kSanitized) GTEST_SKIP() << "waits in real time: release build only";
     using enum SlowDisk::Call;
     struct Trial {
@@ -271,7 +271,7 @@ TEST_F(SavedRunTest, ASlowDiskOfAnyRankEndsNoRun) {
 }
 
 // The first rank deletes unfinished folders of an earlier process; this may exceed the timeout.
-TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
+TEST_F(SavedRunTest, SlowDeletionDoesNotTimeOut) {
     if (kSanitized) GTEST_SKIP() << "waits in real time: release build only";
     const Config c = config_of({2, 1, "zero1"}, {"checkpoint.every=5"});
     train(c, 2, "run");

@@ -17,7 +17,7 @@ class ScalesRunTest : public RankRunFixture {
     }
 };
 
-TEST_F(ScalesRunTest, ContinuesBitwiseInExactStepsAndBehind) {
+TEST_F(ScalesRunTest, ResumesBitwiseDuringAndAfterCurrentScaling) {
     for (const std::string& strategy : strategies()) {
         const Config c = scaled(4, {by(strategy)});
         train(c, 2, strategy);
@@ -28,7 +28,7 @@ TEST_F(ScalesRunTest, ContinuesBitwiseInExactStepsAndBehind) {
 // A run saved by one mesh and continued by another equals an uninterrupted run. Measured for one rank: at most 1e-8 of a loss,
 // and 2e-5 with other initial scales. Tensor ranks scale by the maximum of their part of the first matrix, which changes some
 // 8-bit roundings: measured 2e-5.
-TEST_F(ScalesRunTest, AnyRanksContinueWhatOthersSaved) {
+TEST_F(ScalesRunTest, ResumesOnOtherRanks) {
     const auto on = [&](Settings more) {
         more.emplace_back("batch.tokens_per_step=384");
         return scaled(0, more);

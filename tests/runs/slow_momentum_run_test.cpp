@@ -8,11 +8,11 @@ constexpr int64_t kStart = 5;
 
 class SlowMomentumRunTest : public RankRunFixture {
   protected:
-    Config slow_config(const Ways& ways, Settings more = {}) const {
+    Config slow_config(const RunSetup& setup, Settings more = {}) const {
         for (const char* key :
              {"slow_momentum=0.98", "slow_start=5", "slow_blend=0.5615", "fast_momentum=0.85"})
             more.push_back(std::string("optimizers.groups.0.") + key);
-        return config_of(ways, more);
+        return config_of(setup, more);
     }
 };
 
@@ -95,7 +95,7 @@ TEST_F(SlowMomentumRunTest, UpdatesAgreeWithFloat64) {
     }
 }
 
-TEST_F(SlowMomentumRunTest, ContinuesBitwiseAndShardsUnderEveryStrategy) {
+TEST_F(SlowMomentumRunTest, ResumesBitwiseUnderEveryStrategy) {
     train(slow_config(kOneRank), 1, "alone");
     train(config_of(kOneRank), 1, "without");
     const std::vector<double> expected = curve("alone"), without = curve("without");
@@ -104,16 +104,16 @@ TEST_F(SlowMomentumRunTest, ContinuesBitwiseAndShardsUnderEveryStrategy) {
     EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + same, without.begin()));
     EXPECT_NE(expected[same], without[same]);
     int number = 0;
-    for (const Ways& ways : std::vector<Ways>{{2, 1, "ddp", "normuon"},
-                                              {2, 1, "zero1", "heads"},
-                                              {2, 1, "zero2", "normuon"},
-                                              {4, 2, "zero3", "normuon"},
-                                              {2, 1, "zero3", "normuon", "bf16"}}) {
-        if (kSanitized && std::string(ways.strategy) != "zero3") continue;
+    for (const RunSetup& setup : std::vector<RunSetup>{{2, 1, "ddp", "normuon"},
+                                                       {2, 1, "zero1", "heads"},
+                                                       {2, 1, "zero2", "normuon"},
+                                                       {4, 2, "zero3", "normuon"},
+                                                       {2, 1, "zero3", "normuon", "bf16"}}) {
+        if (kSanitized && std::string(setup.strategy) != "zero3") continue;
         const std::string whole = fmt::format("whole{}", number++);
-        train(slow_config(ways, {"checkpoint.every=2"}), ways.ranks, whole);
-        expect_continues(slow_config(ways), ways.ranks, whole, {2, 6});
-        if (std::string(ways.precision) == "bf16" || std::string(ways.optimizer) == "heads") continue;
+        train(slow_config(setup, {"checkpoint.every=2"}), setup.ranks, whole);
+        expect_continues(slow_config(setup), setup.ranks, whole, {2, 6});
+        if (std::string(setup.precision) == "bf16" || std::string(setup.optimizer) == "heads") continue;
         // Ranks sum in another order: f32 rounding, amplified by ten steps.
         train(slow_config(kOneRank), 1, whole + "_alone", checkpoint(whole, 6));
         expect_near(curve(whole + "_alone"), curve(whole, 6), kRanksTolerance, whole);
@@ -121,7 +121,7 @@ TEST_F(SlowMomentumRunTest, ContinuesBitwiseAndShardsUnderEveryStrategy) {
     }
 }
 
-TEST_F(SlowMomentumRunTest, KeysNeedASlowMomentumAndStepsInTheRun) {
+TEST_F(SlowMomentumRunTest, RejectsKeysWithoutSlowMomentum) {
     const auto refused = [&](const std::string& text, Settings keys) {
         for (std::string& key : keys) key.insert(0, "optimizers.groups.0.");
         expect_error(ExitCode::usage, {text}, [&] { config(keys); });

@@ -27,7 +27,7 @@ class StagedRunTest : public RankRunFixture {
     double validation_of(const std::string& name) const { return metrics(name).back()["loss"]; }
 };
 
-TEST_F(StagedRunTest, EqualStagesAreOneRun) {
+TEST_F(StagedRunTest, EqualStagesMatchUnstagedRun) {
     const Settings whole = {"schedule.steps=10", "model.windows.window=8", "eval.every=5"};
     run(config(whole), "whole");
     run(config(whole, {"schedule.stages=[3, 4, 10]", "model.windows.window=[8, 8, 8]",
@@ -38,7 +38,7 @@ TEST_F(StagedRunTest, EqualStagesAreOneRun) {
 
 // A momentum list by stage and a cooldown over the same steps must give equal runs. The momenta differ by an f64 rounding,
 // which f32 shows in one of 2^29 cases.
-TEST_F(StagedRunTest, MomentumCoolsDownAsAStageWouldSay) {
+TEST_F(StagedRunTest, MomentumCooldownMatchesStages) {
     const std::string momentum = "optimizers.groups.0.momentum=";
     const Settings whole = {"schedule.steps=12", "optimizers.groups.0.momentum_warmup_steps=3",
                             "optimizers.groups.0.momentum_start=0.5"};
@@ -74,7 +74,7 @@ TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
 }
 
 // In file order, short rows are equal whether or not they are cut from longer windows.
-TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
+TEST_F(StagedRunTest, FirstStageMatchesOwnRun) {
     const Config c = staged({"data.shuffle=false", "schedule.decay=constant"});
     Config first = c.in_stage(0);
     first.schedule.steps = 4;
@@ -88,7 +88,7 @@ TEST_F(StagedRunTest, TheFirstStageIsARunOfItsOwn) {
     EXPECT_EQ(staged, alone);
 }
 
-TEST_F(StagedRunTest, MetricsCountTheTokensOfEachStage) {
+TEST_F(StagedRunTest, MetricsCountTokensPerStage) {
     const RunSummary summary = run(staged(), "run");
     int64_t tokens = 0;
     for (const Json& line : metrics("run")) {
@@ -101,7 +101,7 @@ TEST_F(StagedRunTest, MetricsCountTheTokensOfEachStage) {
     EXPECT_EQ(summary.tokens, tokens);
 }
 
-TEST_F(StagedRunTest, RerunsAndWarmUpChangeNothing) {
+TEST_F(StagedRunTest, WarmUpIsBitwiseNeutral) {
     for (const char* rows : {"stream", "documents"}) {
         const Config c = staged(rows_of(rows));
         run(c, std::string("warm") + rows, {.quiet = true, .warm_up = true});
@@ -111,7 +111,7 @@ TEST_F(StagedRunTest, RerunsAndWarmUpChangeNothing) {
     EXPECT_NE(curve("warmstream"), curve("warmdocuments"));
 }
 
-TEST_F(StagedRunTest, AnyRanksTrainAlike) {
+TEST_F(StagedRunTest, TrainsEquallyOnAnyRanks) {
     const Settings validation = {"eval.sequence_length=128", "eval.windows={\"window\": 8}", "eval.every=5"};
     train(staged(validation), 1, "one");
     for (const std::string& strategy : strategies()) {
@@ -122,7 +122,7 @@ TEST_F(StagedRunTest, AnyRanksTrainAlike) {
 }
 
 // Within stages and at stage boundaries, with every kind of rows.
-TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
+TEST_F(StagedRunTest, ResumesBitwiseInEveryStage) {
     for (const char* rows : {"stream", "documents"}) {
         for (const int ranks : {1, 2}) {
             if (kSanitized && (ranks == 1 || std::string(rows) == "stream")) continue;
@@ -137,7 +137,7 @@ TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
 }
 
 // GPT-2's position table has the length of the longest row; shorter rows use its first entries.
-TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
+TEST_F(StagedRunTest, PositionTableHasLongestSequenceLength) {
     Config c = staged({"model.preset=gpt2", "eval.sequence_length=128"});
     c.optimizers.groups[0].params = {"blocks.*.attn.*.weight", "blocks.*.mlp.*.weight"};
     Runtime runtime(runtime_options(c));
@@ -147,7 +147,7 @@ TEST_F(StagedRunTest, APositionTableIsAsLongAsTheLongestRow) {
 }
 
 // Learning rate 0, so that all validations are of the initial model.
-TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
+TEST_F(StagedRunTest, ValidationUsesOwnSequenceLengthAndWindows) {
     const Settings still = {"optimizers.groups.0.lr=0", "optimizers.groups.1.lr=0", "schedule.steps=2"};
     const auto validate = [&](const std::string& name, const Settings& more) {
         run(config(together({still, nonzero_outputs(), more})), name);
@@ -171,7 +171,7 @@ TEST_F(StagedRunTest, ValidationHasRowsAndWindowsOfItsOwn) {
 }
 
 // Validation rows may be much longer than training rows: only one layer's activations are in memory at a time.
-TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
+TEST_F(StagedRunTest, ValidationKeepsNoActivations) {
     const auto bytes = [&](int64_t training, int64_t validation) {
         const std::string tokens = std::to_string(training);
         return plan_memory(config({"model.layers.count=12", "batch.sequence_length=" + tokens,
@@ -183,7 +183,7 @@ TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
     EXPECT_GT(bytes(64, 4096), bytes(64, 64));
 }
 
-TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
+TEST_F(StagedRunTest, OwnValidationIsBitwiseNeutral) {
     run(staged({"eval.every=2"}), "plain");
     run(staged({"eval.every=2", "eval.sequence_length=128", "eval.windows={\"window\": 8}"}), "own");
     EXPECT_EQ(step_losses("plain"), step_losses("own"));
@@ -192,7 +192,7 @@ TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
 
 // A zero head gives every token the same probability, and learning rate 0 keeps it: ln 32 nats per target. The last token of a
 // row of 32 has no second target.
-TEST_F(StagedRunTest, WeightsOfTheLossGoByStage) {
+TEST_F(StagedRunTest, StagesSetLossWeights) {
     const Config c =
         config({R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32, "tables": {"embed": {}},
                    "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
@@ -211,7 +211,7 @@ TEST_F(StagedRunTest, WeightsOfTheLossGoByStage) {
 }
 
 // Stages share the memory of activations, which has the size of the largest.
-TEST_F(StagedRunTest, StagesShareMemory) {
+TEST_F(StagedRunTest, StagesShareActivationMemory) {
     const auto activations = [](const Config& c) {
         Runtime runtime(runtime_options(c));
         StepRunner runner(c, runtime);

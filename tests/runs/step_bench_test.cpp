@@ -13,11 +13,11 @@
 
 namespace speedrun::testing::step_bench_test {
 
-Ceilings round_ceilings() {
-    Ceilings ceilings;
-    ceilings.flops_per_s = 1e9;  // 1e6 per ms
-    ceilings.bytes_per_s = 1e9;
-    return ceilings;
+Peaks round_peaks() {
+    Peaks peaks;
+    peaks.flops_per_s = 1e9;  // 1e6 per ms
+    peaks.bytes_per_s = 1e9;
+    return peaks;
 }
 
 TimedCall call(const char* op, int64_t step, double begin, double end, int64_t flops = 0, int64_t bytes = 0) {
@@ -34,30 +34,30 @@ TEST(StepProfileTest, AddsUpOperationsOverlapAndGaps) {
     const StepProfile p = profile_steps(
         {call("a", 0, 0, 10), call("a", 1, 10, 14, 3000000, 1000000), call("b", 1, 11, 13, 0, 1500000),
          call("c", 1, 19, 20), call("a", 2, 19.5, 23), call("c", 2, 29, 30)},
-        1, round_ceilings());
+        1, round_peaks());
     // Both steps take 10 ms and are counted.
     EXPECT_EQ(p.steps, 2);
     EXPECT_DOUBLE_EQ(p.step_ms, 10);
     ASSERT_EQ(p.operations.size(), 3u);
-    const OperationRow &a = p.operations[0], &b = p.operations[1];
+    const OperationStats &a = p.operations[0], &b = p.operations[1];
     EXPECT_EQ(a.name, "a");
     EXPECT_DOUBLE_EQ(a.calls, 1);
     EXPECT_DOUBLE_EQ(a.ms, (4 + 0.5 + 3) / 2);
     EXPECT_DOUBLE_EQ(a.flops, 1.5e6);
-    EXPECT_DOUBLE_EQ(a.floor_ms, 1.5);
+    EXPECT_DOUBLE_EQ(a.bound_ms, 1.5);
     EXPECT_TRUE(a.compute_bound);
     EXPECT_EQ(b.name, "b");
     EXPECT_DOUBLE_EQ(b.calls, 0.5);
-    EXPECT_DOUBLE_EQ(b.floor_ms, 0.75);
+    EXPECT_DOUBLE_EQ(b.bound_ms, 0.75);
     EXPECT_FALSE(b.compute_bound);
-    EXPECT_DOUBLE_EQ(p.floor_ms, 2.25);
+    EXPECT_DOUBLE_EQ(p.bound_ms, 2.25);
     EXPECT_DOUBLE_EQ(p.operations_ms, (4 + 2 + 1 + 0.5 + 3 + 1) / 2);
     EXPECT_DOUBLE_EQ(p.overlapped_ms, 2.5 / 2);
     EXPECT_DOUBLE_EQ(p.gaps_ms, (5 + 6) / 2.0);
     EXPECT_DOUBLE_EQ(p.operations_ms - p.overlapped_ms + p.gaps_ms, p.step_ms);
 }
 
-TEST(StepProfileTest, TakesTheMiddleHalfOfWholePeriods) {
+TEST(StepProfileTest, AveragesMiddleHalfOfPeriods) {
     EXPECT_EQ(mean_of_middle_half({100, 2, 4, 0}), 3);
     EXPECT_EQ(mean_of_middle_half({5}), 5);
     EXPECT_THROW(mean_of_middle_half({}), Error);
@@ -70,11 +70,11 @@ TEST(StepProfileTest, TakesTheMiddleHalfOfWholePeriods) {
         time += ms;
         ++step;
     }
-    const StepProfile p = profile_steps(calls, 2, round_ceilings());
+    const StepProfile p = profile_steps(calls, 2, round_peaks());
     EXPECT_EQ(p.steps, 4);
     EXPECT_DOUBLE_EQ(p.step_ms, (2 + 2 + 3 + 3) / 4.0);
-    for (const OperationRow& row : p.operations) EXPECT_DOUBLE_EQ(row.calls, 0.5) << row.name;
-    EXPECT_THROW(profile_steps({call("a", 0, 0, 1), call("a", 1, 1, 2)}, 2, round_ceilings()), Error);
+    for (const OperationStats& row : p.operations) EXPECT_DOUBLE_EQ(row.calls, 0.5) << row.name;
+    EXPECT_THROW(profile_steps({call("a", 0, 0, 1), call("a", 1, 1, 2)}, 2, round_peaks()), Error);
 }
 
 class StepBenchTest : public RunFixture {
@@ -85,36 +85,36 @@ class StepBenchTest : public RunFixture {
         StepBenchOptions options;
         options.steps = steps;
         options.warmup = 1;
-        options.ceilings = {128, 1 << 20};
+        options.peaks = {128, 1 << 20};
         return bench_steps(config, runtime, kAlone, options);
     }
     // Without the optimizer's matmuls, which the plan does not count as the model's work.
     static double model_flops(const StepBench& bench) {
         double flops = bench.profile.flops;
-        for (const OperationRow& row : bench.profile.operations)
+        for (const OperationStats& row : bench.profile.operations)
             if (row.name.starts_with("polar_express")) flops -= row.flops;
         return flops;
     }
     static std::map<std::string, double> calls_of(const StepBench& bench) {
         std::map<std::string, double> calls;
-        for (const OperationRow& row : bench.profile.operations) {
+        for (const OperationStats& row : bench.profile.operations) {
             calls[row.name.substr(0, row.name.find(' '))] += row.calls;
             EXPECT_GE(row.ms, 0) << row.name;
             EXPECT_GT(row.bytes, 0) << row.name;
-            EXPECT_GT(row.floor_ms, 0) << row.name;
+            EXPECT_GT(row.bound_ms, 0) << row.name;
         }
         return calls;
     }
 };
 
-TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
+TEST_F(StepBenchTest, ListsAllOperationsAndPlannedFlops) {
     const Config two_microbatches = config({"batch.tokens_per_step=1024", "threads=1"});
     const StepBench b = bench(two_microbatches);
     EXPECT_EQ(b.data, "dataset");
     EXPECT_EQ(model_flops(b), static_cast<double>(plan_memory(two_microbatches).work.front().flops));
     EXPECT_EQ(b.memory_bytes, plan_memory(two_microbatches).bytes);
-    EXPECT_GT(b.ceilings.flops_per_s, 0);
-    EXPECT_GT(b.ceilings.bytes_per_s, 0);
+    EXPECT_GT(b.peaks.flops_per_s, 0);
+    EXPECT_GT(b.peaks.bytes_per_s, 0);
     EXPECT_GT(b.plain_step_ms, 0);
     EXPECT_GT(b.profile.step_ms, 0);
     EXPECT_GT(b.resident_bytes, 0);
@@ -145,12 +145,12 @@ TEST_F(StepBenchTest, HasEveryOperationOfTheStepAndTheFlopsOfThePlan) {
         EXPECT_GT(calls.count(op), 0u) << op;
     // The matmul of the logits: 512 tokens, 32 padded to a vocabulary of 64.
     const auto& rows = b.profile.operations;
-    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const OperationRow& row) {
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const OperationStats& row) {
         return row.name == "matmul 512x128x32 nt" && row.calls == 4;
     }));
 }
 
-TEST_F(StepBenchTest, CountsForwardAgainAndGroupsThatStepRarely) {
+TEST_F(StepBenchTest, CountsRecomputationAndRareGroups) {
     const StepBench again = bench(config({"memory.activation_checkpointing=full"}));
     EXPECT_GT(again.work.recomputed_flops, 0);
     EXPECT_EQ(model_flops(again), static_cast<double>(again.work.flops + again.work.recomputed_flops));
@@ -159,7 +159,7 @@ TEST_F(StepBenchTest, CountsForwardAgainAndGroupsThatStepRarely) {
     EXPECT_DOUBLE_EQ(calls_of(rare).at("polar_express"), calls_of(bench(config())).at("polar_express") / 2);
 }
 
-TEST_F(StepBenchTest, RunsWithoutADatasetButNotWithADamagedOne) {
+TEST_F(StepBenchTest, RunsWithoutDatasetAndRejectsDamaged) {
     EXPECT_EQ(bench(config({"data.train=[]"})).data, "synthetic");
     EXPECT_EQ(bench(config({"data.train=no/such/*.bin"})).data, "synthetic");
     fs::resize_file(folder_ / "train.bin", 1000);
@@ -167,7 +167,7 @@ TEST_F(StepBenchTest, RunsWithoutADatasetButNotWithADamagedOne) {
 }
 
 // Compares each step's loss with and without recording and timing of operations.
-TEST_F(StepBenchTest, ChangesNoBit) {
+TEST_F(StepBenchTest, TimingIsBitwiseNeutral) {
     const Config c = config({"batch.tokens_per_step=1024", "threads=1"});
     const auto losses = [&](bool metered) {
         Runtime runtime(runtime_options(c));
@@ -189,7 +189,7 @@ TEST_F(StepBenchTest, ChangesNoBit) {
 }
 
 // Stages with equal shapes are timed once; the second stage has twice the number of rows.
-TEST_F(StepBenchTest, EstimatesEveryStageOfARun) {
+TEST_F(StepBenchTest, EstimatesEveryStage) {
     const RunEstimate e =
         estimate_run(config({"schedule.steps=12", "schedule.stages=[4, 9, 12]",
                              "batch.tokens_per_step=[512, 4096, 512]", "threads=1", "data.train=[]"}),

@@ -52,12 +52,12 @@ class StepModelTest : public RunFixture {
         StepBenchOptions options;
         options.steps = 1;
         options.warmup = 0;
-        options.ceilings = {128, 1 << 20};
+        options.peaks = {128, 1 << 20};
         return counts_of(bench_steps(config, runtime, kAlone, options).profile.operations);
     }
 };
 
-TEST_F(StepModelTest, CountsWhatARunCounts) {
+TEST_F(StepModelTest, CountsMatchRun) {
     const std::vector<std::vector<std::string>> variants = {
         {"batch.tokens_per_step=1024"},
         {"precision=bf16", "memory.logits_at_once=4096"},  // chunks of 64 rows
@@ -80,7 +80,7 @@ TEST_F(StepModelTest, CountsWhatARunCounts) {
 }
 
 // On a GPU; on a CPU, 2^26 logits would be 1,024 rows of this vocabulary.
-TEST_F(StepModelTest, HeadTakesAMicrobatchAtOnce) {
+TEST_F(StepModelTest, HeadProcessesWholeMicrobatch) {
     const auto calls = [&](std::vector<std::string> more) {
         more.insert(more.end(),
                     {"model.vocab_size=50304", "batch.microbatch_tokens=4096", "batch.tokens_per_step=8192"});
@@ -93,23 +93,23 @@ TEST_F(StepModelTest, HeadTakesAMicrobatchAtOnce) {
     EXPECT_EQ(calls({"memory.logits_at_once=67108864"}), 8);
 }
 
-TEST_F(StepModelTest, SumsItsRowsAndSortsThemByWhatIsLost) {
+TEST_F(StepModelTest, TotalsRowsAndSortsByLostTime) {
     const StepModel m = model(config({"batch.tokens_per_step=1024"}));
     EXPECT_EQ(m.microbatches, 2);
-    EXPECT_EQ(m.real, DType::f32);
-    double ms = 0, floor_ms = 0, calls = 0, last = std::numeric_limits<double>::max();
+    EXPECT_EQ(m.compute_dtype, DType::f32);
+    double ms = 0, bound_ms = 0, calls = 0, last = std::numeric_limits<double>::max();
     for (const ModelledOperation& row : m.operations) {
         ms += row.ms;
-        floor_ms += row.floor_ms;
+        bound_ms += row.bound_ms;
         calls += row.calls;
-        EXPECT_GT(row.floor_ms, 0) << row.name;
+        EXPECT_GT(row.bound_ms, 0) << row.name;
         EXPECT_LE(row.lost_ms(), last) << row.name;
         EXPECT_TRUE(row.source.starts_with("assumed") || row.source.starts_with("measured on an H100"))
             << row.name << ": " << row.source;
         last = row.lost_ms();
     }
     EXPECT_DOUBLE_EQ(ms, m.ms);
-    EXPECT_DOUBLE_EQ(floor_ms, m.floor_ms);
+    EXPECT_DOUBLE_EQ(bound_ms, m.bound_ms);
     EXPECT_GE(m.gap_ms, calls * find_gpu_model("h100").launch_gap_us * 1e-3 * 0.999);
     EXPECT_LT(m.gap_ms, m.ms);
 }
@@ -117,10 +117,10 @@ TEST_F(StepModelTest, SumsItsRowsAndSortsThemByWhatIsLost) {
 TEST_F(StepModelTest, FollowsConfigAndGpu) {
     const Config c = config({"precision=auto"});
     const StepModel h100 = model(c);
-    EXPECT_EQ(h100.real, DType::bf16);
+    EXPECT_EQ(h100.compute_dtype, DType::bf16);
     EXPECT_LE(model(c, "h200").ms, h100.ms);
-    EXPECT_GT(model(c, "a100").floor_ms, h100.floor_ms);
-    EXPECT_GT(model(c, "4090").floor_ms, model(c, "a100").floor_ms);
+    EXPECT_GT(model(c, "a100").bound_ms, h100.bound_ms);
+    EXPECT_GT(model(c, "4090").bound_ms, model(c, "a100").bound_ms);
     const StepModel twice = model(config({"precision=auto", "batch.tokens_per_step=1024"}));
     EXPECT_GT(twice.ms, h100.ms);
     EXPECT_LT(twice.ms, 2 * h100.ms);  // the optimizer steps once
@@ -132,7 +132,7 @@ TEST_F(StepModelTest, FollowsConfigAndGpu) {
     EXPECT_LT(one_of_two.ms, twice.ms);
 }
 
-TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
+TEST_F(StepModelTest, ReportReplacesAssumedEfficiencies) {
     const std::string path = (folder_ / "ops.jsonl").string();
     std::ofstream(path) << R"({"kind":"ceilings","dtype":"bf16","gb_per_s":1500,"tflops":399}
 {"kind":"op","name":"a","op":"add","dtype":"bf16","status":"passed","flops":0,"bytes":1000,"share_of_floor":0.5}
@@ -153,7 +153,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     add.op = "add";
     add.bytes = 2000;
     ASSERT_TRUE(measured.nearest(add));
-    EXPECT_EQ(measured.nearest(add)->share_of_floor, 0.25);
+    EXPECT_EQ(measured.nearest(add)->share_of_bound, 0.25);
     add.bytes = 8000000;
     EXPECT_EQ(measured.nearest(add)->name, "b");
     for (const char* other : {"fill", "matmul", "attention_forward", "scale"}) {
@@ -166,7 +166,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     EXPECT_EQ(by_wgmma.nearest(cost_of("attention_forward", {}, 9, 9))->name, "w");
     const Config c = config({"precision=bf16", kMix});
     const StepModel assumed = model_step(c, kAlone, gpu), with = model_step(c, kAlone, gpu, &measured);
-    EXPECT_DOUBLE_EQ(assumed.floor_ms, with.floor_ms);
+    EXPECT_DOUBLE_EQ(assumed.bound_ms, with.bound_ms);
     for (const ModelledOperation& row : with.operations)
         EXPECT_EQ(row.source.find("measured: ") == 0, row.name == "add") << row.name << ": " << row.source;
     EXPECT_NE(assumed.ms, with.ms);
@@ -175,7 +175,7 @@ TEST_F(StepModelTest, TakesAReportInPlaceOfWhatIsAssumed) {
     EXPECT_THROW(MeasuredKernels(path, DType::bf16, {}), Error);
 }
 
-TEST_F(StepModelTest, WgmmaIsOfHopperInBf16) {
+TEST_F(StepModelTest, WgmmaNeedsHopperAndBf16) {
     const auto chosen = [&](const char* precision, const char* gpu) {
         const Config c = config({std::string("precision=") + precision, "cuda.attention=wgmma"});
         return kernel_choice(c, find_gpu_model(gpu)).wgmma_attention;
@@ -196,7 +196,7 @@ TEST_F(StepModelTest, WgmmaIsOfHopperInBf16) {
 }
 
 // A stored report, one JSON object, is equivalent to its lines.
-TEST_F(StepModelTest, TakesAReportThatIsKept) {
+TEST_F(StepModelTest, ReadsStoredReport) {
     const std::string path = (folder_ / "gpu_check.json").string();
     std::ofstream(path) << R"({"result": "passed",
  "ceilings": [{"kind": "ceilings", "dtype": "bf16", "gb_per_s": 1500, "tflops": 399}],
@@ -205,14 +205,14 @@ TEST_F(StepModelTest, TakesAReportThatIsKept) {
     const MeasuredKernels measured(path, DType::bf16, {});
     EXPECT_DOUBLE_EQ(measured.with_rates(find_gpu_model("h100")).bytes_per_s, 1.5e12);
     ASSERT_TRUE(measured.nearest(cost_of("add", {}, 0, 1000)));
-    EXPECT_EQ(measured.nearest(cost_of("add", {}, 0, 1000))->share_of_floor, 0.25);
+    EXPECT_EQ(measured.nearest(cost_of("add", {}, 0, 1000))->share_of_bound, 0.25);
     for (const char* text : {R"({"ops": []})", R"({"ops": 5})", R"({"ops": [[]], "ceilings": {}})"}) {
         std::ofstream(path) << text;
         EXPECT_THROW(MeasuredKernels(path, DType::bf16, {}), Error) << text;
     }
 }
 
-TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
+TEST(GpuModelTest, ModelsEveryOperationWithValidEfficiency) {
     for (const std::string& op : all_operations()) {
         const KernelModel kernel = kernel_model(op);
         EXPECT_EQ(op, kernel.op);
@@ -223,7 +223,7 @@ TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
         EXPECT_GE(kernel.launches, 1) << op;
     }
     EXPECT_THROW(kernel_model("frobnicate"), Error);
-    EXPECT_NE(kernel_model("matmul", {.hand_products = true}).engine, kernel_model("matmul").engine);
+    EXPECT_NE(kernel_model("matmul", {.native_matmul = true}).engine, kernel_model("matmul").engine);
     for (const GpuModel& gpu : gpu_models()) {
         EXPECT_EQ(&find_gpu_model(gpu.name), &gpu);
         EXPECT_GT(gpu.bf16_flops_per_s, gpu.f32_flops_per_s) << gpu.name;
@@ -232,32 +232,32 @@ TEST(GpuModelTest, KnowsEveryOperationAndNoShareAboveOne) {
     expect_error(ExitCode::usage, {"h100, h200, a100, 4090, b200, 5090"}, [&] { find_gpu_model("h1000"); });
 }
 
-TEST(GpuModelTest, TimesACall) {
+TEST(GpuModelTest, PredictsCallTime) {
     const GpuModel& gpu = find_gpu_model("h100");
-    const auto model = [&](const OpCost& cost, bool hand = false) {
-        return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, {.hand_products = hand}));
+    const auto model = [&](const OpCost& cost, bool native = false) {
+        return model_call(cost, DType::bf16, gpu, kernel_model(cost.op, {.native_matmul = native}));
     };
     const double gap = gpu.launch_gap_us * 1e-3;
     // 3 GB of memory traffic take a millisecond at full bandwidth; the model adds the share and one gap.
     const ModelledCall add = model(cost_of("add", {}, 0, 3000000000));
-    EXPECT_DOUBLE_EQ(add.floor_ms, 1);
+    EXPECT_DOUBLE_EQ(add.bound_ms, 1);
     EXPECT_FALSE(add.compute_bound);
     EXPECT_DOUBLE_EQ(add.ms, 1 / kernel_model("add").memory + gap);
     EXPECT_GT(model(cost_of("add", {}, 0, 3000000001)).ms, add.ms);
     // Library matmuls reach a share of the rate for any shape, plus the kernel that clears its counters.
     const ModelledCall product = model(cost_of("matmul", {100, 100, 100}, 798000000000, 1));
-    EXPECT_DOUBLE_EQ(product.floor_ms, 1);
+    EXPECT_DOUBLE_EQ(product.bound_ms, 1);
     EXPECT_TRUE(product.compute_bound);
     EXPECT_DOUBLE_EQ(product.ms, 1 / kernel_model("matmul").compute + 2 * gap);
     // Our own matmuls run in whole waves: 132 blocks of 128 x 128 take the time of one, 133 twice that.
-    const auto hand_ms = [&](int64_t tiles) {
+    const auto native_ms = [&](int64_t tiles) {
         return model(cost_of("matmul", {128, 128 * tiles, 4096}, 1, 1), true).ms - gap;
     };
-    EXPECT_DOUBLE_EQ(hand_ms(1), hand_ms(132));
-    EXPECT_DOUBLE_EQ(hand_ms(133), 2 * hand_ms(132));
-    EXPECT_NEAR(hand_ms(132) * 1e-3,
+    EXPECT_DOUBLE_EQ(native_ms(1), native_ms(132));
+    EXPECT_DOUBLE_EQ(native_ms(133), 2 * native_ms(132));
+    EXPECT_NEAR(native_ms(132) * 1e-3,
                 2.0 * 128 * 128 * 132 * 4096 /
-                    (798e12 * gpu.mma_share * kernel_model("matmul", {.hand_products = true}).compute),
+                    (798e12 * gpu.mma_share * kernel_model("matmul", {.native_matmul = true}).compute),
                 1e-12);
     // Twelve matrices of 768 x 768 have 252 tiles of a triangle: two waves of 132; one matrix is one wave of 21.
     const double one = model(cost_of("polar_express", {1, 768, 768}, 1, 1)).ms,
@@ -280,7 +280,7 @@ TEST(GpuModelTest, TimesACall) {
 }
 
 // Limits of `plan --timeline` for 124M on 1,024 ranks: 10 s and 2 GiB. It takes a hundredth of both.
-TEST(StepTimelineRunTest, ThousandRanksArePlannedQuickly) {
+TEST(StepTimelineRunTest, PlansThousandRanksWithinLimits) {
     constexpr int kRanks = 1024;
     const Config config = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",
                                       {fmt::format("batch.tokens_per_step={}", 32768 * kRanks)});

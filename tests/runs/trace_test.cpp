@@ -80,7 +80,7 @@ const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
     return found;
 }
 
-TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
+TEST_F(TraceTest, ArrowsConnectSpansOfEachBucket) {
     // Validation in between is not a step: no arrow ends in it.
     traced(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
            "run");
@@ -141,7 +141,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
 
     // Bytes of the spans, of the step lines and of the plan are equal, and the totals are their sum.
     std::map<std::string, double> planned, traced;
-    for (const CollectiveRow& row : step_collectives(layout, ranks, DType::f32))
+    for (const BucketCollectives& row : step_collectives(layout, ranks, DType::f32))
         for (const StepCollective& one : row.collectives) planned[name_of(one.kind)] += one.sent_bytes;
     for (const Json& e : all)
         if (e["ph"] == "X" && e["pid"] == 0 && e["args"].contains("bytes"))
@@ -182,7 +182,7 @@ TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
 }
 
 // The order of steps and gathers; neither order nor launch affects values.
-TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
+TEST_F(TraceTest, DefaultStepOrderReversesDeclaration) {
     const Config c = two_ranks();
     const ParameterTable table = parameters_of(c.model, c.batch.sequence_length);
     const BucketLayout layout(table, bucket_rules(plan_ranks(c, 2), table, c.optimizers));
@@ -215,7 +215,7 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
     }
 }
 
-TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
+TEST_F(TraceTest, HiddenTimeOverlapsBusyCompute) {
     const Trace trace = read_trace(write_trace({
         span(1, "forward", 0, 0, 10), span(1, "backward", 0, 10, 20), span(1, "forward", 1, 30, 40),
         span(1, "backward", 1, 40, 50),
@@ -245,7 +245,7 @@ TEST_F(TraceTest, HiddenIsWhatComputeWasBusyBeside) {
 }
 
 // The picture is small: 10000 spans, each of another kind or bucket than the previous one.
-TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
+TEST_F(TraceTest, LimitsSizeOfSvg) {
     std::vector<std::string> lines;
     for (int i = 0; i < 10000; ++i)
         lines.push_back(
@@ -256,7 +256,7 @@ TEST_F(TraceTest, PicturesOfManySpansAreSmall) {
     EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
 }
 
-TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
+TEST_F(TraceTest, RejectsInvalidTraceFiles) {
     const auto refused = [&](const std::string& text) {
         const std::string path = (folder_ / "bad.json").string();
         std::ofstream(path) << text;
@@ -284,7 +284,7 @@ TEST_F(TraceTest, FilesThatAreNoTraceAreDataErrors) {
 }
 
 // Clocks with an offset of one hour: the bounds include the true offset for any waiting times.
-TEST(ClockOffsetTest, BoundsHoldTheTruth) {
+TEST(ClockOffsetTest, BoundsContainTrueOffset) {
     constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
     run_ranks(3, [&](World& world) {
         const int64_t truth = kHour * world.rank();

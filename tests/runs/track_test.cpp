@@ -31,7 +31,7 @@ bool is_target_of(const Track& track, double target) {
     });
 }
 
-TEST(TrackTest, ConfigsAimAtATargetOfTheTrack) {
+TEST(TrackTest, ConfigsUseTrackTarget) {
     const Json track = read(kRoot / "records/kjv/track.json");
     const Track parsed = read_track((kRoot / "records/kjv").string());
     EXPECT_FALSE(is_target_of(parsed, 1.3));
@@ -49,7 +49,7 @@ TEST(TrackTest, ConfigsAimAtATargetOfTheTrack) {
     EXPECT_GE(num_configs, 2);
 }
 
-TEST(TrackTest, FinewebConfigsAimAtTheCommunitysTarget) {
+TEST(TrackTest, FinewebConfigsUseCommunityTarget) {
     const Json track = read(kRoot / "records/fineweb/track.json");
     const Track parsed = read_track((kRoot / "records/fineweb").string());
     EXPECT_EQ(parsed.validation_tokens, 10'485'760);
@@ -65,7 +65,7 @@ TEST(TrackTest, FinewebConfigsAimAtTheCommunitysTarget) {
     }
 }
 
-TEST(TrackTest, PreparedDataIsTheTracks) {
+TEST(TrackTest, PreparedDataMatchesTrack) {
     const auto path = kRoot / "data/kjv/dataset.json";
     if (!std::filesystem::exists(path))
         GTEST_SKIP() << "no dataset: run data/kjv/prepare.sh build/release/speedrun";
@@ -74,7 +74,7 @@ TEST(TrackTest, PreparedDataIsTheTracks) {
     EXPECT_EQ(data["shards"][1]["tokens"].get<int64_t>() - 1, track["validation"]["tokens"].get<int64_t>());
 }
 
-TEST(TrackTest, RulesAreThoseOfTheSpecification) {
+TEST(TrackTest, RulesMatchSpecification) {
     const Track track = read_track((kRoot / "records/kjv").string());
     EXPECT_EQ(track.rules.min_runs, 5);
     EXPECT_EQ(track.rules.max_loss_p, 0.01);
@@ -83,7 +83,7 @@ TEST(TrackTest, RulesAreThoseOfTheSpecification) {
     EXPECT_EQ(track.shards.size(), 2u);
 }
 
-TEST(TrackTest, BaselineIsSmallEnough) {
+TEST(TrackTest, BaselineIsBelowFourMillionParameters) {
     const Config config = read_config((kRoot / "configs/kjv_baseline.json").string(), {});
     EXPECT_EQ(gpt2_problems(config.model), "");
     for (const OptimizerGroupConfig& group : config.optimizers.groups)

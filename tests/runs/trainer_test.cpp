@@ -40,14 +40,14 @@ TEST_F(TrainerTest, RerunsAreBitwiseEqual) {
     EXPECT_EQ(curve("first").size(), 20u * 2 + 2);
 }
 
-TEST_F(TrainerTest, WarmUpChangesNothing) {
+TEST_F(TrainerTest, WarmUpIsBitwiseNeutral) {
     const Config c = config({"schedule.steps=10", "batch.tokens_per_step=1024"});
     run(c, "warm", {.quiet = true, .warm_up = true});
     run(c, "cold", {.quiet = true, .warm_up = false});
     EXPECT_EQ(curve("warm"), curve("cold"));
 }
 
-TEST_F(TrainerTest, ValidationInBetweenChangesNothing) {
+TEST_F(TrainerTest, ValidationIsBitwiseNeutral) {
     run(config({"schedule.steps=10"}), "without");
     run(config({"schedule.steps=10", "eval.every=2"}), "with");
     EXPECT_EQ(step_losses("without"), step_losses("with"));
@@ -91,7 +91,7 @@ void spoil_unused_row(Trainer& trainer, const Config& config) {
     runner.state().assign(values);
 }
 
-TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
+TEST_F(TrainerTest, NonFiniteFinalParametersAreDivergence) {
     for (const char* precision : {"f32", "bf16"}) {
         const Config c =
             config({"schedule.steps=5", "checkpoint.every=2", "model.vocab_size=33",
@@ -112,13 +112,13 @@ TEST_F(TrainerTest, ParametersThatAreNotFiniteAtTheEndAreADivergence) {
     }
 }
 
-TEST_F(TrainerTest, ClippingBoundsTheUpdateNotTheLoggedNorm) {
+TEST_F(TrainerTest, LogsNormBeforeClipping) {
     run(config({"schedule.steps=2"}), "free");
     run(config({"schedule.steps=2", "optimizers.clip=0.001"}), "clipped");
     EXPECT_EQ(curve("free")[1], curve("clipped")[1]);  // the norm is logged before clipping
 }
 
-TEST_F(TrainerTest, FilesOfARun) {
+TEST_F(TrainerTest, WritesFilesOfRun) {
     const RunSummary summary = run(config({"schedule.steps=6", "eval.every=3", "record.target_loss=100"}),
                                    "files", {.quiet = true, .trace_first = 4, .trace_last = 5});
     EXPECT_TRUE(summary.target_reached);
@@ -152,7 +152,7 @@ TEST_F(TrainerTest, FilesOfARun) {
     EXPECT_THROW(RunFolder((folder_ / "logs").string(), "files"), Error);
 }
 
-TEST_F(TrainerTest, ASilentFolderWritesNothing) {
+TEST_F(TrainerTest, SilentFolderWritesNothing) {
     const std::string path = (folder_ / "logs" / "quiet").string();
     RunFolder silent = RunFolder::silent(path);
     EXPECT_EQ(silent.path(), path);
@@ -166,7 +166,7 @@ TEST_F(TrainerTest, ASilentFolderWritesNothing) {
 }
 
 // Only one rank receives the signal, before the first step: all ranks stop after the same step.
-TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
+TEST_F(TrainerTest, SignalToOneRankStopsAll) {
     const Config c =
         config({"schedule.steps=100000", "batch.microbatch_tokens=256", "threads=1", "device=cpu"});
     const std::string path = (folder_ / "logs" / "stopped").string();

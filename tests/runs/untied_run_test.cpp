@@ -24,7 +24,7 @@ class UntiedRunTest : public RankRunFixture {
     }
 };
 
-TEST_F(UntiedRunTest, ContinuesBitwiseBeforeAtAndBehindTheStep) {
+TEST_F(UntiedRunTest, ResumesBitwiseAroundUntying) {
     for (const std::string& strategy : strategies()) {
         const Config c = untied({by(strategy)});
         train(c, 2, strategy);
@@ -33,7 +33,7 @@ TEST_F(UntiedRunTest, ContinuesBitwiseBeforeAtAndBehindTheStep) {
 }
 
 // Before, at and after the step, the checkpoint of a stop equals the periodic one of that step.
-TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
+TEST_F(UntiedRunTest, StopSavesSameAsContinuedRun) {
     for (const std::string& strategy : strategies()) {
         const Config c = untied({by(strategy)});
         train(c, 2, strategy);
@@ -52,7 +52,7 @@ TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
 }
 
 // A checkpoint of a program without the refresh: the head has its initial values.
-TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
+TEST_F(UntiedRunTest, RefreshesStaleHeadFromEmbedding) {
     struct Point {
         int step, eval;  // eval 0: refreshed by the first steps instead of a validation
     };
@@ -87,7 +87,7 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
 }
 
 // Other ranks continue a saved run, before and after untying.
-TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
+TEST_F(UntiedRunTest, ResumesOnOtherRanks) {
     if (!kSanitized) {
         train(untied(), 1, "one");
         train(untied({by("zero3")}), 2, "two");
@@ -102,7 +102,7 @@ TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
 }
 
 // Until that step, everything equals a run with a tied head, including validation without an earlier checkpoint.
-TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
+TEST_F(UntiedRunTest, EqualsTiedRunUntilUntying) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     train(untied({"checkpoint.every=0"}), 1, "apart");
     train(untied({"checkpoint.every=0", "model.head.untied_after=-1"}), 1, "tied");

@@ -16,9 +16,9 @@ struct Average {
 
 class WeightAverageRunTest : public RankRunFixture {
   protected:
-    Config averaged(const Ways& ways, const Average& average, Settings more = {}) const {
+    Config averaged(const RunSetup& setup, const Average& average, Settings more = {}) const {
         more.insert(more.end(), {average.setting(0), average.setting(1), "checkpoint.every=1"});
-        return config_of(ways, more);
+        return config_of(setup, more);
     }
     std::vector<float> tensor(const std::string& run, int64_t step, const std::string& name) const {
         return tensor_in(checkpoint(run, step), name);
@@ -56,7 +56,7 @@ class WeightAverageRunTest : public RankRunFixture {
     }
 };
 
-TEST_F(WeightAverageRunTest, FollowsFloat64AndChangesNothingBeforeTheLastUpdate) {
+TEST_F(WeightAverageRunTest, MatchesFloat64AndAppliesAtLastUpdate) {
     train(config_of(kOneRank, {"checkpoint.every=1"}), 1, "plain");
     int number = 0;
     for (const Average& average :
@@ -78,24 +78,24 @@ TEST_F(WeightAverageRunTest, FollowsFloat64AndChangesNothingBeforeTheLastUpdate)
 }
 
 // The blend belongs to the last update: a run that continues at its end, or in the window, blends once.
-TEST_F(WeightAverageRunTest, ContinuesBitwiseBeforeInsideAndAfterTheWindow) {
+TEST_F(WeightAverageRunTest, ResumesBitwiseAroundWindow) {
     int number = 0;
-    for (const Ways& ways : std::vector<Ways>{{1, 1, "ddp", "normuon", "f32", 256},
-                                              {2, 1, "ddp", "muon"},
-                                              {2, 1, "zero1", "adamw"},
-                                              {2, 1, "zero2", "normuon"},
-                                              {4, 2, "zero3", "normuon"},
-                                              {2, 1, "zero3", "normuon", "bf16"}}) {
-        if (kSanitized && std::string(ways.strategy) != "zero2") continue;
+    for (const RunSetup& setup : std::vector<RunSetup>{{1, 1, "ddp", "normuon", "f32", 256},
+                                                       {2, 1, "ddp", "muon"},
+                                                       {2, 1, "zero1", "adamw"},
+                                                       {2, 1, "zero2", "normuon"},
+                                                       {4, 2, "zero3", "normuon"},
+                                                       {2, 1, "zero3", "normuon", "bf16"}}) {
+        if (kSanitized && std::string(setup.strategy) != "zero2") continue;
         const std::string whole = fmt::format("whole{}", number++);
-        const Config c = averaged(ways, {});
-        train(c, ways.ranks, whole);
-        expect_continues(c, ways.ranks, whole, {3, 6, 9, 10});
+        const Config c = averaged(setup, {});
+        train(c, setup.ranks, whole);
+        expect_continues(c, setup.ranks, whole, {3, 6, 9, 10});
     }
 }
 
 // Ranks sum in another order: f32 rounding, amplified by ten steps. The state of one mesh continues on another.
-TEST_F(WeightAverageRunTest, RanksAgreeWithOne) {
+TEST_F(WeightAverageRunTest, SeveralRanksMatchOneRank) {
     train(averaged(kOneRank, {}), 1, "alone");
     for (const char* strategy : {"ddp", "zero1", "zero3"}) {
         if (kSanitized && std::string(strategy) != "zero3") continue;
@@ -114,14 +114,14 @@ TEST_F(WeightAverageRunTest, RanksAgreeWithOne) {
 }
 
 // The last update of a group with `every` is not the last step of the run, and only groups with the key have a state.
-TEST_F(WeightAverageRunTest, CountsUpdatesOfItsGroup) {
+TEST_F(WeightAverageRunTest, CountsUpdatesOfGroup) {
     const Average average{.start = 1, .every = 1, .decay = 0, .blend = 0.5};
-    const Ways ways = {1, 1, "ddp", "adamw", "f32", 256};
+    const RunSetup setup = {1, 1, "ddp", "adamw", "f32", 256};
     const Settings every = {"optimizers.groups.1.every=3", "schedule.steps=11", "checkpoint.every=3"};
     Settings more = every;
     more.push_back(average.setting(1));
-    train(config_of(ways, more), 1, "averaged");
-    train(config_of(ways, every), 1, "plain");
+    train(config_of(setup, more), 1, "averaged");
+    train(config_of(setup, every), 1, "plain");
     const auto embedding = [&](const char* run, int64_t step, const char* kind) {
         return tensor(run, step, std::string(kind) + "/embed.weight");
     };
@@ -140,17 +140,17 @@ TEST_F(WeightAverageRunTest, CountsUpdatesOfItsGroup) {
         << "the other group has none";
 }
 
-TEST_F(WeightAverageRunTest, AStoppedRunIsNotBlended) {
-    const Ways ways = {2, 1, "zero1", "normuon"};
+TEST_F(WeightAverageRunTest, StoppedRunIsNotBlended) {
+    const RunSetup setup = {2, 1, "zero1", "normuon"};
     const Average average{.start = 0, .every = 1};
-    train(averaged(ways, average), 2, "stopped", "", {.stop = true});
-    train(config_of(ways, {"checkpoint.every=1"}), 2, "plain", "", {.stop = true});
+    train(averaged(setup, average), 2, "stopped", "", {.stop = true});
+    train(config_of(setup, {"checkpoint.every=1"}), 2, "plain", "", {.stop = true});
     EXPECT_EQ(curve("stopped"), curve("plain"));
     for (const char* name : {"master/embed.weight", "master/blocks.0.mlp.up.weight"})
         EXPECT_EQ(tensor("stopped", 2, name), tensor("plain", 2, name)) << name;
 }
 
-TEST_F(WeightAverageRunTest, RefusesValuesThatHaveNoMeaning) {
+TEST_F(WeightAverageRunTest, RejectsInvalidValues) {
     const std::string group = "optimizers.groups.0.";
     const auto refused = [&](const std::string& text, const Settings& keys) {
         expect_error(ExitCode::usage, {text}, [&] { config(keys); });

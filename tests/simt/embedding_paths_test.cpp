@@ -45,7 +45,7 @@ Matrix embedding_sums(const Indices& ids, const Matrix& dout, int64_t vocab, flo
 
 // Three tiles of tokens, ids of three digits, one id for a third of all tokens: the ends of its run are
 // inside segments. Ids outside the table are skipped.
-TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
+TEST_P(EmbeddingPathsTest, BackwardAddsInOrder) {
     const int64_t rows = 2500, cols = 24, vocab = 66000;
     Indices index = random_indices(rows, vocab, 1);
     for (size_t t = 0; t < index.size(); ++t) {
@@ -79,7 +79,7 @@ TEST_P(EmbeddingPathsTest, EmbeddingBackwardAddsInOrder) {
     }
 }
 
-TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
+TEST_P(EmbeddingPathsTest, ForwardOutsideTableIsNan) {
     const Matrix table = random_matrix(9, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.output(dtype(), {4, 48});
@@ -92,7 +92,7 @@ TEST_P(EmbeddingPathsTest, EmbeddingForwardOutsideTheTableIsNan) {
 }
 
 // Sign rows outside the table give NaN in a lookup; a gradient does not read them.
-TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
+TEST_P(EmbeddingPathsTest, SignRowsOutsideTableAreNan) {
     const Matrix table = random_matrix(9, 48, 1, dtype());
     const Outputs out = run([&](Harness& h) -> Outputs {
         const Tensor y = h.output(dtype(), {4, 48}), dtable = h.output(DType::f32, {9, 48}),
@@ -116,7 +116,7 @@ TEST_P(EmbeddingPathsTest, SignsOutsideTheirRowsAreNan) {
 }
 
 // Only the id after the last row marks a row of another rank.
-TEST_P(EmbeddingPathsTest, EmbeddingForwardOfOthersIsTheirPosition) {
+TEST_P(EmbeddingPathsTest, ForwardOfOtherRanksIsPositionOnly) {
     const Matrix table = random_matrix(9, 48, 1, dtype()), positions = random_matrix(5, 48, 2, dtype());
     for (const bool placed : {false, true}) {
         const Outputs out = run([&](Harness& h) -> Outputs {

@@ -37,9 +37,9 @@ struct WarpgroupProducts {
     };
     std::deque<std::vector<Product>> groups;  // groups of matmuls; the last one is open
     std::vector<Sums> sums;
-    bool begun = false;     // begin() was called since the last wait
-    size_t count = 0;       // matmuls since the block began
-    int64_t publishes = 0;  // calls of publish() since the block began
+    bool begun = false;        // begin() was called since the last wait
+    size_t count = 0;          // matmuls since the block began
+    int64_t proxy_fences = 0;  // calls of fence_async_proxy() since the block began
 };
 
 struct Thread {
@@ -56,7 +56,7 @@ struct Thread {
     boost::context::fiber fiber;           // its suspended context, if it waits or is ready again
     std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
     WarpgroupProducts products;
-    bool waited = false;  // called wait_for_kernels_before()
+    bool waited = false;  // called wait_for_prior_kernels()
 };
 
 class Executor {
@@ -118,7 +118,7 @@ class Executor {
     std::vector<Exchange*> free_exchanges_;
     struct Arrival {
         const Thread* thread;
-        int64_t publishes;  // calls of publish() by that thread until then
+        int64_t proxy_fences;  // calls of fence_async_proxy() by that thread until then
     };
     std::vector<Arrival> arrivals_;                 // index: 16-byte chunk of shared memory
     std::vector<std::vector<Product>> warpgroups_;  // matmuls started by each warpgroup

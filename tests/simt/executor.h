@@ -21,7 +21,7 @@ struct Options {
     Order order = Order::forward;
     uint64_t seed = 1;
     Watch* watch = nullptr;  // sees every launch; in a watched build also each access
-    // Requires that every thread calls wait_for_kernels_before(), before it accesses device memory (watched
+    // Requires that every thread calls wait_for_prior_kernels(), before it accesses device memory (watched
     // builds).
     bool kernels_wait = false;
     // Reported maximum shared memory of a block, for kernels that use more if available. Little, so that

@@ -13,7 +13,7 @@ SPEEDRUN_ON_BACKENDS(KernelPathsTest, backends());
 
 // Rows of several rounds of a block's 1024 threads, aligned and not. Three targets: in the same chunk, in chunks that one thread
 // stores, and two equal ones. Two parts: targets in chunks that one thread stores, of both parts.
-TEST_P(KernelPathsTest, CrossEntropyOfLongRows) {
+TEST_P(KernelPathsTest, CrossEntropyWithLongRows) {
     struct Case {
         LossBy by;
         Split split;
@@ -65,7 +65,7 @@ TEST_P(KernelPathsTest, CrossEntropyTargetOutsideIsNan) {
 }
 
 // Heads so wide that a lane has several chunks of each half.
-TEST_P(KernelPathsTest, RotaryOfWideHeads) {
+TEST_P(KernelPathsTest, RotaryWithWideHeads) {
     const RotaryOptions options{2, 1200, true, true};
     const Matrix q = random_matrix(3, 2400, 1, dtype()), k = random_matrix(3, 2400, 2, dtype());
     const Matrix cos = random_matrix(4, 600, 3, DType::f32), sin = random_matrix(4, 600, 4, DType::f32);

@@ -50,7 +50,7 @@ bool mma8_is_product(simt::Order order) {
     return c == expected;
 }
 
-TEST(Mma, OfEightBitsIsTheProductAddedToC) {
+TEST(Mma, Fp8AccumulatesProduct) {
     for (const simt::Order order : kOrders) {
         EXPECT_TRUE((mma8_is_product<E4m3, E4m3, false>(order)));
         EXPECT_FALSE((mma8_is_product<E4m3, E4m3, true>(order)));

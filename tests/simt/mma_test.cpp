@@ -60,7 +60,7 @@ bool mma_is_product(simt::Order order, Small& a, Small& b) {
     return c == expected;
 }
 
-TEST(Mma, IsTheProductAddedToC) {
+TEST(Mma, AccumulatesProduct) {
     for (const simt::Order order : kOrders) {
         Small a = random_integers(16, 16, 1), b = random_integers(16, 8, 2);
         EXPECT_TRUE(mma_is_product<Mistake::none>(order, a, b));
@@ -70,7 +70,7 @@ TEST(Mma, IsTheProductAddedToC) {
     }
 }
 
-TEST(Mma, AWrongFragmentIndexIsCaught) {
+TEST(Mma, DetectsWrongFragmentIndex) {
     Small a = random_integers(16, 16, 1), b = random_integers(16, 8, 2);
     for (const simt::Order order : kOrders) {
         EXPECT_FALSE(mma_is_product<Mistake::a_registers>(order, a, b));
@@ -79,7 +79,7 @@ TEST(Mma, AWrongFragmentIndexIsCaught) {
     }
 }
 
-TEST(Mma, PacksTheFirstValueLow) {
+TEST(Mma, PacksFirstValueLow) {
     const uint32_t pair = ptx::pack_bf16(1.0f, -2.0f);
     EXPECT_EQ(pair & 0xffffu, Bf16(1.0f).bits);
     EXPECT_EQ(pair >> 16, Bf16(-2.0f).bits);
@@ -133,7 +133,7 @@ void misaligned_ldmatrix_kernel(uint32_t* out) {
     out[threadIdx.x] = r[0];
 }
 
-TEST(Ldmatrix, AMisalignedAddressIsCaught) {
+TEST(Ldmatrix, DetectsMisalignedAddress) {
     std::vector<uint32_t> out(32);
     EXPECT_THROW(run(simt::Order::forward, 32, 1024, misaligned_ldmatrix_kernel, out.data()), Error);
 }
@@ -164,7 +164,7 @@ std::vector<float> copied(simt::Order order) {
     return out;
 }
 
-TEST(CopyAsync, IsSeenOnlyAfterTheWait) {
+TEST(CopyAsync, IsVisibleOnlyAfterWait) {
     for (const simt::Order order : kOrders) {
         for (const float value : copied<Reader::before_wait>(order)) EXPECT_TRUE(std::isnan(value));
         const auto own = copied<Reader::after_wait>(order),
@@ -176,7 +176,7 @@ TEST(CopyAsync, IsSeenOnlyAfterTheWait) {
     }
 }
 
-TEST(CopyAsync, AMissingBarrierIsCaught) {
+TEST(CopyAsync, DetectsMissingBarrier) {
     for (const simt::Order order : kOrders) {
         const auto values = copied<Reader::other_without_barrier>(order);
         EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float value) { return std::isnan(value); }));
@@ -195,7 +195,7 @@ void groups_kernel(float* out, const Bf16* in) {
     for (int i = 0; i < 8; ++i) out[3 + i] = to_float(tile[16 + i]);
 }
 
-TEST(CopyAsync, GroupsEndInOrderAndBytesThatAreNotValidBecomeZero) {
+TEST(CopyAsync, GroupsCompleteInOrderAndZeroFill) {
     Small in = random_integers(3, 8, 3);
     std::vector<float> out(11);
     run(simt::Order::forward, 1, 3 * 16, groups_kernel, out.data(), in.data());
@@ -265,7 +265,7 @@ void check_tiles(simt::Order order) {
     EXPECT_EQ(c, product(a, b)) << "width " << kWidth << " transposed " << kTransposeA << kTransposeB;
 }
 
-TEST(Tile, FragmentsOfStoredTiles) {
+TEST(Tile, LoadsFragmentsOfStoredTiles) {
     for (const simt::Order order : kOrders) {
         check_tiles<64, false, false>(order);
         check_tiles<64, false, true>(order);
@@ -277,7 +277,7 @@ TEST(Tile, FragmentsOfStoredTiles) {
 }
 
 // Eight rows of one chunk column, one ldmatrix address each, are in different banks.
-TEST(Tile, ChunksOfAColumnAreInDifferentBanks) {
+TEST(Tile, ChunksOfColumnAreInDifferentBanks) {
     for (int row = 0; row < 64; row += 8) {
         for (int chunk = 0; chunk < 16; ++chunk) {
             unsigned banks = 0;
@@ -306,7 +306,7 @@ void chained_kernel(float* c, const Bf16* a,
     }
 }
 
-TEST(Tile, AnAccumulatorFeedsTheNextProduct) {
+TEST(Tile, AccumulatorFeedsNextMatmul) {
     for (const simt::Order order : kOrders) {
         // Few small entries, so that the first matmul is exact in bf16 too.
         Small a(16, 64), b(32, 64);

@@ -66,8 +66,8 @@ enum class HandOver : uint8_t {
     ordered,
     no_barrier,
     no_fence_before,
-    no_fence_behind,
-    no_barrier_behind,
+    no_fence_after,
+    no_barrier_after,
     not_counted
 };
 __global__ void hand_over_kernel(float* out, uint32_t* count, HandOver how) {
@@ -83,10 +83,10 @@ __global__ void hand_over_kernel(float* out, uint32_t* count, HandOver how) {
     const auto said = shared_memory<uint32_t>(0, 1);
     if (thread == 0) {
         *said = atomicAdd(count, 0u);
-        if (how != HandOver::no_fence_behind) __threadfence();
+        if (how != HandOver::no_fence_after) __threadfence();
     }
-    if (how != HandOver::no_barrier_behind) __syncthreads();
-    if (how == HandOver::no_barrier_behind && thread == 0) return;
+    if (how != HandOver::no_barrier_after) __syncthreads();
+    if (how == HandOver::no_barrier_after && thread == 0) return;
     out[64 + thread] = out[63 - thread];
 }
 
@@ -108,7 +108,7 @@ std::string watched(const std::function<void(float* out, const float* in, Stream
     return "";
 }
 
-TEST(RaceCheck, PlantedFaultsAreFound) {
+TEST(RaceCheck, DetectsPlantedFaults) {
     const std::map<Fault, std::string> messages = {
         {Fault::none, ""},
         {Fault::no_barrier, "reads shared memory that nobody has written"},
@@ -129,7 +129,7 @@ TEST(RaceCheck, PlantedFaultsAreFound) {
     }
 }
 
-TEST(RaceCheck, BlocksCannotShareAWord) {
+TEST(RaceCheck, DetectsWordSharedByBlocks) {
     const auto run = [](unsigned blocks) {
         return watched([=](float* out, const float*, Stream& stream) {
             launch(shared_word_kernel, blocks, 32, 0, stream, out);
@@ -145,8 +145,8 @@ TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
     const std::map<HandOver, std::string> messages = {{HandOver::ordered, ""},
                                                       {HandOver::no_barrier, write},
                                                       {HandOver::no_fence_before, write},
-                                                      {HandOver::no_fence_behind, write},
-                                                      {HandOver::no_barrier_behind, write},
+                                                      {HandOver::no_fence_after, write},
+                                                      {HandOver::no_barrier_after, write},
                                                       {HandOver::not_counted, write}};
     for (const auto& [how, message] : messages) {
         SCOPED_TRACE(static_cast<int>(how));
@@ -160,18 +160,18 @@ TEST(RaceCheck, FencesAndAtomicsOrderBlocks) {
 }
 
 __global__ void late_kernel(float* out, bool waits) {
-    if (waits) wait_for_kernels_before();
+    if (waits) wait_for_prior_kernels();
     out[threadIdx.x] = 1.0f;
-    if (!waits) wait_for_kernels_before();
+    if (!waits) wait_for_prior_kernels();
 }
 __global__ void leaving_kernel(float* out, unsigned waiting) {
     if (threadIdx.x >= waiting) return;
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     out[threadIdx.x] = 1.0f;
 }
 
 // A kernel may begin before earlier kernels have ended.
-TEST(RaceCheck, KernelsHaveToWaitForThoseBefore) {
+TEST(RaceCheck, DetectsMissingWaitForPreviousKernel) {
     const auto said = [](auto kernel, auto argument) {
         simt::SimtDevice device({.kernels_wait = true});
         RaceWatch watch;
@@ -213,7 +213,7 @@ void run_case(const Watched& w, RaceWatch& watch) {
     run_watched(w, watch, options);
 }
 
-TEST(RaceCheck, NoKernelHasARaceAndNoneABarrierTooMany) {
+TEST(RaceCheck, KernelsHaveNoRaceOrSpareBarrier) {
     struct Hit {
         const Watched* watched;
         int64_t accesses;

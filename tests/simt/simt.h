@@ -196,7 +196,7 @@ void store_word(Word* to, const Word& word) {
     *to = word;
 #endif
 }
-void note_waited();  // thread called wait_for_kernels_before() (launch.h)
+void note_waited();  // thread called wait_for_prior_kernels() (launch.h)
 void count_mma();    // called by each lane of a tensor-core matmul
 
 // Device-wide fences and atomics order accesses of different blocks (watch.h).

@@ -93,7 +93,7 @@ __global__ void mirror_kernel(float* out) {
     out[threadIdx.x] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-TEST(Simt, MissingBarrierIsCaught) {
+TEST(Simt, DetectsMissingBarrier) {
     const auto good =
         run_all(96, [](float* out, Stream& s) { launch(mirror_kernel<true>, 1, 96, 96 * 4, s, out); });
     EXPECT_TRUE(all_same(good));
@@ -118,7 +118,7 @@ __global__ void rounds_kernel(float* out) {
     out[threadIdx.x] = sum;
 }
 
-TEST(Simt, MissingBarrierBeforeReuseIsCaught) {
+TEST(Simt, DetectsMissingBarrierBeforeReuse) {
     const auto good =
         run_all(64, [](float* out, Stream& s) { launch(rounds_kernel<true>, 1, 64, 4, s, out); });
     EXPECT_TRUE(all_same(good));
@@ -137,7 +137,7 @@ __global__ void neighbour_kernel(float* out) {
     out[threadIdx.x] = values[threadIdx.x ^ 1];
 }
 
-TEST(Simt, MissingSyncwarpIsCaught) {
+TEST(Simt, DetectsMissingSyncwarp) {
     const auto good =
         run_all(32, [](float* out, Stream& s) { launch(neighbour_kernel<true>, 1, 32, 128, s, out); });
     EXPECT_TRUE(all_same(good));
@@ -164,7 +164,7 @@ __global__ void stray_kernel(float* out, int index) {
     out[threadIdx.x] = 0.0f;
 }
 
-TEST(Simt, SharedAccessOutOfBoundsIsCaught) {
+TEST(Simt, DetectsSharedAccessOutOfBounds) {
     for (int index : {32, 1000000, -1}) {
         expect_caught(32,
                       [=](float* out, Stream& s) { launch(index_kernel, 1, 32, 128 + 64, s, out, index); },
@@ -213,7 +213,7 @@ __global__ void async_kernel(float* out, const float* in, bool wait) {
     out[threadIdx.x] = got.x + got.y + got.z + got.w;
 }
 
-TEST(Simt, AsynchronousCopiesArriveAtTheWait) {
+TEST(Simt, AsynchronousCopiesCompleteAtWait) {
     alignas(16) float in[32];
     for (int i = 0; i < 32; ++i) in[i] = static_cast<float>(i);
     const auto copy = [&](bool wait) {
@@ -258,7 +258,7 @@ __global__ void divergent_kernel(float* out, int variant) {
     out[threadIdx.x] = 0.0f;
 }
 
-TEST(Simt, DivergentBarriersAndExchangesAreCaught) {
+TEST(Simt, DetectsDivergentBarriersAndShuffles) {
     const std::vector<std::string> messages = {
         "left the kernel",  "another barrier", "left the kernel", "left the kernel", "lane",
         "outside the mask", "barrier",         "nobody can go on"};
@@ -269,7 +269,7 @@ TEST(Simt, DivergentBarriersAndExchangesAreCaught) {
     }
 }
 
-TEST(Simt, ImpossibleLaunchesAreCaught) {
+TEST(Simt, RejectsImpossibleLaunches) {
     const auto refused = [](dim3 grid, dim3 block, int64_t shared) {
         expect_caught(1, [=](float* out, Stream& s) { launch(one_kernel, grid, block, shared, s, out); },
                       {"impossible launch"});
@@ -298,7 +298,7 @@ __global__ void everything_kernel(float* out) {
     out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] = sum;
 }
 
-TEST(Simt, ExchangesGiveWhatTheHardwareGives) {
+TEST(Simt, ShufflesMatchHardware) {
     const unsigned threads = 1024;
     const auto all = run_all(
         6 * threads, [](float* out, Stream& s) { launch(everything_kernel, dim3(3, 2), 1024, 128, s, out); });
@@ -319,7 +319,7 @@ __global__ void order_kernel(float* out, int* next) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = static_cast<float>(atomicAdd(next, 1));
 }
 
-TEST(Simt, OrdersAreWhatTheySay) {
+TEST(Simt, OrdersAreAsDocumented) {
     const auto order = [](Options options) {
         int next = 0;
         return run(options, 200,
@@ -339,7 +339,7 @@ TEST(Simt, OrdersAreWhatTheySay) {
 }
 
 // Without waits there are no switches: one fiber runs all threads of a block.
-TEST(Simt, ThreadsThatDoNotWaitDoNotSwitch) {
+TEST(Simt, ThreadsSwitchOnlyAtWaits) {
     Values out(512);
     const simt::Launch launch{"file", "function", 1, 4, 512, 0, [&] { one_kernel(out.data()); }};
     simt::execute(launch, {});

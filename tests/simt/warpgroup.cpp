@@ -40,7 +40,7 @@ bool alike(const Product& a, const Product& b) {
 void Executor::arrived(const void* shared, size_t bytes) {
     const auto at = static_cast<size_t>(static_cast<const std::byte*>(shared) - running_->position.shared);
     for (size_t chunk = at / kChunkBytes; chunk * kChunkBytes < at + bytes; ++chunk)
-        arrivals_[chunk] = {running_, running_->products.publishes};
+        arrivals_[chunk] = {running_, running_->products.proxy_fences};
 }
 
 // Each warp reads the whole operand; its lanes share the chunks.
@@ -54,7 +54,7 @@ void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Wh
                              p.shared_bytes),
                  &where);
         const Arrival& arrival = arrivals_[at / kChunkBytes];
-        if (arrival.thread && arrival.publishes == arrival.thread->products.publishes)
+        if (arrival.thread && arrival.proxy_fences == arrival.thread->products.proxy_fences)
             fail("an unpublished write is read by wgmma (missing fence.proxy.async)", &where);
         note_access(Access::Kind::product, p.shared + at, kChunkBytes, __builtin_return_address(0));
     }
@@ -179,8 +179,8 @@ uint32_t shared_offset(const void* shared) {
     return static_cast<uint32_t>(static_cast<const std::byte*>(shared) - position->shared);
 }
 
-void publish_shared() {
-    ++executor().self().products.publishes;
+void fence_shared_proxy() {
+    ++executor().self().products.proxy_fences;
 }
 
 void warpgroup_begin() {

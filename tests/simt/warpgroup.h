@@ -8,7 +8,7 @@ namespace speedrun::simt {
 
 // Offset in the block's shared memory, which begins at a multiple of 1024.
 uint32_t shared_offset(const void* shared);
-void publish_shared();
+void fence_shared_proxy();
 void warpgroup_begin();
 // sums [tiles][4]; a: registers, or null with a_matrix; transposed: b is stored [k][column].
 void warpgroup_multiply(float* sums, int tiles, const uint32_t* a, uint64_t a_matrix, uint64_t b_matrix,

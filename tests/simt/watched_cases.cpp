@@ -22,30 +22,30 @@ bench::Shapes tiny_shapes() {
             .attention_sequences = {64}};
 }
 
-std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType real) {
+std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType compute_dtype) {
     std::vector<WatchedCase> all;
     for (const bench::Case& c : cases) {
-        all.push_back({c, real, false});
+        all.push_back({c, compute_dtype, false});
         // Queries of one rank have places, which wgmma does not support.
         const bool served = c.op.rfind("attention_", 0) == 0 && c.name.find(".rank.") == std::string::npos;
-        if (real == DType::bf16 && served) all.push_back({c, real, true});
+        if (compute_dtype == DType::bf16 && served) all.push_back({c, compute_dtype, true});
     }
     return all;
 }
 
 std::string WatchedCase::title() const {
-    return c.name + (real == DType::bf16 ? " bf16" : " f32") + (wgmma ? " wgmma" : "");
+    return c.name + (compute_dtype == DType::bf16 ? " bf16" : " f32") + (wgmma ? " wgmma" : "");
 }
 
 int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options options) {
-    const auto& [c, real, wgmma] = watched_case;
+    const auto& [c, compute_dtype, wgmma] = watched_case;
     options.kernels_wait = true;
     SimtDevice device(options);
     const auto ops = make_cuda_ops(device, nullptr, wgmma ? make_wgmma_attention(device) : nullptr);
     const auto before = device.create_stream("setup");
     device.set_watch(&watch);
     const auto watched = device.create_stream("watched");
-    bench::CaseMemory memory(device, *ops, *before, real);
+    bench::CaseMemory memory(device, *ops, *before, compute_dtype);
     const bench::Enqueue enqueue = c.prepare(memory);
     before->synchronize();
     enqueue(*ops, *watched);

@@ -17,12 +17,12 @@ bench::Shapes tiny_shapes();
 
 struct WatchedCase {
     bench::Case c;
-    DType real;
+    DType compute_dtype;
     bool wgmma = false;  // attention by the kernels for compute capability 9.0
     std::string title() const;
 };
 // All cases in this type, and again with wgmma if it supports them.
-std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType real);
+std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType compute_dtype);
 
 // Runs one case once, watched from the call of the operation to its end, and returns its minimum bytes moved.
 // Rethrows the watch's exceptions.

@@ -17,7 +17,7 @@ constexpr int kThreads = 2 * wgmma::kThreads, kRows = 2 * wgmma::kRows;
 
 enum class Fault {
     none,
-    unpublished,       // the writers' fence is missing
+    unfenced,          // the writers' fence is missing
     no_begin,          // registers are not fenced
     no_wait,           // sums are read while their matmul is pending
     early_copy,        // an operand is overwritten before the wait
@@ -35,7 +35,7 @@ void rows_kernel(float* c, const Bf16* a, const Bf16* b, Fault fault) {
     tile::copy_rows_async<kColumns, kWidth, kThreads, tile::Panels<kColumns>>(b_tile, b, kWidth, 0, kColumns);
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
-    if (fault != Fault::unpublished) wgmma::publish();
+    if (fault != Fault::unfenced) wgmma::fence_async_proxy();
     __syncthreads();
     const int warp = static_cast<int>(threadIdx.x) / 32, group = warp / 4, lane = ptx::lane_id();
     float sums[kTiles][4];
@@ -47,7 +47,7 @@ void rows_kernel(float* c, const Bf16* a, const Bf16* b, Fault fault) {
                                                                                   kColumns);
         ptx::copy_async_commit();
         ptx::copy_async_wait<0>();
-        wgmma::publish();
+        wgmma::fence_async_proxy();
     }
     if (fault != Fault::no_wait && fault != Fault::never_waited) wgmma::wait<0>(sums);
     for (int n = 0; n < kTiles; ++n) {
@@ -67,7 +67,7 @@ void columns_kernel(float* c, const Bf16* a, const Bf16* b, bool add) {
     tile::copy_rows_async<kDepth, kWidth, kThreads, tile::Panels<kDepth>>(b_tile, b, kWidth, 0, kDepth);
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
-    wgmma::publish();
+    wgmma::fence_async_proxy();
     __syncthreads();
     const int warp = static_cast<int>(threadIdx.x) / 32, g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
     uint32_t fragments[kSteps][4];
@@ -109,7 +109,7 @@ void expect_rows_product() {
     }
 }
 
-TEST(Wgmma, RowsTimesRows) {
+TEST(Wgmma, MultipliesRowsByRows) {
     expect_rows_product<64, 8>();
     expect_rows_product<64, 16>();
     expect_rows_product<128, 8>();
@@ -132,7 +132,7 @@ void expect_columns_product() {
     }
 }
 
-TEST(Wgmma, RegistersTimesColumns) {
+TEST(Wgmma, MultipliesRegistersByColumns) {
     expect_columns_product<64, 4>();
     expect_columns_product<64, 8>();
     expect_columns_product<128, 4>();
@@ -141,14 +141,14 @@ TEST(Wgmma, RegistersTimesColumns) {
 
 // "Matrix Descriptor Format": bits 0-13 start, 16-29 leading, 32-45 stride, all in units of 16 bytes; 62-63 the
 // swizzle, 1: 128 bytes.
-TEST(Wgmma, DescriptorIsTheIsas) {
+TEST(Wgmma, DescriptorMatchesIsa) {
     EXPECT_EQ(wgmma::describe(0x400, 16, 1024), 0x4000'0040'0001'0040u);
     EXPECT_EQ(wgmma::describe(0x3'8020, 16384, 1024), 0x4000'0040'0400'3802u);
 }
 
 // "Shared Memory Matrix Layout": in an atom of 8 rows of 128 bytes, chunk c of row r is stored at chunk c ^
 // r.
-TEST(Wgmma, PanelsAreSwizzledAtoms) {
+TEST(Wgmma, PanelsAreSwizzled) {
     for (int row = 0; row < 32; ++row) {
         for (int chunk = 0; chunk < 16; ++chunk) {
             const int panel = chunk / 8,
@@ -158,10 +158,10 @@ TEST(Wgmma, PanelsAreSwizzledAtoms) {
     }
 }
 
-TEST(Wgmma, FaultsAreFound) {
+TEST(Wgmma, DetectsPlantedFaults) {
     Small a = random_integers(kRows, 64, 5), b = random_integers(64, 64, 6), bt = transposed(b);
     const std::map<Fault, std::string> messages = {
-        {Fault::unpublished, "an unpublished write"},
+        {Fault::unfenced, "an unpublished write"},
         {Fault::no_begin, "a product without wgmma.fence"},
         {Fault::early_copy, "shared memory changed while a product read it"},
         {Fault::never_waited, "has not waited for its products"},

@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // Tolerance: some tens of successive f32 roundings of 6e-8, for losses of 3 to 10 nats.
-TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
+TEST_P(AttentionPartsTest, LossesMatchFloat64Model) {
     ModelHarness h(model_, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     take_parameters(h);
@@ -90,7 +90,7 @@ TEST_P(AttentionPartsTest, LossesAreThoseOfThePlainModel) {
 }
 
 // Central differences in float64 err by about 1e-9, so f32 rounding of the gradient dominates.
-TEST_P(AttentionPartsTest, GradientsAreDifferencesOfThePlainModel) {
+TEST_P(AttentionPartsTest, GradientsMatchFiniteDifferences) {
     ModelHarness h(model_, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
     take_parameters(h);
@@ -131,7 +131,7 @@ ModelGraph graph_of(const std::string& parts_of_each) {
 }
 
 // Applied after attention and before the gate. v includes its table or its factor.
-TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
+TEST(AttentionGraph, ExcludesOwnValueBeforeGate) {
     const ModelGraph written = graph_of(R"(, "exclude_own_value": {"start": 0.25}, "gate": {"columns": 6})");
     const Parameter& share = written.table.find("blocks.1.attn.own_value");
     EXPECT_EQ(share.shape, (std::vector<int64_t>{6}));
@@ -148,7 +148,7 @@ TEST(AttentionGraph, OwnValuesAreExcludedBeforeTheGate) {
 }
 
 // One scalar per head with a configured start value. The composed maps are added to the output first.
-TEST(AttentionGraph, HeadsAreComposedFirst) {
+TEST(AttentionGraph, ComposesHeadsBeforeOwnValueAndGate) {
     const ModelGraph written = graph_of(
         R"(, "compose_heads": {"keys": 7, "output_start": 0.5}, "exclude_own_value": {}, "gate": {"columns": 6})");
     for (const auto& [name, start] : {std::pair{"maps", 1.0F}, std::pair{"output", 0.5F}}) {
@@ -165,7 +165,7 @@ TEST(AttentionGraph, HeadsAreComposedFirst) {
     EXPECT_FALSE(graph_of("").table.contains("blocks.1.attn.composed_maps"));
 }
 
-TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
+TEST(AttentionGraph, RejectsInvalidComposeHeads) {
     const auto refusal = [](const std::string& parts) -> std::string {
         return error_of(ExitCode::usage, [&] { model_with(parts); });
     };
@@ -178,7 +178,7 @@ TEST(AttentionGraph, WhatCannotBeComposedIsRefused) {
 }
 
 // The previous token's key is used after rotary and QK-norm. Two of four pairs rotate.
-TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
+TEST(AttentionGraph, OffsetsKeysAfterRotary) {
     const std::vector<std::string> nodes = nodes_of(graph_of(R"(, "key_offset": true)"));
     for (const size_t layer : {1U, 2U, 3U})
         EXPECT_THAT(nodes[layer], HasSubstr("2 of 4 pairs of k of the token before; attention"));
@@ -186,7 +186,7 @@ TEST(AttentionGraph, KeysComeFromTheTokenBeforeBehindRotary) {
 }
 
 // Each token has two positions: tables have twice the length and are shared by the layers.
-TEST(AttentionGraph, PairsHaveRowsOfTwiceTheLength) {
+TEST(AttentionGraph, PairedHeadsDoubleSequenceLength) {
     const ModelGraph written = graph_of(R"(, "paired": true)");
     std::vector<int64_t> lengths;
     int64_t ids = 0;

@@ -25,7 +25,7 @@ class Bf16MomentsTest : public ::testing::Test {
     OptimizerFixture fixture_ = load_optimizer_fixture("muon");  // source of matrices and gradients
 };
 
-TEST_F(Bf16MomentsTest, TakeHalfTheMemory) {
+TEST_F(Bf16MomentsTest, HalvesOptimizerMemory) {
     OptimizerHarness f32 = harness(DType::f32), bf16 = harness(DType::bf16);
     int64_t numbers = 0;
     for (const auto& [name, entry] : fixture_.parameters) numbers += f32.parameter(name).numel();
@@ -35,7 +35,7 @@ TEST_F(Bf16MomentsTest, TakeHalfTheMemory) {
 
 // A bf16 moment has a relative error of at most 1/512, and ten steps add little to it: less than 1% of the update.
 // The difference is nonzero, so the bf16 path is used.
-TEST_F(Bf16MomentsTest, TenStepsGoNearlyTheSameWay) {
+TEST_F(Bf16MomentsTest, TenStepsStayCloseToF32) {
     OptimizerHarness f32 = harness(DType::f32), bf16 = harness(DType::bf16);
     for (const auto& [name, entry] : fixture_.parameters) {
         for (int step = 0; step < 10; ++step) {
@@ -49,7 +49,7 @@ TEST_F(Bf16MomentsTest, TenStepsGoNearlyTheSameWay) {
     }
 }
 
-TEST_F(Bf16MomentsTest, ResetForgets) {
+TEST_F(Bf16MomentsTest, ResetClearsMoments) {
     OptimizerHarness used = harness(DType::bf16), fresh = harness(DType::bf16);
     for (const auto& [name, entry] : fixture_.parameters) used.step(name, entry.gradients[0], 0, 1);
     used.reset();
@@ -104,7 +104,7 @@ class Bf16CheckpointTest : public ::testing::Test {
     const std::string run_ = dir_.path(), folder_ = run_ + "/checkpoints/step-00000001";
 };
 
-TEST_F(Bf16CheckpointTest, EveryTensorComesBackInItsType) {
+TEST_F(Bf16CheckpointTest, PreservesDtypeOfEachTensor) {
     save();
     CheckpointReader reader(folder_);
     EXPECT_EQ(reader.info().tensors, tensors());
@@ -126,7 +126,7 @@ TEST_F(Bf16CheckpointTest, EveryTensorComesBackInItsType) {
 }
 
 // Dtypes are read from the file. A dtype that differs from the model's or from checkpoint.json is an error.
-TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
+TEST_F(Bf16CheckpointTest, RejectsMismatchedDtype) {
     save();
     CheckpointReader reader(folder_);
     reader.index();
@@ -145,7 +145,7 @@ TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
         HasSubstr("adamw_v/a[0:9] has 18 bytes of bf16; expected 9 numbers (f32) of tensor adamw_v/a [3,7]"));
 }
 
-TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
+TEST_F(Bf16CheckpointTest, RejectsUnknownDtype) {
     save();
     const std::string path = folder_ + "/checkpoint.json", sums_path = folder_ + "/XXH128SUMS";
     std::string json = read_text(path), all = read_text(sums_path);
@@ -161,7 +161,7 @@ TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
 }
 
 // Tensors saved by a run with such a group, from its parameter table.
-TEST_F(Bf16CheckpointTest, TensorsOfARun) {
+TEST_F(Bf16CheckpointTest, ListsDtypesFromOptimizerGroups) {
     const ModelConfig model = tiny_model();
     OptimizersConfig optimizers;
     optimizers.groups = {adamw(DType::bf16)};

@@ -25,7 +25,7 @@ struct Way {
     bool stored_sharded = false;
 };
 
-// Concatenates the master shards of all ranks of one tensor part.
+// Concatenates the master shards of all ranks of one tensor slice.
 template <class Fill>
 Values masters(const Way& way, int part, bool in_bf16, Fill&& fill) {
     const ParameterTable table = cut_table({.size = way.parts, .index = part});
@@ -63,7 +63,7 @@ Values masters(const Way& way, int part, bool in_bf16, Fill&& fill) {
 
 constexpr Way kWays[] = {{1, 1}, {1, 3}, {1, 2, true}, {2, 1}, {3, 2}, {2, 3, true}};
 
-TEST(Bf16WeightsTest, InitialValuesAreThoseOfMastersRounded) {
+TEST(Bf16WeightsTest, InitialValuesEqualRoundedMasters) {
     const auto initialize = [](ParameterStore& store) { store.initialize(7); };
     for (const Way& way : kWays)
         for (int part = 0; part < way.parts; ++part)
@@ -71,7 +71,7 @@ TEST(Bf16WeightsTest, InitialValuesAreThoseOfMastersRounded) {
                 << way.parts << " parts, " << way.shards << " shards";
 }
 
-TEST(Bf16WeightsTest, HostValuesAreRounded) {
+TEST(Bf16WeightsTest, RoundsHostValues) {
     std::vector<Values> whole;
     const ParameterTable table = cut_table({});
     for (const Parameter& p : table.all()) {
@@ -92,7 +92,7 @@ TEST(Bf16WeightsTest, HostValuesAreRounded) {
 }
 
 // More elements than one rounding chunk holds.
-TEST(Bf16WeightsTest, LargeParametersAreRoundedInParts) {
+TEST(Bf16WeightsTest, RoundsLargeParametersInChunks) {
     using enum Dimension;
     ParameterTable table;
     table.declare("table", {{.dimension = vocabulary, .size = 1100}, {.dimension = width, .size = 1001}},
@@ -109,7 +109,7 @@ TEST(Bf16WeightsTest, LargeParametersAreRoundedInParts) {
     EXPECT_EQ(initial(true), initial(false));
 }
 
-TEST(Bf16WeightsTest, MastersTakeNoMemory) {
+TEST(Bf16WeightsTest, AllocatesNoMasters) {
     const ParameterTable table = cut_table({});
     int64_t vectors = 0, numbers = 0;
     for (const Parameter& p : table.all()) (p.is_matrix() ? numbers : vectors) += p.numel();
@@ -124,7 +124,7 @@ TEST(Bf16WeightsTest, MastersTakeNoMemory) {
     EXPECT_EQ(bytes(true, MemoryCategory::parameters), bytes(false, MemoryCategory::parameters));
 }
 
-TEST(Bf16WeightsTest, AreComputedWithInBf16) {
+TEST(Bf16WeightsTest, RequiresBf16ComputeAndMatrices) {
     const ParameterTable table = cut_table({});
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     EXPECT_THROW(ParameterStore(table, rules_of(table, true), runtime), Error);
@@ -133,7 +133,7 @@ TEST(Bf16WeightsTest, AreComputedWithInBf16) {
     EXPECT_THROW(BucketLayout(table, vectors), Error);
 }
 
-TEST(Bf16WeightsTest, CheckpointsHoldThemAsTheyAre) {
+TEST(Bf16WeightsTest, CheckpointStoresBf16Weights) {
     OptimizersConfig optimizers = muon_and_adamw();
     optimizers.groups[1].adamw.weights_dtype = DType::bf16;
     for (const CheckpointTensor& tensor : checkpoint_tensors(parameters_of(tiny_model(), 8), optimizers)) {

@@ -43,7 +43,7 @@ TEST(BucketLayoutTest, CoversEveryElementOnce) {
 }
 
 // A bucket collects consecutive parameters of one group and dtype in backward order until it reaches the target size.
-TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
+TEST(BucketLayoutTest, ClosesBucketsInBackwardOrder) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     const BucketLayout layout(table, rules_for(table, 4));
     std::map<std::pair<int, bool>, int> last;  // earliest parameter so far, by group and dtype
@@ -72,7 +72,7 @@ TEST(BucketLayoutTest, ClosesBucketsAsBackwardGoes) {
 }
 
 // zero3: one bucket for each unit's matrices, one for the vectors of all units.
-TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
+TEST(BucketLayoutTest, ShardedStorageUsesOneBucketPerUnit) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     BucketRules rules = rules_for(table, 4);
     rules.group_of.clear();
@@ -89,7 +89,7 @@ TEST(BucketLayoutTest, StoredInPartsAUnitIsABucket) {
 }
 
 // Norm gains are replicated over the tensor axis. Biases of the MLP's hidden layer are sharded over it.
-TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
+TEST(BucketLayoutTest, BucketHasOnePlacement) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     OptimizersConfig optimizers;
     optimizers.groups.emplace_back().params = {"*"};
@@ -112,7 +112,7 @@ TEST(BucketLayoutTest, ABucketIsPlacedAlike) {
     EXPECT_THROW(step_collectives(layout, Ranks(Mesh({1, 2, 1, 2}), sharing), DType::bf16), Error);
 }
 
-TEST(BucketLayoutTest, PaddingIsLittle) {
+TEST(BucketLayoutTest, PaddingIsBelowHalfAPercent) {
     const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {8, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
@@ -121,7 +121,7 @@ TEST(BucketLayoutTest, PaddingIsLittle) {
     }
 }
 
-TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
+TEST(BucketLayoutTest, BackwardOrderReversesDeclaration) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     const BucketLayout layout(table, rules_for(table, 4));
     const std::vector<int> order = layout.backward_order();

@@ -30,7 +30,7 @@ class BucketScheduleTest : public ::testing::Test {
             schedule.state().reset();
             h.runtime.synchronize();
         }
-        StepNumbers numbers() const { return StepNumbers(host.as<float>()); }
+        HostStatistics numbers() const { return HostStatistics(host.as<float>()); }
 
         Reducer reducer;
         BucketSchedule schedule;
@@ -69,7 +69,7 @@ class BucketScheduleTest : public ::testing::Test {
     std::unique_ptr<Event> step_done_ = harness_.runtime.device().create_event();
 };
 
-TEST_F(BucketScheduleTest, NormIsOverAllParametersAndEveryParameterMoves) {
+TEST_F(BucketScheduleTest, NormCoversAllParametersAndAllUpdate) {
     const auto made = make();
     Run& run = *made;
     const std::vector<Values> before = masters();
@@ -86,7 +86,7 @@ TEST_F(BucketScheduleTest, NormIsOverAllParametersAndEveryParameterMoves) {
 }
 
 // Norm as in torch.nn.utils.clip_grad_norm_: the p-norm of all gradients concatenated.
-TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
+TEST_F(BucketScheduleTest, MatchesNormOfConcatenatedGradients) {
     const std::vector<Values> before = masters();
     for (const char* norm : {"1", "2", "3", "inf"}) {
         for (const double share : {0.0, 0.3, 2.0}) {  // clip limit / norm; 0: no limit
@@ -126,7 +126,7 @@ TEST_F(BucketScheduleTest, EveryNormIsThatOfAllGradientsAsOneVector) {
 }
 
 // The reported norm is the norm before clipping.
-TEST_F(BucketScheduleTest, ClippingScalesDownToTheLimit) {
+TEST_F(BucketScheduleTest, ClippingScalesNormToLimit) {
     config_.clip = 0.25;
     const auto made = make();
     Run& run = *made;
@@ -137,11 +137,11 @@ TEST_F(BucketScheduleTest, ClippingScalesDownToTheLimit) {
 }
 
 // A single non-finite gradient leaves all parameters unchanged, so the last good ones can be saved.
-class EveryNormTest : public BucketScheduleTest, public ::testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Norms, EveryNormTest, ::testing::Values("1", "2", "3", "inf"),
+class ClipNormTest : public BucketScheduleTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Norms, ClipNormTest, ::testing::Values("1", "2", "3", "inf"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
+TEST_P(ClipNormTest, NonFiniteGradientSkipsAllUpdates) {
     config_.clip_norm = choice_of<VectorNorm>(GetParam());
     const auto made = make();
     Run& run = *made;
@@ -167,14 +167,14 @@ TEST_P(EveryNormTest, NonFiniteGradientStopsAllParameters) {
 }
 
 // A step before the last microbatch would use incomplete gradients.
-TEST_F(BucketScheduleTest, StepWithMicrobatchesToComeIsAnError) {
+TEST_F(BucketScheduleTest, RejectsStepBeforeLastMicrobatch) {
     const auto made = make();
     made->schedule.begin_microbatch({.step = 3, .first = true, .last = false});
     expect_error(ExitCode::failure, {"step 3"}, [&] { made->schedule.step(*backward_done_, *reduce_done_); });
 }
 
 // A group with `every: 2` steps on the summed gradients of two steps. The norm of a step excludes gradients that wait.
-TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
+TEST_F(BucketScheduleTest, GroupStepsEverySecondStep) {
     config_.groups.back().every = 2;
     const auto made = make();
     Run& run = *made;
@@ -207,7 +207,7 @@ TEST_F(BucketScheduleTest, GroupsThatStepEverySecondStep) {
 }
 
 // reset() clears moments and momentum: the step equals one from a fresh optimizer.
-TEST_F(BucketScheduleTest, ResetStartsAfresh) {
+TEST_F(BucketScheduleTest, ResetMatchesFreshOptimizer) {
     const auto made = make();
     Run& run = *made;
     const std::vector<Values> start = masters();

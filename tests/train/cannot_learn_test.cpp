@@ -57,7 +57,7 @@ struct Case {
     std::vector<std::string> zero;  // parameters with zero gradients
 };
 
-TEST(CannotLearnTest, SaysWhatNeverHasAGradient) {
+TEST(CannotLearnTest, ReportsPartsWithoutGradient) {
     const std::string zero = R"({"type": "constant", "value": 0})", at = "model.layers.each.";
     const std::string embed = "model.tables.embed.init=" + zero, values = "model.tables.values.init=" + zero;
     const std::string up = at + "mlp.init=" + zero, qkv = at + "attention.init=" + zero;
@@ -124,13 +124,13 @@ TEST(CannotLearnTest, SaysWhatNeverHasAGradient) {
     }
 }
 
-TEST(CannotLearnTest, PresetsLearn) {
+TEST(CannotLearnTest, PresetsHaveNoWarning) {
     for (const char* preset : {"gpt2", "modern"}) {
         EXPECT_TRUE(parts_that_cannot_learn(preset_model(preset)).empty());
     }
 }
 
-TEST(CannotLearnTest, NetworksOfTwoMatricesOfZerosAreReported) {
+TEST(CannotLearnTest, ReportsNetworkWithTwoZeroMatrices) {
     const auto reported = [](const std::string& network) {
         const std::vector<std::string> found = parts_that_cannot_learn(model_of(
             {"model.networks.early=" + network,

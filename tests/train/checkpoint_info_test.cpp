@@ -32,7 +32,7 @@ const Json kGood = {{"format", "speedrun-checkpoint"},
                       {"comm_exposed_ms", 0},
                       {"time_to_target_ms", nullptr}}}};
 
-TEST(CheckpointInfoTest, AbsurdNumbersAndNamesAreRefused) {
+TEST(CheckpointInfoTest, RejectsImpossibleValuesAndFileNames) {
     EXPECT_EQ(parse_checkpoint_info(kGood.dump(), "good").step, 2);
     const std::vector<std::tuple<const char*, Json, std::string>> cases = {
         {"/step", 1LL << 62, "step: no run has 4611686018427387904 steps"},
@@ -57,7 +57,7 @@ TEST(CheckpointInfoTest, AbsurdNumbersAndNamesAreRefused) {
     }
 }
 
-TEST(CheckpointInfoTest, ALineOfSumsIsShownCut) {
+TEST(CheckpointInfoTest, TruncatesLongLineInError) {
     const TempDir dir;
     const std::string path = dir.write("XXH128SUMS", std::string(10'000'000, 'a'));
     expect_error(ExitCode::data, {path + ": line 1: ", "found '" + std::string(100, 'a') + "...'"},

@@ -48,7 +48,7 @@ class PartState final : public RunState {
     void snapshot(const StateCopies& /*copies*/) override {}
     void await_snapshot() override {}
     double idle_ms() override { return 0; }
-    void publish_state(int64_t /*steps*/) override {}
+    void finish_load(int64_t /*steps*/) override {}
     void refresh_copies() override {}
     Runtime& runtime() { return runtime_; }
 
@@ -139,7 +139,7 @@ class CheckpointPartsTest : public ::testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(CheckpointPartsTest, AnyCutReadsWhatAnyOtherWrote) {
+TEST_F(CheckpointPartsTest, LoadsUnderAnyOtherSharding) {
     const std::vector<Cut> cuts{{1, 1}, {1, 3}, {2, 1}, {2, 2}, {3, 1}, {3, 5}, {6, 2}};
     for (const Cut& written : cuts) {
         save(written);
@@ -147,7 +147,7 @@ TEST_F(CheckpointPartsTest, AnyCutReadsWhatAnyOtherWrote) {
     }
 }
 
-TEST_F(CheckpointPartsTest, NamesSayWhichPartOfTheWhole) {
+TEST_F(CheckpointPartsTest, NamesContainSliceRanges) {
     save({.parts = 2, .shards = 1});
     const std::vector<std::string> names = names_in(1);
     for (const char* name :
@@ -162,7 +162,7 @@ TEST_F(CheckpointPartsTest, NamesSayWhichPartOfTheWhole) {
 }
 
 // Valid headers with overlapping, missing, out-of-range or unknown ranges.
-TEST_F(CheckpointPartsTest, BoxesThatDoNotFitAreFound) {
+TEST_F(CheckpointPartsTest, DetectsInvalidBoxes) {
     save({.parts = 2, .shards = 1});
     const std::vector<NamedTensor> good = read_safetensors(file(1));
     const auto with = [&](const std::string& name, const std::string& instead) {
@@ -193,7 +193,7 @@ TEST_F(CheckpointPartsTest, BoxesThatDoNotFitAreFound) {
 }
 
 // State of matrix optimizers has the shape of whole matrices, independent of the slice that a rank owns.
-TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
+TEST_F(CheckpointPartsTest, MatrixStateHasWholeShape) {
     OptimizersConfig config = adamw();
     config.groups.insert(config.groups.begin(), OptimizerGroupConfig());
     config.groups[0].type = OptimizerKind::muon;
@@ -211,7 +211,7 @@ TEST_F(CheckpointPartsTest, TensorsOfMatrixOptimizersAreThoseOfTheWhole) {
 }
 
 // The matrices of one parameter may differ in their number of rows.
-TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
+TEST_F(CheckpointPartsTest, HeadMatrixStateHasPerMatrixShape) {
     ParameterTable table;
     table.declare("qkv.weight", {{Dimension::head_width, 36}, {Dimension::width, 6}}, InitRule{}, 3);
     table.set_head_rows(0, {.stacks = 2, .heads = 6});

@@ -135,7 +135,7 @@ class CheckpointTest : public ::testing::Test {
 
 using Steps = std::vector<int64_t>;
 
-TEST_F(CheckpointTest, NamesAreTheStepsOfCompleteOnes) {
+TEST_F(CheckpointTest, ParsesStepFromName) {
     EXPECT_EQ(checkpoint_name(123), "step-00000123");
     EXPECT_EQ(step_of_checkpoint("step-00000123"), 123);
     EXPECT_EQ(step_of_checkpoint(checkpoint_name(1234567890123)), 1234567890123);
@@ -143,7 +143,7 @@ TEST_F(CheckpointTest, NamesAreTheStepsOfCompleteOnes) {
         EXPECT_EQ(step_of_checkpoint(other), -1) << other;
 }
 
-TEST_F(CheckpointTest, KeepsTheNewest) {
+TEST_F(CheckpointTest, KeepsNewestCheckpoints) {
     for (const int64_t step : {3, 6, 9, 12}) save(real_file_system(), step);
     EXPECT_EQ(steps(), (Steps{12, 9}));
     EXPECT_EQ(expect_good(folder(12)), 12);
@@ -159,7 +159,7 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
 }
 
 // Without an atomic exchange of names, the damaged checkpoint is replaced in two calls.
-TEST_F(CheckpointTest, ReplacesWithoutExchange) {
+TEST_F(CheckpointTest, ReplacesWithoutAtomicExchange) {
     class Simple final : public FileSystem {
         int exchange(const std::string&, const std::string&) override {
             errno = EINVAL;
@@ -173,7 +173,7 @@ TEST_F(CheckpointTest, ReplacesWithoutExchange) {
 }
 
 // A flipped byte in any file is detected, and the file is named.
-TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
+TEST_F(CheckpointTest, DetectsEveryFlippedByte) {
     save(real_file_system(), 5);
     for (const auto& entry : fs::directory_iterator(folder(5))) {
         const std::string name = entry.path().filename().string(), good = read_text(entry.path());
@@ -194,7 +194,7 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
 
 // XXH128SUMS has two hashes per rank, independent of the number of tensors. A file next to each rank file has the
 // hashes of its header and tensors, each over all bytes up to its end.
-TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
+TEST_F(CheckpointTest, StoresTensorHashesPerRankFile) {
     save(real_file_system(), 5);
     EXPECT_EQ(read_sums(folder(5) + "/XXH128SUMS").size(), 2u * 2 + 1);
     EXPECT_EQ(read_text(folder(5) + "/checkpoint.json").find(tensors()[0].name + "["), std::string::npos);
@@ -216,7 +216,7 @@ TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
     }
 }
 
-TEST_F(CheckpointTest, SaysWhatIsDamaged) {
+TEST_F(CheckpointTest, NamesDamagedFile) {
     save(real_file_system(), 5);
     const fs::path first = folder(5) + "/rank-00000.safetensors",
                    second = folder(5) + "/rank-00001.safetensors";
@@ -251,7 +251,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
 }
 
 // checkpoint.json with a correct hash and values that are no valid counts.
-TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
+TEST_F(CheckpointTest, RejectsInvalidCounts) {
     using Json = nlohmann::json;
     save(real_file_system(), 5);
     const std::string path = folder(5) + "/checkpoint.json", sums_path = folder(5) + "/XXH128SUMS";
@@ -286,7 +286,7 @@ TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
 }
 
 // Files with correct hashes, but of another model.
-TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
+TEST_F(CheckpointTest, RejectsMissingTensorAndWrongShape) {
     save(real_file_system(), 5);
     CheckpointReader reader(folder(5));
     reader.index();
@@ -317,7 +317,7 @@ TEST_F(CheckpointTest, MissingTensorAndOtherShapeAreErrors) {
 
 // The process is killed, or the disk is full, at any call. Each remaining checkpoint is good and the newest complete
 // one is kept. The next save succeeds and removes temporary files.
-TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
+TEST_F(CheckpointTest, KeepsGoodCheckpointAfterAnyFailure) {
     for (const bool crashes : {true, false}) {
         int calls = 0;
         for (bool stopped = true; stopped; ++calls) {

@@ -71,7 +71,7 @@ Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precisio
     return outcome;
 }
 
-TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
+TEST(CheckpointingTest, GradientsAreBitwiseEqual) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
             const ModelConfig model = family(name);
@@ -84,7 +84,7 @@ TEST(CheckpointingTest, GradientsAreEqualInEveryBit) {
 }
 
 // The optimizer may update a parameter as soon as it is released.
-TEST(CheckpointingTest, NothingIsReadAfterItsRelease) {
+TEST(CheckpointingTest, NoParameterIsReadAfterRelease) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
         const Outcome expected = run(model, {}, DType::f32);
@@ -107,7 +107,7 @@ int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, D
 //     full       r·T·(1 + y)·C
 // The block being computed needs the bytes of `none`. Everything else (embeddings, logits, gradients) takes at most
 // the memory of one block and the head.
-TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
+TEST(CheckpointingTest, MemoryMatchesFormula) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         for (const char* name : kFamilies) {
             const bool recipe = name == std::string("recipe");
@@ -132,7 +132,7 @@ TEST(CheckpointingTest, MemoryIsWhatBackwardNeeds) {
     }
 }
 
-TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
+TEST(CheckpointingTest, FlopsGrowByRecomputation) {
     for (const char* name : kFamilies) {
         const ModelConfig model = family(name);
         const Outcome none = run(model, {}, DType::f32),

@@ -15,10 +15,10 @@ using Choices =
                      SoftcapFunction, RowKind, Checkpointing, OptimizerKind, VectorNorm, Decay, Strategy,
                      DecayBy, NormuonLines, std::optional<Accumulate>, Launch, StepOrder, OptimizerStep,
                      std::optional<Reshard>, std::optional<CommunicatorKind>, std::optional<DeviceKind>,
-                     DType, std::optional<DType>, Products, AttentionKind>;
+                     DType, std::optional<DType>, MatmulKind, AttentionKind>;
 TYPED_TEST_SUITE(WordsTest, Choices);
 
-TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {
+TYPED_TEST(WordsTest, WordsAndValuesMapOneToOne) {
     std::set<std::string> words;
     for (const Word<TypeParam>& word : kWords<TypeParam>) {
         EXPECT_TRUE(choice_of<TypeParam>(word.text) == word.value) << word.text;
@@ -28,14 +28,14 @@ TYPED_TEST(WordsTest, EachWordIsOneValueAndBack) {
     EXPECT_EQ(words.size(), words_of<TypeParam>().size());
 }
 
-TEST(ChoiceTest, OtherWordsAreRefusedWithTheList) {
+TEST(ChoiceTest, UnknownWordErrorListsWords) {
     EXPECT_EQ(find_word<Strategy>("fsdp"), nullptr);
     EXPECT_EQ(error_of(ExitCode::usage, [] { choice_of<Strategy>("fsdp"); }),
               "'fsdp' is none of ddp, zero1, zero2, zero3");
 }
 
 // An enum value without a word in the list.
-TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
+TEST(ChoiceTest, RejectsValueWithoutWord) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }
 

@@ -7,7 +7,7 @@ namespace speedrun::class_rules_test {
 
 using Json = nlohmann::json;
 
-TEST(ClassRulesTest, WhatDoesNotFitIsRefusedByName) {
+TEST(ClassRulesTest, InvalidRuleErrorNamesClass) {
     const auto refused = [](const char* list, const std::string& part) {
         expect_error(ExitCode::data, {part}, [&] { parse_classes(Json::parse(list)); });
     };
@@ -31,7 +31,7 @@ TEST(ClassRulesTest, WhatDoesNotFitIsRefusedByName) {
         "loss leads");
 }
 
-TEST(ClassRulesTest, RulesOfModelAndBatchesNameBothValues) {
+TEST(ClassRulesTest, RuleProblemsShowBothValues) {
     const auto classes = parse_classes(Json::parse(
         R"([{"name": "dense", "dense": true}, {"name": "s", "budget_s": 60}, {"name": "t", "budget_tokens": 100}])"));
     ClassFacts facts{.parameters = {}, .hardware = {}};
@@ -66,7 +66,7 @@ class ClassRecordTest : public RecordTest {
     }
 };
 
-TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
+TEST_F(ClassRecordTest, EndedClassKeepsRecordsRejectsAttempts) {
     set_classes(R"([{"name": "open"}, {"name": "old", "max_parameters": 10000}])");
     terms_.race = "old";
     const std::string name = record_of(make_result());
@@ -91,7 +91,7 @@ TEST_F(ClassRecordTest, AnEndedClassKeepsItsRecordsAndTakesNoAttempt) {
                 HasSubstr("verdict.rules.5.met: record.json says true, computed again false"));
 }
 
-TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
+TEST_F(ClassRecordTest, PastTargetHasItsOwnBoard) {
     set_classes(R"([{"name": "open"}, {"name": "other"}])");
     const std::string name = record_of(make_result());
     const auto move_target = [&](const std::string& until) {
@@ -122,7 +122,7 @@ TEST_F(ClassRecordTest, RecordsOfAPastTargetStayOnABoardOfTheirOwn) {
     EXPECT_EQ(rule(read(name), "data").why, "target 1.15, the track's is 1");
 }
 
-TEST_F(ClassRecordTest, AttemptsAimAtTheTargetOfTheirClass) {
+TEST_F(ClassRecordTest, AttemptTargetMustMatchClass) {
     set_classes(
         R"([{"name": "open", "target_loss": 1.00}, {"name": "other"}, {"name": "s", "budget_s": 60}])");
     const Track t = track();
@@ -139,7 +139,7 @@ TEST_F(ClassRecordTest, AttemptsAimAtTheTargetOfTheirClass) {
     expect_error(ExitCode::data, {"0 validation tokens"}, [&] { claim("s", 7); });
 }
 
-TEST_F(ClassRecordTest, RecordsWithoutAClassAreOfTheOneThatTheTrackNames) {
+TEST_F(ClassRecordTest, UnclassedRecordsUseDefaultClass) {
     set_classes(R"([{"name": "new", "max_parameters": 9000}, {"name": "open"}])", {{"unclassed", "open"}});
     terms_.race = "";
     AttemptFolder::Result result = make_result(), first = record_of_baseline(result, "slow");
@@ -172,7 +172,7 @@ class BudgetTest : public ClassRecordTest {
     }
 };
 
-TEST_F(BudgetTest, TheLowerLossIsTheRecord) {
+TEST_F(BudgetTest, LowerLossLeads) {
     AttemptFolder::Result result = result_of("fast", 0.01), first = record_of_baseline(result, "slow");
     const std::string slow = record_of(first);
     result.record.baseline->record = result.record.record_before = slow;
@@ -194,7 +194,7 @@ TEST_F(BudgetTest, TheLowerLossIsTheRecord) {
     EXPECT_THAT(text, HasSubstr("| 0.0100 below slow |"));
 }
 
-TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
+TEST_F(BudgetTest, RejectsHigherLoss) {
     const auto unmet = [&](const AttemptFolder::Result& result) {
         Record record = result.record;
         count_parameters(record, track(), "record");
@@ -229,7 +229,7 @@ TEST_F(BudgetTest, NoLowerLossIsNoRecord) {
 }
 
 // A record for a target also appears on the board of a budget that it meets. There it is ranked by loss only.
-TEST_F(BudgetTest, ARecordForATargetHasALossToo) {
+TEST_F(BudgetTest, TargetRecordIsRankedByLoss) {
     terms_.race = "open";
     baseline_above_ = -0.005;
     AttemptFolder::Result result = make_result(), first = record_of_baseline(result, "slow");
@@ -246,7 +246,7 @@ TEST_F(BudgetTest, ARecordForATargetHasALossToo) {
     EXPECT_EQ(read(slow).classes, std::vector<std::string>{"open"});
 }
 
-TEST_F(RecordTest, WallTimesStandBesideTrainingTimesWhereThereAreAny) {
+TEST_F(RecordTest, BoardShowsWallTimesIfRecorded) {
     Record record = make_result().record;
     evaluate(record, track());
     const auto board = [&] { return board_text(boards_of({record}, track()).front(), TableStyle::markdown); };

@@ -11,14 +11,14 @@
 namespace speedrun {
 namespace {
 
-TEST(TimelineChecksTest, ReadsTimes) {
+TEST(TimelineChecksTest, ParsesUtcTimes) {
     EXPECT_EQ(seconds_of_utc("1970-01-02T00:00:01Z"), 86401);
     for (const char* text :
          {"2026-02-30T00:00:00Z", "2026-01-01", "2026-01-01T00:00:00", "2026-01-01T00:00:00Zz", ""})
         EXPECT_FALSE(seconds_of_utc(text)) << text;
 }
 
-TEST(CommitTimesTest, KnowsCommitsOfARepository) {
+TEST(CommitTimesTest, FindsCommitTimesInRepository) {
     const TempDir dir;
     const std::string git =
         "git -C " + dir.path() + " -c user.name=a -c user.email=a@b -c init.defaultBranch=main ";

@@ -8,7 +8,7 @@
 namespace speedrun::config_help_test {
 
 // Keys of sections, lists and words.
-TEST(ConfigHelpTest, HelpNamesTheOptions) {
+TEST(ConfigHelpTest, HelpListsOptions) {
     const std::string help = describe_options();
     for (const char* key : {"model.layers.count", "batch.tokens_per_step", "optimizers.groups[i].lr",
                             "schedule.steps", "seed", "model.preset", "(none|gpt2|modern)"}) {
@@ -17,7 +17,7 @@ TEST(ConfigHelpTest, HelpNamesTheOptions) {
 }
 
 // Every option is on one page, in a table of three columns.
-TEST(ConfigHelpTest, PagesHaveTheOptionsOfTheHelp) {
+TEST(ConfigHelpTest, PagesListEachOptionOnce) {
     std::vector<std::string> files;
     std::istringstream help(describe_options());
     std::string text;

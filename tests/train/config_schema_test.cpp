@@ -122,9 +122,9 @@ void expect_defaults(const Json& schema, const Json& rule, const Json& value, co
 }
 
 // The schema and the reader have the same defaults.
-TEST(ConfigSchemaTest, DefaultsAreTheReaders) {
-    const char* const kLeast = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
-    Json resolved = Json::parse(config_to_json(parse_config(kLeast, "test", {})));
+TEST(ConfigSchemaTest, DefaultsMatchReader) {
+    const char* const kMin = R"({"optimizers": {"groups": [{"params": ["*"]}]}})";
+    Json resolved = Json::parse(config_to_json(parse_config(kMin, "test", {})));
     resolved["model"]["preset"] = ModelConfig().preset;
     const Json schema = Json::parse(config_schema());
     expect_defaults(schema, schema, resolved, "");

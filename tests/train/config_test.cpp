@@ -34,7 +34,7 @@ void expect_parts(const std::string& message, const std::vector<std::string>& pa
 
 // ---- unknown keys
 
-TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
+TEST(ConfigKeysTest, UnknownKeySuggestsNearest) {
     EXPECT_EQ(error_of(R"("model": {"model_dims": 4})"),
               "model.model_dims: unknown key, did you mean model_dim?");
     EXPECT_EQ(error_of(R"("modle": {})"), "modle: unknown key, did you mean model?");
@@ -46,13 +46,13 @@ TEST(ConfigKeysTest, UnknownKeySuggestsTheNearest) {
               "optimizers.groups[1].weigth_decay: unknown key, did you mean weight_decay?");
 }
 
-TEST(ConfigKeysTest, UnknownKeysAreShownWhateverTheyHold) {
+TEST(ConfigKeysTest, UnknownKeysAreEscapedInErrors) {
     expect_parts(error_of(R"("\u0000sed": 4)"), {"\\u0000sed: unknown key, did you mean seed?"});
     expect_parts(error_of(R"("\u001b[2J": 4)"), {"\\u001b[2J: unknown key; known here:"});
     EXPECT_LT(error_of("\"" + std::string(100000, 'x') + "\": 4").size(), 1000u);
 }
 
-TEST(ConfigKeysTest, UnknownKeyUnlikeAnyListsThem) {
+TEST(ConfigKeysTest, UnknownKeyErrorListsKnownKeys) {
     expect_parts(error_of(R"("eval": {"xyzzyxyzzy": 4})"),
                  {"eval.xyzzyxyzzy: unknown key", "known here: every"});
 }
@@ -153,7 +153,7 @@ TEST(ConfigSettingsTest, JsonStringsAndIndices) {
     EXPECT_EQ(config.eval.every, 5);
 }
 
-TEST(ConfigSettingsTest, TheLastSettingWins) {
+TEST(ConfigSettingsTest, LastSettingWins) {
     EXPECT_EQ(parse(R"("seed": 3)", {"seed=4", "seed=5"}).seed, 5);
 }
 
@@ -177,7 +177,7 @@ TEST(ConfigSettingsTest, Errors) {
 
 // ---- presets
 
-TEST(ConfigPresetTest, KeysBesideThePresetWinWhateverTheOrder) {
+TEST(ConfigPresetTest, KeysOverridePresetInAnyOrder) {
     for (const char* model :
          {R"("model": {"preset": "gpt2", "norms": {"type": "rmsnorm"}, "head": {"softcap": 30}})",
           R"("model": {"head": {"softcap": 30}, "norms": {"type": "rmsnorm"}, "preset": "gpt2"})"}) {
@@ -205,7 +205,7 @@ TEST(ConfigPresetTest, PresetBySetting) {
 }
 
 // A layer of `at` starts from `each`, with the preset's keys and the config's, in any order of the keys.
-TEST(ConfigPresetTest, LayersOfAtChangeEach) {
+TEST(ConfigPresetTest, AtOverridesEach) {
     const std::string at = R"("at": {"1": {"attention": {"window": 8}}})";
     const std::string each = R"("each": {"attention": {"heads": 2}, "mlp": {"ratio": 3}})";
     for (const std::string& layers : {at + ", " + each, each + ", " + at}) {
@@ -223,7 +223,7 @@ TEST(ConfigPresetTest, LayersOfAtChangeEach) {
     }
 }
 
-TEST(ConfigPresetTest, ListsReplaceAndTablesOfNullGo) {
+TEST(ConfigPresetTest, ListsReplaceAndNullRemoves) {
     const ModelParts parts = parse(R"("model": {"preset": "gpt2", "tables": {"position": null},
         "input": [{"type": "table", "table": "embed"}]})")
                                  .model.parts;
@@ -233,7 +233,7 @@ TEST(ConfigPresetTest, ListsReplaceAndTablesOfNullGo) {
     expect_parts(error_of(R"("model": {"preset": "none"})"), {"model.input is empty"});
 }
 
-TEST(ConfigPresetTest, RemovedSwitchesNameTheirNewForm) {
+TEST(ConfigPresetTest, RemovedKeyErrorsShowNewForm) {
     EXPECT_EQ(error_of(R"("model": {"num_layers": 2})"),
               "model.num_layers: there is no such key any more; instead: model.layers.count");
     expect_parts(error_of("", {"model.window=[4, 8]"}),
@@ -249,7 +249,7 @@ TEST(ConfigPresetTest, ModernIsTheDefault) {
 
 // ---- the resolved config
 
-TEST(ConfigRoundTripTest, ResolvedConfigReadsBackTheSame) {
+TEST(ConfigRoundTripTest, ResolvedConfigRoundTrips) {
     for (const char* members :
          {"", R"("model": {"preset": "gpt2", "head": {"softcap": 0.1}}, "seed": 8999999999999999)",
           R"("schedule": {"steps": 300, "cooldown_fraction": 0.3333333333333333},
@@ -259,7 +259,7 @@ TEST(ConfigRoundTripTest, ResolvedConfigReadsBackTheSame) {
     }
 }
 
-TEST(ConfigRoundTripTest, FilesAreReadLikeText) {
+TEST(ConfigRoundTripTest, ReadsFiles) {
     const TempDir dir;
     const Config config = read_config(dir.write("config.json", config_text(R"("seed": 12)")), {"threads=3"});
     EXPECT_EQ(config.seed, 12);
@@ -282,7 +282,7 @@ TEST(ConfigValidationTest, DivisibilityErrorsShowBothValues) {
 }
 
 // Each size is in its range, but their product exceeds 64 bits.
-TEST(ConfigValidationTest, AbsurdSizes) {
+TEST(ConfigValidationTest, RejectsOverflowingSizes) {
     expect_parts(error_of(R"("batch": {"microbatch_tokens": 1e9})"),
                  {"batch.microbatch_tokens: 1000000000 is outside [1, 16777216]"});
     expect_parts(
@@ -316,7 +316,7 @@ TEST(ConfigValidationTest, Parallel) {
 }
 
 // Resolved configs of the first records contain an option that was later replaced.
-TEST(ConfigValidationTest, RetiredOptionsAreReadWhereTheyWereOff) {
+TEST(ConfigValidationTest, AcceptsRetiredOptionsAtDefault) {
     EXPECT_EQ(error_of(R"("memory": {"checkpointed_blocks": "all"})"), "accepted");
     EXPECT_EQ(error_of(R"("parallel": {"tensor_chunks": 1, "context_exchange": "gather"})"), "accepted");
     expect_parts(error_of(R"("parallel": {"context_exchange": "ring"})"),

@@ -93,7 +93,7 @@ class CountsReferenceTest : public ::testing::Test {
     CountsReference reference_;
 };
 
-TEST_F(CountsReferenceTest, IsReadAsWritten) {
+TEST_F(CountsReferenceTest, RoundTrips) {
     const std::vector<CountsReference> read = read_references(folder_, track_);
     ASSERT_EQ(read.size(), 1u);
     EXPECT_EQ(reference_to_json(read[0]), reference_to_json(reference_));
@@ -104,7 +104,7 @@ TEST_F(CountsReferenceTest, IsReadAsWritten) {
     EXPECT_TRUE(read_references(folder_, track_).empty());
 }
 
-TEST_F(CountsReferenceTest, RefusesWhatTheCommandCannotHaveWritten) {
+TEST_F(CountsReferenceTest, RejectsInvalidFiles) {
     EXPECT_EQ(error_with("/schema", 1), "accepted");
     const std::string other(64, '0');
     const std::vector<std::tuple<std::string, Json, std::string>> cases = {
@@ -141,7 +141,7 @@ TEST_F(CountsReferenceTest, RefusesWhatTheCommandCannotHaveWritten) {
     }
 }
 
-TEST_F(CountsReferenceTest, VerifyComputesTheLossAgainWhereTheShardsAre) {
+TEST_F(CountsReferenceTest, VerifyRecomputesLossIfShardsExist) {
     std::vector<ReferenceCheck> checks = verify_references(folder_);
     ASSERT_EQ(checks.size(), 1u);
     EXPECT_TRUE(checks[0].problems.empty()) << checks[0].problems[0];
@@ -157,13 +157,13 @@ TEST_F(CountsReferenceTest, VerifyComputesTheLossAgainWhereTheShardsAre) {
     EXPECT_TRUE(checks[0].problems.empty() && !checks[0].recomputed);
 }
 
-TEST_F(CountsReferenceTest, MissingShardIsRefusedWithTheCommandThatMakesIt) {
+TEST_F(CountsReferenceTest, MissingShardErrorNamesPrepareCommand) {
     fs::remove(data_ + "/val_000000.bin");
     expect_error(ExitCode::data, {"val_000000.bin: no such shard; prepare track toy: data/toy/prepare.sh /"},
                  [&] { read_track_tokens(track_, data_); });
 }
 
-TEST_F(CountsReferenceTest, BoardShowsTheReferenceOfItsHardwareOrTheNearest) {
+TEST_F(CountsReferenceTest, BoardShowsReferenceOfNearestHardware) {
     CountsReference many = reference_, few = reference_;
     few.hardware_class = cores(2, "avx2");
     many.hardware = hardware(64, "amx_bf16");

@@ -10,7 +10,7 @@ struct CutSizes {
     int64_t width = 10, heads = 12, hidden = 24;
 };
 
-inline ParameterTable cut_matrices(const TensorPart& part, const CutSizes& sizes = {}) {
+inline ParameterTable cut_matrices(const TensorSlice& part, const CutSizes& sizes = {}) {
     ParameterTable table(part.index);
     const Extent width{Dimension::width, sizes.width};
     const auto cut = [&](Dimension dimension, int64_t size, int64_t stacked) {

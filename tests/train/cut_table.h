@@ -6,7 +6,7 @@
 namespace speedrun::testing {
 
 // Slices owned by one rank. The number of parts divides 6.
-inline ParameterTable cut_table(const TensorPart& part) {
+inline ParameterTable cut_table(const TensorSlice& part) {
     using enum Dimension;
     using Kind = InitRule::Kind;
     ParameterTable table(part.index);

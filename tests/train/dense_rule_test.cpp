@@ -24,7 +24,7 @@ bool says(const std::string& problem, const std::string& part) {
     return problem.find(part) != std::string::npos;
 }
 
-TEST(DenseRuleTest, ShippedConfigsOfTheFirstRecordsMeetIt) {
+TEST(DenseRuleTest, AcceptsDenseShippedConfigs) {
     const std::filesystem::path configs = std::filesystem::path(SPEEDRUN_SOURCE_ROOT) / "configs";
     for (const char* name : {"kjv_baseline", "kjv_muon", "kjv_modern", "kjv_small_batch"}) {
         const Config config = read_config((configs / (std::string(name) + ".json")).string(), {});
@@ -38,7 +38,7 @@ TEST(DenseRuleTest, ShippedConfigsOfTheFirstRecordsMeetIt) {
     }
 }
 
-TEST(DenseRuleTest, NamesTheKeyOfATableThatIsRefused) {
+TEST(DenseRuleTest, ErrorNamesKeyOfTable) {
     EXPECT_EQ(problem_of(R"({"model_dim": 32, "tables": {"values": {}},
         "layers": {"count": 1, "each": {"attention": {"value_table": "values"}}}})"),
               "");
@@ -66,8 +66,8 @@ class DenseGraphTest : public ::testing::Test {
         return model_.graph.value(name, element, {{Dimension::tokens, 64}}, holder);
     }
     void look_up(ParameterId table, ValueId ids) {
-        const ValueId out =
-            model_.graph.value("new.rows", Element::real, {{Dimension::tokens, 64}, {Dimension::width, 32}});
+        const ValueId out = model_.graph.value("new.rows", Element::compute_dtype,
+                                               {{Dimension::tokens, 64}, {Dimension::width, 32}});
         model_.graph.add(std::make_unique<Embedding>(
             Embedding::Ports{.out = out, .tokens = ids, .table = table, .table_rows = 320}));
     }
@@ -78,35 +78,35 @@ class DenseGraphTest : public ::testing::Test {
     ModelGraph model_;
 };
 
-TEST_F(DenseGraphTest, ATableOfTokensIsAllowed) {
+TEST_F(DenseGraphTest, AcceptsTokenTable) {
     EXPECT_EQ(problem(), "");
     look_up(table(320), model_.find_input("tokens")->value);  // 257 tokens are padded to 320
     EXPECT_EQ(problem(), "");
 }
 
-TEST_F(DenseGraphTest, ATableOfOtherRowsIsRefused) {
+TEST_F(DenseGraphTest, RejectsTableLargerThanVocabulary) {
     look_up(table(4096), model_.find_input("tokens")->value);
     EXPECT_TRUE(says(problem(), "new.weight has 4096 rows, the vocabulary has 320")) << problem();
 }
 
-TEST_F(DenseGraphTest, AnotherInputOfTheBatchIsRefused) {
+TEST_F(DenseGraphTest, RejectsOtherBatchIds) {
     look_up(table(320), value("batch.suffixes", Element::ids, Holder::batch));
     EXPECT_TRUE(says(problem(), "it reads 'batch.suffixes', which is neither tokens nor positions"))
         << problem();
 }
 
-TEST_F(DenseGraphTest, CountsAsNumbersOfTheBatchAreRefused) {
+TEST_F(DenseGraphTest, RejectsFloatBatchInput) {
     value("batch.counted", Element::f32, Holder::batch);
     EXPECT_TRUE(says(problem(), "it reads 'batch.counted'")) << problem();
 }
 
-TEST_F(DenseGraphTest, ATableOfConstantsIsRefused) {
+TEST_F(DenseGraphTest, RejectsConstantTable) {
     model_.graph.constant("counted", {{Dimension::vocabulary, 2}, {Dimension::vocabulary, 2}},
                           std::vector<float>(4, 1.0F));
     EXPECT_TRUE(says(problem(), "the constant 'counted' is no weight")) << problem();
 }
 
-TEST_F(DenseGraphTest, TargetsChooseNoRows) {
+TEST_F(DenseGraphTest, RejectsLookupByTargets) {
     look_up(table(320), model_.find_input("targets")->value);
     EXPECT_TRUE(says(problem(), "reads 'batch.targets'")) << problem();
 }

@@ -33,7 +33,7 @@ struct Model {
     Program program;
 };
 
-TEST(DotTextTest, WholeTextOfTheEmbeddings) {
+TEST(DotTextTest, TextOfEmbeddings) {
     EXPECT_EQ(Model(tiny_model()).text(0), R"dot(digraph unit {
   rankdir=TB; fontname="Helvetica"; fontsize=16; nodesep=0.35; ranksep=0.3; labelloc=t;
   label=<<table border="0"><tr><td>a &lt;title&gt; &amp; &quot;more&quot;</td></tr><tr><td><font point-size="10" color="#555555">bold: backward reads it; dotted: no gradient goes back; yellow: fused in forward</font></td></tr></table>>;
@@ -59,7 +59,7 @@ TEST(DotTextTest, WholeTextOfTheEmbeddings) {
 )dot");
 }
 
-TEST(DotTextTest, BlockOfAModel) {
+TEST(DotTextTest, TextOfBlock) {
     const Model m(
         model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 1})})));
     const NodeGraph& graph = m.model.graph;
@@ -82,9 +82,9 @@ TEST(DotTextTest, BlockOfAModel) {
     EXPECT_THROW(m.text(-1), Error);
 }
 
-TEST(DotTextTest, MostTellingUnit) {
+TEST(DotTextTest, DefaultUnitHasMostNodes) {
     const auto unit = [](int64_t values) {
-        return most_telling_unit(
+        return default_unit(
             Model(model_of("modern", {.layers = 6}, with_tables({.layers = 6, .values = values})))
                 .model.graph);
     };

@@ -112,7 +112,7 @@ std::map<std::string, Matrix> parameters_of(ModelHarness& h) {
 
 // No value is close enough to an FP8 rounding tie for f32 errors to change its rounding. The tolerances are for
 // f32 sums.
-TEST(Fp8ModelTest, LossAndGradientsAreThoseOfRoundedOperands) {
+TEST(Fp8ModelTest, LossAndGradientsMatchQuantisedOperands) {
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
     // Rows of logits per chunk: all, or a third.
     for (const int64_t logits_at_once : {int64_t{0}, 16 * kPadded}) {
@@ -127,7 +127,7 @@ TEST(Fp8ModelTest, LossAndGradientsAreThoseOfRoundedOperands) {
     }
 }
 
-TEST(Fp8ModelTest, ValidationDoesNotRound) {
+TEST(Fp8ModelTest, ValidationIsNotQuantised) {
     ModelHarness with(model_of(true), kTokens, kTokens), without(model_of(false), kTokens, kTokens);
     const HostBatch batch = random_batch(model_of(true), 1, kTokens, false, 3);
     for (ModelHarness* h : {&with, &without}) h->randomize(0.3, 11);
@@ -136,7 +136,7 @@ TEST(Fp8ModelTest, ValidationDoesNotRound) {
 }
 
 // Recomputation in backward quantises the same operands in the same way.
-TEST(Fp8ModelTest, CheckpointingChangesNoBit) {
+TEST(Fp8ModelTest, CheckpointingIsBitwiseEqual) {
     MemoryConfig memory;
     memory.activation_checkpointing = Checkpointing::full;
     ModelHarness plain(model_of(true), kTokens, kTokens),
@@ -161,7 +161,7 @@ Outcome outcome_of(const Fusions& fusions) {
     const Program program =
         derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
     Outcome result;
-    for (const Step& step : program.forward)
+    for (const Instruction& step : program.forward)
         result.fused += step.fusion && step.calls.front().node->kind() == std::string("activation");
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1});
     ParameterStore parameters(m.table, runtime);
@@ -196,7 +196,7 @@ Outcome outcome_of(const Fusions& fusions) {
     return result;
 }
 
-TEST(Fp8ModelTest, RoundingWithTheActivationChangesNoBit) {
+TEST(Fp8ModelTest, FusedQuantisationIsBitwiseEqual) {
     const Outcome fused = outcome_of(model_fusions()), apart = outcome_of({});
     EXPECT_EQ(fused.fused, 1);
     EXPECT_EQ(apart.fused, 0);
@@ -213,7 +213,7 @@ void expect_refused(const std::vector<std::string>& overrides, const std::string
     expect_error(ExitCode::usage, {part}, [&] { parse_config(text, "test", overrides).validate(); });
 }
 
-TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
+TEST(Fp8ModelTest, RejectsUnsupportedShapes) {
     expect_refused({"model.model_dim=40", "model.head.fp8={}"}, "as model.model_dim, got 40");
     expect_refused({"model.layers.each.mlp={\"bias\":true,\"up_fp8\":{}}"}, "mlp.bias false");
     expect_refused({"model.head.fp8={\"weight_scale\":0}"}, "weight_scale");

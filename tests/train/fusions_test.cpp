@@ -40,11 +40,11 @@ struct Joined {
     }
 
     // Sums fused with their norm, each with the unit entered last and the unit of the norm.
-    Names fused(const std::vector<Step>& steps) const {
+    Names fused(const std::vector<Instruction>& steps) const {
         Names found;
         int entered = -1;
-        for (const Step& step : steps) {
-            if (step.kind == Step::Kind::enter) entered = step.unit;
+        for (const Instruction& step : steps) {
+            if (step.kind == Instruction::Kind::enter) entered = step.unit;
             if (!step.fusion || step.calls.size() != 2) continue;
             const Node &sum = *step.calls[0].node, &norm = *step.calls[1].node;
             if (std::string(sum.kind()) != "weighted sum" || std::string(norm.kind()) != "norm") continue;
@@ -61,7 +61,7 @@ struct Joined {
 
 // The first norm of a block is fused with the sum at the end of the block before, in forward and backward. After
 // block 0 a network separates the two. The smear reads the previous token's row and is fused in forward only.
-TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
+TEST(FusionsTest, FusesSumsWithFollowingNorms) {
     const Joined joined(false);
     const Names forward = joined.fused(joined.program.forward);
     EXPECT_EQ(forward,
@@ -73,7 +73,7 @@ TEST(FusionsTest, JoinsAreFusedWithTheNormsBehindThem) {
 }
 
 // A norm's gain is a parameter of its own block, which must be entered before the gain is read.
-TEST(FusionsTest, ANormWithAGainStaysInItsUnit) {
+TEST(FusionsTest, NormWithGainStaysInItsUnit) {
     const Joined joined(true);
     EXPECT_EQ(joined.fused(joined.program.forward),
               (Names{"smeared: 0 0", "blocks.0.after attn: 1 1", "blocks.1.after attn: 2 2",

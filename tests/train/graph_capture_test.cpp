@@ -50,7 +50,7 @@ class GraphCaptureTest : public ::testing::Test {
     std::string happened_;
 };
 
-TEST_F(GraphCaptureTest, CapturesInsteadOfDoing) {
+TEST_F(GraphCaptureTest, RecordsWithoutExecuting) {
     const auto captured = capture_.capture([&] {
         enqueue(*compute_, 'a');
         other_work('b');
@@ -64,7 +64,7 @@ TEST_F(GraphCaptureTest, CapturesInsteadOfDoing) {
 }
 
 // A graph can only wait for events recorded before its launch, so a wait for another stream starts a new graph.
-TEST_F(GraphCaptureTest, IsCutWhereComputeWaitsForOthers) {
+TEST_F(GraphCaptureTest, SplitsGraphAtStreamWaits) {
     const auto captured = capture_.capture([&] {
         enqueue(*compute_, 'a');
         await_done();  // waits for the previous launch
@@ -82,7 +82,7 @@ TEST_F(GraphCaptureTest, IsCutWhereComputeWaitsForOthers) {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(launch(*captured), "abcdefg");
 }
 
-TEST_F(GraphCaptureTest, WithoutCaptureThingsHappenAtOnce) {
+TEST_F(GraphCaptureTest, ExecutesImmediatelyWithoutCapture) {
     enqueue(*compute_, 'a');
     other_work('b');
     await_done();
@@ -91,7 +91,7 @@ TEST_F(GraphCaptureTest, WithoutCaptureThingsHappenAtOnce) {
     EXPECT_EQ(happened_, "abc");
 }
 
-TEST_F(GraphCaptureTest, WhatTheBodyThrowsEndsTheCapture) {
+TEST_F(GraphCaptureTest, ExceptionEndsCapture) {
     EXPECT_THROW(capture_.capture([&] {
         other_work('a');
         await_done();
@@ -106,7 +106,7 @@ TEST_F(GraphCaptureTest, WhatTheBodyThrowsEndsTheCapture) {
     EXPECT_EQ(launch(*captured), "c");
 }
 
-TEST_F(GraphCaptureTest, DevicesThatCaptureNothingSaySo) {
+TEST_F(GraphCaptureTest, UnsupportedDeviceReturnsNull) {
     device_.allow_graphs(false);
     EXPECT_FALSE(capture_.capture([] { FAIL() << "it was run"; }));
     EXPECT_FALSE(device_.capture_graph(*compute_, [] { FAIL() << "it was run"; }));

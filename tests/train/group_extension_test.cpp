@@ -18,7 +18,7 @@ class SumExtension final : public GroupExtension {
     }
 };
 
-TEST(GroupExtensionTest, FollowsEachUpdateOnce) {
+TEST(GroupExtensionTest, RunsOnceAfterEachUpdate) {
     for (const char* optimizer : {"adamw", "muon"}) {
         OptimizerFixture fixture = load_optimizer_fixture("muon");
         fixture.group.type = choice_of<OptimizerKind>(optimizer);
@@ -54,7 +54,7 @@ TEST(GroupExtensionTest, FollowsEachUpdateOnce) {
 }
 
 // Lengths on both sides of the width of a row of sum_flat().
-TEST(GroupExtensionTest, FlatSumsOfAnyLength) {
+TEST(GroupExtensionTest, FlatSumsHandleAnyLength) {
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::bf16, .threads = 1});
     for (const int64_t count : {1, 1023, 1024, 1025, 3000}) {
         std::vector<float> x(static_cast<size_t>(count)), y(x.size()), out(x.size());

@@ -14,7 +14,7 @@ std::string assignment_error(const ModelConfig& model, const std::vector<Optimiz
     return error_of(ExitCode::usage, [&] { assign_groups(parameters_of(model, 8), config); });
 }
 
-TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
+TEST(AssignGroupsTest, FirstMatchingGroupWins) {
     const ParameterTable table = parameters_of(tiny_model(), 8);
     OptimizersConfig config;
     config.groups = {optimizer_group(OptimizerKind::adamw, {"*.out.*", "embed.weight"}),
@@ -29,7 +29,7 @@ TEST(AssignGroupsTest, TheFirstGroupThatMatchesTakesAParameter) {
     }
 }
 
-TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
+TEST(AssignGroupsTest, ErrorListsUnassignedParameters) {
     const std::string message =
         assignment_error(tiny_model(), {optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_THAT(message, HasSubstr("no group takes embed.weight, head.weight"));
@@ -39,14 +39,14 @@ TEST(AssignGroupsTest, ParametersThatNoGroupTakesAreAllNamed) {
                 HasSubstr("blocks.0.attn.qkv.weight"));
 }
 
-TEST(AssignGroupsTest, GroupThatTakesNothingIsAnError) {
+TEST(AssignGroupsTest, RejectsGroupWithoutParameters) {
     const std::string message = assignment_error(
         tiny_model(),
         {optimizer_group(OptimizerKind::adamw, {"*"}), optimizer_group(OptimizerKind::muon, {"blocks.*"})});
     EXPECT_THAT(message, HasSubstr("optimizers.groups[1]"));
 }
 
-TEST(AssignGroupsTest, VectorsHaveMastersOfF32) {
+TEST(AssignGroupsTest, RejectsBf16Vectors) {
     OptimizerGroupConfig group = optimizer_group(OptimizerKind::adamw, {"*"});
     group.adamw.weights_dtype = DType::bf16;
     EXPECT_EQ(assignment_error(tiny_model(), {group}), "accepted") << "it has matrices alone";
@@ -58,7 +58,7 @@ TEST(AssignGroupsTest, VectorsHaveMastersOfF32) {
               "accepted");
 }
 
-TEST(AssignGroupsTest, MuonTakesNoVectors) {
+TEST(AssignGroupsTest, MuonRejectsVectors) {
     const std::string message = assignment_error(
         tiny_model("gpt2"),
         {optimizer_group(OptimizerKind::muon, {"blocks.*"}), optimizer_group(OptimizerKind::adamw, {"*"})});
@@ -67,7 +67,7 @@ TEST(AssignGroupsTest, MuonTakesNoVectors) {
 }
 
 // heads_per_matrix applies to q and k, stored with v in one parameter of three matrices.
-TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
+TEST(AssignGroupsTest, HeadsPerMatrixMustDivideHeads) {
     OptimizerGroupConfig matrices = optimizer_group(OptimizerKind::muon, {"blocks.*.weight"});
     const OptimizerGroupConfig rest = optimizer_group(OptimizerKind::adamw, {"*"});
     const ModelConfig model = model_of("modern", {.layers = 1, .width = 48, .heads = 6, .vocabulary = 50});

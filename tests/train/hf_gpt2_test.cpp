@@ -143,7 +143,7 @@ TEST_F(HfGpt2Test, TenStepsOfAdamwAgreeWithPyTorch) {
 }
 
 // Two ranks import shards of the same weights. Sums over ranks add one rounding.
-TEST_F(HfGpt2Test, SoDoTwoRanks) {
+TEST_F(HfGpt2Test, TwoRanksAgreeWithPyTorch) {
     const Config c = config({"parallel.strategy=zero1", "batch.microbatch_tokens=16"});
     run_ranks(2, [&](World& world) {
         const Ranks ranks = resolve_ranks(c, world);
@@ -176,7 +176,7 @@ TEST_F(HfGpt2Test, LogitsAgreeWithPyTorch) {
 }
 
 // Names, shapes and bits are unchanged by import and export.
-TEST_F(HfGpt2Test, ComesBackBitForBit) {
+TEST_F(HfGpt2Test, ExportEqualsImportBitwise) {
     const auto values = weights();
     const ReadMaster read = [&](const Parameter& p, float* host) {
         std::memcpy(host, values[static_cast<size_t>(p.id)].data(),
@@ -215,7 +215,7 @@ TEST_F(HfGpt2Test, ComesBackBitForBit) {
                  [&] { write_hf_gpt2(dir_.file("f32"), config().model, table(), read, {}); });
 }
 
-TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
+TEST_F(HfGpt2Test, ReadsOtherLayouts) {
     const auto values = weights();
     // Variants: names without prefix, causal masks stored, tied head stored twice.
     const std::string bare = changed([](std::vector<NamedTensor>& tensors, Json& json) {
@@ -251,7 +251,7 @@ TEST_F(HfGpt2Test, OtherLayoutsOfTheSameModel) {
         128u * 16);
 }
 
-TEST_F(HfGpt2Test, WeightsThatAreNoNumbersAreNotExported) {
+TEST_F(HfGpt2Test, RejectsExportOfNonFiniteWeights) {
     const Config c = config();
     const ParameterTable table = parameters_of(c.model, 16);
     for (const float bad : {NAN, INFINITY}) {
@@ -265,7 +265,7 @@ TEST_F(HfGpt2Test, WeightsThatAreNoNumbersAreNotExported) {
     }
 }
 
-TEST_F(HfGpt2Test, ConfigsThatAreNoGpt2OfOurs) {
+TEST_F(HfGpt2Test, RejectsUnsupportedConfigs) {
     const auto expect = [&](const char* key, const Json& value, std::initializer_list<std::string> parts) {
         expect_error(ExitCode::data, parts, [&] { read_hf_config(config_with(key, value)); });
     };
@@ -296,7 +296,7 @@ TEST_F(HfGpt2Test, ConfigsThatAreNoGpt2OfOurs) {
                  });
 }
 
-TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
+TEST_F(HfGpt2Test, RejectsMismatchedTensors) {
     const auto expect = [&](std::initializer_list<std::string> parts,
                             const std::function<void(std::vector<NamedTensor>&)>& change) {
         const std::string folder = changed([&](auto& tensors, Json&) { change(tensors); });

@@ -13,8 +13,8 @@ std::vector<std::pair<double, double>> pairs(const Intervals& all) {
 using Pairs = std::vector<std::pair<double, double>>;
 
 TEST(IntervalsTest, UniteAndIntersectAndSubtract) {
-    const Intervals a = united({{5, 7}, {1, 2}, {2, 3}, {6, 9}, {4, 4}}),
-                    b = united({{0, 1.5}, {2.5, 6}, {8, 8.5}});
+    const Intervals a = merged_intervals({{5, 7}, {1, 2}, {2, 3}, {6, 9}, {4, 4}}),
+                    b = merged_intervals({{0, 1.5}, {2.5, 6}, {8, 8.5}});
     EXPECT_EQ(pairs(a), (Pairs{{1, 3}, {5, 9}}));
     EXPECT_EQ(pairs(common(a, b)), (Pairs{{1, 1.5}, {2.5, 3}, {5, 6}, {8, 8.5}}));
     EXPECT_EQ(pairs(without(a, b)), (Pairs{{1.5, 2.5}, {6, 8}, {8.5, 9}}));
@@ -26,7 +26,7 @@ TEST(IntervalsTest, UniteAndIntersectAndSubtract) {
 
 // Compute is idle from 10 to 20. A reduction ends at 12. The optimizer runs from 12 to 15, including its own exchange
 // from 13 to 14. A gather runs from 13.5 to 17.
-TEST(IntervalsTest, ExposedExcludesWorkOfTheOptimizer) {
+TEST(IntervalsTest, ExposedExcludesOptimizerWork) {
     const StreamTimes times{.idle = {{10, 20}},
                             .collectives = {{8, 12}, {13, 14}, {13.5, 17}},
                             .optimizer = {{12, 15}},
@@ -34,7 +34,7 @@ TEST(IntervalsTest, ExposedExcludesWorkOfTheOptimizer) {
     EXPECT_EQ(pairs(exposed(times)), (Pairs{{10, 12}, {13, 14}, {15, 17}}));
 }
 
-TEST(IntervalsTest, NothingIsExposedWithoutCollectivesOrIdleTime) {
+TEST(IntervalsTest, NoExposureWithoutCollectivesOrIdle) {
     EXPECT_TRUE(exposed({.idle = {{0, 9}}, .collectives = {}, .optimizer = {}, .exchanges = {}}).empty());
     EXPECT_TRUE(exposed({.idle = {}, .collectives = {{0, 9}}, .optimizer = {}, .exchanges = {}}).empty());
 }

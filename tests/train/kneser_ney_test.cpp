@@ -121,7 +121,7 @@ std::vector<Tokens> contexts() {
     return result;
 }
 
-TEST(KneserNeyTest, HasTheProbabilitiesOfThePlainFormula) {
+TEST(KneserNeyTest, ProbabilitiesMatchFormula) {
     const std::vector<Tokens> all = texts();
     bool estimated = false, fallback = false;
     for (int order = 1; order <= 6; ++order) {
@@ -148,7 +148,7 @@ TEST(KneserNeyTest, HasTheProbabilitiesOfThePlainFormula) {
     EXPECT_TRUE(estimated && fallback) << "the texts have one kind of discounts only";
 }
 
-TEST(KneserNeyTest, RowSeesNothingBeforeItsStart) {
+TEST(KneserNeyTest, LossIgnoresTokensBeforeRow) {
     const std::vector<Tokens> all = texts();
     const KneserNey counts(4, spans(all), kVocabulary);
     const Plain plain(all, 4, kVocabulary);
@@ -162,7 +162,7 @@ TEST(KneserNeyTest, RowSeesNothingBeforeItsStart) {
 
 // Context "0 1" is followed by a token (2) only at the start of the text, where no token precedes it. Its continuation
 // counts are therefore 0, although the n-gram "0 1 2" occurs.
-TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
+TEST(KneserNeyTest, HandlesContextWithoutCounts) {
     const Tokens text = {0, 1, 2, 3, 4, 3, 2, 5, 0, 1},
                  row = {4, 3, 2, 5, 0, 1, 2, 3, 4, 3, 2, 5, 0, 1, 2, 3};
     for (int order = 1; order <= 6; ++order) {
@@ -177,7 +177,7 @@ TEST(KneserNeyTest, GoesOnBehindAContextWithoutCounts) {
 }
 
 // measure_counts scores the same rows as the engine's validation.
-TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
+TEST(KneserNeyTest, ScoresValidationRows) {
     const std::vector<Tokens> all = texts();
     const TempDir folder;
     write_shard(folder.file("val.bin"), all[1]);
@@ -202,7 +202,7 @@ TEST(KneserNeyTest, ScoresTheRowsOfTheValidationLoader) {
     }
 }
 
-TEST(KneserNeyTest, TakesLargeVocabulariesAndGivesTheSameBits) {
+TEST(KneserNeyTest, LargeVocabularyIsDeterministic) {
     Tokens text;
     for (uint32_t i = 0; i < 3000; ++i) text.push_back(static_cast<uint16_t>(i * i * 40503u >> 3));
     text[7] = 65535;
@@ -214,7 +214,7 @@ TEST(KneserNeyTest, TakesLargeVocabulariesAndGivesTheSameBits) {
     EXPECT_NEAR(sum, 1, 1e-10);
 }
 
-TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {
+TEST(KneserNeyTest, RejectsInvalidOrdersAndTokens) {
     const Tokens text = {1, 2, 3};
     const auto make = [&](const Tokens& tokens, int order, int vocab_size) {
         return [=] { KneserNey(order, {tokens}, vocab_size); };
@@ -230,7 +230,7 @@ TEST(KneserNeyTest, RefusesWhatCannotBeCounted) {
 }
 
 // Figure shown in README.md and on the boards.
-TEST(KneserNeyTest, ReachesItsLossOnKjv) {
+TEST(KneserNeyTest, ReachesDocumentedLossOnKjv) {
     const std::string root = SPEEDRUN_SOURCE_ROOT;
     const Track track = read_track(root + "/records/kjv");
     if (!has_shards(track, root + "/data/kjv"))

@@ -58,7 +58,7 @@ TEST(LayerTableTest, ModernWithMoreTables) {
         }));
 }
 
-TEST(LayerTableTest, SoftcapsAreTheFunctionsThatWereAskedFor) {
+TEST(LayerTableTest, SoftcapTextShowsFunction) {
     const auto shown = [](double cap, SoftcapFunction function, double shift, double scale) {
         HeadConfig head;
         head.softcap = cap;
@@ -77,14 +77,15 @@ TEST(LayerTableTest, SoftcapsAreTheFunctionsThatWereAskedFor) {
 }
 
 // Units with the same nodes but another width get their own row.
-TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
+TEST(LayerTableTest, DifferentWidthsAreNotMerged) {
     NodeGraph graph;
     const Extent tokens{Dimension::tokens, 2};
-    ValueId x = graph.value("x", Element::real, {tokens, {Dimension::width, 8}}, Holder::batch);
+    ValueId x = graph.value("x", Element::compute_dtype, {tokens, {Dimension::width, 8}}, Holder::batch);
     for (int unit = 0; unit < 3; ++unit) {
         if (unit > 0) graph.begin_unit();
         graph.name_unit(fmt::format("block {}", unit));
-        const ValueId y = graph.value("y", Element::real, {tokens, {Dimension::width, unit < 2 ? 8 : 4}});
+        const ValueId y =
+            graph.value("y", Element::compute_dtype, {tokens, {Dimension::width, unit < 2 ? 8 : 4}});
         graph.add(std::make_unique<Linear>(Linear::Ports{.y = y, .x = x, .weight = unit}));
         x = y;
     }
@@ -95,7 +96,7 @@ TEST(LayerTableTest, UnitsThatDifferInOneNumber) {
     EXPECT_EQ(layers[1].nodes, std::vector<std::string>{"linear 8 -> 4"});
 }
 
-TEST(LayerTableTest, HalvesOfQkNormRotary) {
+TEST(LayerTableTest, QkNormAndRotaryAlone) {
     const auto row = [](const char* setting) {
         return rows_of(tiny_model("modern", {std::string("model.layers.each.attention.") + setting}))[1];
     };
@@ -104,7 +105,7 @@ TEST(LayerTableTest, HalvesOfQkNormRotary) {
 }
 
 // Names without a number are not merged.
-TEST(LayerTableTest, NamesOfUnits) {
+TEST(LayerTableTest, UnnumberedUnitsAreNotMerged) {
     NodeGraph graph;
     graph.name_unit("encoder");
     graph.begin_unit();

@@ -30,14 +30,15 @@ std::vector<std::pair<int, int>> reads(const char* preset, const char* name, Res
     const ParameterTable table = parameters_of(odd_model(preset, 2), 16);  // units 0 to 3, stages 0 to 7
     const BucketLayout layout(table, cut_in(2));
     std::vector<std::pair<int, int>> pairs;
-    for (const Lifetime& read : reads_of(bucket_of(layout, table, name), Stages(table.num_units()), reshard))
+    for (const Lifetime& read :
+         reads_of(bucket_of(layout, table, name), UnitPasses(table.num_units()), reshard))
         pairs.emplace_back(read.first, read.last);
     return pairs;
 }
 
 using Pairs = std::vector<std::pair<int, int>>;
 
-TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
+TEST(LifetimeTest, ReadsFollowForwardAndBackward) {
     EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::yes), Pairs({{2, 2}, {5, 5}}));
     EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::except_last), Pairs({{2, 2}, {5, 5}}));
     EXPECT_EQ(reads("modern", "blocks.1.mlp.up.weight", Reshard::no), Pairs({{2, 7}}));
@@ -49,28 +50,28 @@ TEST(LifetimeTest, ReadsFollowTheTwoPasses) {
 }
 
 // Units 1 and 3 of 5 read the table; only unit 3 reads it in backward.
-TEST(LifetimeTest, WhatSeveralUnitsReadStaysFromTheFirstToTheLast) {
+TEST(LifetimeTest, SharedParameterLivesUntilLastUse) {
     ParameterTable table = parameters_of(odd_model("modern", 3), 16);
     const int id = table.find("embed.weight").id;
     table.set_uses(id, {{.unit = 1}, {.unit = 3, .in_backward = true}});
     const BucketLayout layout(table, cut_in(2));
     const Bucket& bucket = layout.bucket_of(table[id]);
-    const Stages stages(table.num_units());
-    const std::vector<Lifetime> lifetimes = reads_of(bucket, stages, Reshard::yes);
+    const UnitPasses unit_passes(table.num_units());
+    const std::vector<Lifetime> lifetimes = reads_of(bucket, unit_passes, Reshard::yes);
     ASSERT_EQ(lifetimes.size(), 2U);
     EXPECT_EQ(std::pair(lifetimes[0].first, lifetimes[0].last), std::pair(1, 3));
     EXPECT_EQ(std::pair(lifetimes[1].first, lifetimes[1].last), std::pair(6, 6));
-    EXPECT_EQ(gradient_of(bucket, stages).first, 6);
-    EXPECT_EQ(gradient_of(bucket, stages).last, 8);
+    EXPECT_EQ(gradient_of(bucket, unit_passes).first, 6);
+    EXPECT_EQ(gradient_of(bucket, unit_passes).last, 8);
     EXPECT_THROW(table.set_uses(id, {{.unit = 3}, {.unit = 1}}), Error);
     EXPECT_THROW(table.set_uses(id, {}), Error);
 }
 
-TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
+TEST(LifetimeTest, GradientLivesFromFirstToLastContribution) {
     const auto of = [](const char* preset, const char* name) {
         const ParameterTable table = parameters_of(odd_model(preset, 2), 16);
         const BucketLayout layout(table, cut_in(2));
-        const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), Stages(table.num_units()));
+        const Lifetime lifetime = gradient_of(bucket_of(layout, table, name), UnitPasses(table.num_units()));
         return std::pair(lifetime.first, lifetime.last);
     };
     EXPECT_EQ(of("modern", "blocks.1.mlp.up.weight"), std::pair(5, 5));
@@ -79,17 +80,18 @@ TEST(LifetimeTest, GradientsLiveFromTheFirstContributionToTheLast) {
 }
 
 // Buckets with overlapping lifetimes share no byte. Buckets that share memory list each other.
-TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
+TEST(SharedMemoryTest, OverlappingLifetimesShareNoByte) {
     for (const char* preset : {"modern", "gpt2"}) {
         const ParameterTable table = parameters_of(odd_model(preset, 5), 16);
-        const Stages stages(table.num_units());
+        const UnitPasses unit_passes(table.num_units());
         for (const Reshard reshard : {Reshard::no, Reshard::yes, Reshard::except_last}) {
             BucketRules rules = cut_in(4);
             rules.whole_matrix = {true, false};
             for (const Parameter& p : table.all()) rules.group_of.push_back(p.is_matrix() ? 0 : 1);
             const BucketLayout layout(table, rules);
             std::vector<std::vector<Lifetime>> lifetimes;
-            for (const Bucket& bucket : layout.all()) lifetimes.push_back(reads_of(bucket, stages, reshard));
+            for (const Bucket& bucket : layout.all())
+                lifetimes.push_back(reads_of(bucket, unit_passes, reshard));
             const std::vector<int64_t> bytes(lifetimes.size(), 2);
             const SharedMemory memory = share_memory(layout, lifetimes, bytes);
             int64_t sum = 0;
@@ -116,13 +118,13 @@ TEST(SharedMemoryTest, NothingThatMeetsOverlaps) {
 }
 
 // The size of the ring does not depend on the depth.
-TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
+TEST(SharedMemoryTest, RingSizeIsIndependentOfDepth) {
     const auto bytes_of = [](int64_t layers) {
         const ParameterTable table = parameters_of(odd_model("modern", layers), 16);
         const BucketLayout layout(table, cut_in(2));
         std::vector<std::vector<Lifetime>> lifetimes;
         for (const Bucket& bucket : layout.all()) {
-            Lifetime lifetime = gradient_of(bucket, Stages(table.num_units()));
+            Lifetime lifetime = gradient_of(bucket, UnitPasses(table.num_units()));
             ++lifetime.last;
             lifetimes.push_back({lifetime});
         }

@@ -33,7 +33,7 @@ class SizeLimit {
     void (*handler_)(int);
 };
 
-TEST(LineFileTest, ALineThatDoesNotFitLeavesNothing) {
+TEST(LineFileTest, PartialLineIsRemoved) {
     const TempDir dir;
     const std::string path = dir.file("lines");
     LineFile file(path, Begin::empty);
@@ -52,7 +52,7 @@ TEST(LineFileTest, ALineThatDoesNotFitLeavesNothing) {
 }
 
 // After a process killed in the middle of a line, the next process starts a new line.
-TEST(LineFileTest, LinesAreAppendedAfterATornOne) {
+TEST(LineFileTest, AppendsAfterTruncatedLine) {
     const TempDir dir;
     const std::string path = dir.write("lines", "whole\ntor");
     LineFile file(path, Begin::at_the_end);
@@ -68,7 +68,7 @@ TEST(LineFileTest, LinesAreAppendedAfterATornOne) {
     EXPECT_EQ(read_text_file(path), "new\n");
 }
 
-TEST(LineFileTest, FailuresHaveAReason) {
+TEST(LineFileTest, FailuresReportReason) {
     LineFile full("/dev/full", Begin::at_the_end);
     EXPECT_FALSE(full.write("line\n"));
     EXPECT_EQ(full.reason(), "No space left on device");

@@ -144,7 +144,7 @@ class LossMeanTest : public ::testing::Test {
     std::vector<std::vector<float>> values_;
 };
 
-TEST_F(LossMeanTest, OfAStepIsOverTheTargetsThatCount) {
+TEST_F(LossMeanTest, StepMeanIsOverValidTargets) {
     const Batch batch = whole_step(0);
     ASSERT_EQ(batch.valid_targets, 16 + 1 + 2 + 3 + 4 + 5 + 6);
     model_.backward({batch.tokens, batch.targets, batch.positions, batch.first_key}, 1.0f);
@@ -170,7 +170,7 @@ TEST_F(LossMeanTest, OfAStepIsOverTheTargetsThatCount) {
     }
 }
 
-TEST_F(LossMeanTest, OfAValidationIsOverTheTargetsThatCount) {
+TEST_F(LossMeanTest, ValidationMeanIsOverValidTargets) {
     constexpr int64_t kTargets = 3 * kSequence + 5;  // row 3 is padded, later rows are empty
     const TempDir dir;
     std::vector<uint16_t> tokens;
@@ -188,7 +188,7 @@ TEST_F(LossMeanTest, OfAValidationIsOverTheTargetsThatCount) {
     }
 }
 
-TEST_F(LossMeanTest, AStepWithoutTargetsOrWithOthersThanAnnouncedIsAnError) {
+TEST_F(LossMeanTest, RejectsStepWithWrongTargetCount) {
     as_ranks({1, 2}, [&](StepRunner& runner, int) {
         PaddedRows source({1, 2}, 0);
         source.announced_too_many = -whole_step(0).valid_targets;

@@ -23,11 +23,11 @@ void expect_factors(const ScheduleConfig& s, const std::vector<std::pair<int64_t
         EXPECT_DOUBLE_EQ(learning_rate_factor(s, step), factor) << step;
 }
 
-TEST(LearningRateTest, WarmUpEndsAtTheTop) {  // the first rate is not 0
+TEST(LearningRateTest, WarmUpEndsAtFullRate) {  // the first rate is not 0
     expect_factors(schedule(Decay::linear, 10), {{0, 0.1}, {4, 0.5}, {9, 1}, {10, 1}});
 }
 
-TEST(LearningRateTest, ConstantStaysConstant) {
+TEST(LearningRateTest, ConstantDecayKeepsFullRate) {
     expect_factors(schedule(Decay::constant), {{0, 1}, {59, 1}, {60, 1}, {99, 1}});
 }
 
@@ -48,7 +48,7 @@ TEST(LearningRateTest, CosineCooldown) {
 }
 
 // The second half of 2205 steps decays to 0.1. 40 more steps stay at 0.1.
-TEST(LearningRateTest, FinalStepsStayWhereTheCooldownEnds) {
+TEST(LearningRateTest, FinalStepsKeepFinalRate) {
     for (const Decay decay : {Decay::linear, Decay::cosine}) {
         ScheduleConfig s{
             .steps = 2205, .final_steps = 40, .decay = decay, .final_lr_fraction = 0.1, .stages = {}};
@@ -66,7 +66,7 @@ TEST(LearningRateTest, FinalStepsStayWhereTheCooldownEnds) {
     }
 }
 
-TEST(LearningRateTest, CooldownFromTheStartAndNone) {
+TEST(LearningRateTest, CooldownFractionsZeroAndOne) {
     ScheduleConfig s = schedule(Decay::linear);
     s.cooldown_fraction = 1;
     s.final_lr_fraction = 0;
@@ -79,7 +79,7 @@ TEST(LearningRateTest, CooldownFromTheStartAndNone) {
 }
 
 // Record 92 of modded-nanogpt: factor·(1−t) + 0.30·t with t = clip((step − 234)/940, 0, 1) for every factor of a stage.
-TEST(LearningRateTest, TheFinalRateMayBeThatOfEveryFactor) {
+TEST(LearningRateTest, FinalRateMayIgnoreStageFactor) {
     ScheduleConfig s{.steps = 1174,
                      .final_steps = 20,
                      .cooldown_fraction = 940.0 / 1174,
@@ -101,7 +101,7 @@ TEST(LearningRateTest, TheFinalRateMayBeThatOfEveryFactor) {
         EXPECT_NEAR(learning_rate_factor(s, step), learning_rate_factor(scaled, step), 1e-12) << step;
 }
 
-TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
+TEST(LearningRateTest, OverlappingWarmUpNeverExceedsFullRate) {
     const ScheduleConfig s = schedule(Decay::linear, 80);
     for (int64_t step = 0; step < 100; ++step) EXPECT_LE(learning_rate_factor(s, step), 1.0) << step;
 }
@@ -148,7 +148,7 @@ TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
 }
 
 // A run shorter than warm-up plus cooldown: momentum falls before it reaches its maximum.
-TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
+TEST(MuonMomentumTest, WarmUpOverlapsCooldown) {
     const ScheduleConfig schedule{.steps = 10, .stages = {}};
     OptimizerGroupConfig group = muon_group(0, 1);
     group.muon.momentum_warmup_steps = 10;
@@ -161,7 +161,7 @@ TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
 
 // With `every: 3` the cooldown of 2 counts the optimizer's ten own steps: its last two are steps 26 and 29 of the
 // run.
-TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
+TEST(MuonMomentumTest, CooldownCountsOptimizerSteps) {
     OptimizerGroupConfig group = muon_group(0, 1);
     group.muon.momentum_warmup_steps = 0;
     group.muon.momentum_cooldown_steps = 2;

@@ -74,7 +74,7 @@ TEST_F(MachineStateTest, ReadsCoresClocksAndLimits) {
     EXPECT_EQ(state.problem(), "");
 }
 
-TEST_F(MachineStateTest, NamesTheReasonOfAMark) {
+TEST_F(MachineStateTest, ProblemNamesReason) {
     const MachineCounters begin = counters(0);
     write_stat(12, 0);
     EXPECT_EQ(state_between(begin, counters(10), 10.8).problem(), "other programs took 6% of the cores");
@@ -99,7 +99,7 @@ TEST_F(MachineStateTest, NamesTheReasonOfAMark) {
     EXPECT_EQ(state_between(begin, tick, 0).problem(), "");
 }
 
-TEST_F(MachineStateTest, AHostWithoutTheseFilesHasNoProblem) {
+TEST_F(MachineStateTest, MissingFilesAreNoProblem) {
     const TempDir empty;
     empty.write("x", "");
     const std::string root = std::filesystem::path(empty.file("x")).parent_path().string();
@@ -109,7 +109,7 @@ TEST_F(MachineStateTest, AHostWithoutTheseFilesHasNoProblem) {
     EXPECT_EQ(state_between(begin, end, 1).problem(), "");
 }
 
-TEST_F(MachineStateTest, KeepsItsFiguresAsJson) {
+TEST_F(MachineStateTest, RoundTripsThroughJson) {
     const MachineCounters begin = counters(0);
     write_stat(12, 1);
     write_throttling(300, 5);
@@ -120,7 +120,7 @@ TEST_F(MachineStateTest, KeepsItsFiguresAsJson) {
     EXPECT_THROW(machine_state_from_json("[", "here"), Error);
 }
 
-TEST_F(MachineStateTest, SeveralHostsCountAsTheWorst) {
+TEST_F(MachineStateTest, CombinesHostsByWorst) {
     MachineState a, b;
     a.others = 0.1, a.clock_moved_ms = -70, a.periods = 10, a.throttled = 1;
     b.stolen = 0.2, b.clock_moved_ms = 5, b.periods = 100, b.throttled = 20;
@@ -131,7 +131,7 @@ TEST_F(MachineStateTest, SeveralHostsCountAsTheWorst) {
     EXPECT_EQ(worst.throttled, 20);
 }
 
-TEST(CoresInList, ReadsRangesAndRefusesTheRest) {
+TEST(CoresInList, ParsesRangesAndRejectsInvalidLists) {
     EXPECT_EQ(cores_in_list("0-2,8"), (std::set<int>{0, 1, 2, 8}));
     EXPECT_EQ(cores_in_list("5"), (std::set<int>{5}));
     for (const char* bad : {"", "x", "3-1", "0-", "0-99999999", "1;2"})

@@ -66,7 +66,7 @@ class MachineWatchTest : public ::testing::TestWithParam<const char*> {
     const std::unique_ptr<World> world_ = make_self_world();
 };
 
-TEST_P(MachineWatchTest, ThermalReasonInTheMiddleMarksTheRun) {
+TEST_P(MachineWatchTest, ThermalThrottlingMarksRun) {
     MachineWatch watch(*world_, options());
     const MachineState state = run(watch, kPowerCap | kThermal);
     EXPECT_EQ(state.gpu_throttle, (Names{"hw_thermal", "sw_power_cap"}));
@@ -79,7 +79,7 @@ TEST_P(MachineWatchTest, ThermalReasonInTheMiddleMarksTheRun) {
     EXPECT_EQ(nvml_->inits, 1);
 }
 
-TEST_P(MachineWatchTest, EachSlowdownMarks) {
+TEST_P(MachineWatchTest, EachThrottleReasonMarksRun) {
     const std::map<unsigned long long, std::string> names = {
         {0x08, "hw_slowdown"}, {0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}};
     MachineWatch watch(*world_, options());
@@ -87,7 +87,7 @@ TEST_P(MachineWatchTest, EachSlowdownMarks) {
         EXPECT_EQ(mark_of(run(watch, bit | kIdle)), "a GPU reduced its clocks: " + name);
 }
 
-TEST_P(MachineWatchTest, IdleAndSetClocksAreNoThrottling) {
+TEST_P(MachineWatchTest, IdleAndApplicationClocksAreNotThrottling) {
     MachineWatch watch(*world_, options());
     const MachineState state = run(watch, kIdle | kApplicationClocks | kSyncBoost | kDisplay);
     EXPECT_EQ(state.gpu_throttle, Names{});
@@ -95,14 +95,14 @@ TEST_P(MachineWatchTest, IdleAndSetClocksAreNoThrottling) {
     EXPECT_THAT(machine_state_to_json(state), HasSubstr("\"gpu_throttle\": []"));
 }
 
-TEST_P(MachineWatchTest, PowerCapIsKeptAndMarksNothing) {
+TEST_P(MachineWatchTest, PowerCapIsRecordedWithoutMark) {
     MachineWatch watch(*world_, options());
     const MachineState state = run(watch, kPowerCap);
     EXPECT_EQ(state.gpu_throttle, Names{"sw_power_cap"});
     EXPECT_EQ(mark_of(state), "");
 }
 
-TEST_P(MachineWatchTest, BeginAndEndAreReadWithoutTheThread) {
+TEST_P(MachineWatchTest, SamplesAtBeginAndEnd) {
     NvmlOptions seldom = options();
     seldom.every = std::chrono::hours(1);
     MachineWatch watch(*world_, seldom);
@@ -112,7 +112,7 @@ TEST_P(MachineWatchTest, BeginAndEndAreReadWithoutTheThread) {
     EXPECT_EQ(watch.end().gpu_throttle, (Names{"hw_power_brake", "sw_thermal"}));
 }
 
-TEST_P(MachineWatchTest, RunWithoutAGpuSaysNothing) {
+TEST_P(MachineWatchTest, CpuRunHasNoGpuReasons) {
     MachineWatch watch(*world_, options());
     ::testing::internal::CaptureStderr();
     watch.begin("");
@@ -138,12 +138,12 @@ void expect_one_warning(MachineWatch& watch, const std::string& gpu, const std::
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
-TEST_P(MachineWatchTest, MissingLibraryGivesOneWarning) {
+TEST_P(MachineWatchTest, MissingLibraryWarnsOnce) {
     MachineWatch watch(*world_, {.library = "libnvidia-ml-missing.so.1"});
     expect_one_warning(watch, kFirst, "libnvidia-ml-missing.so.1: cannot open shared object file");
 }
 
-TEST_P(MachineWatchTest, AnotherLibraryOrGpuOrAFailureGivesOneWarning) {
+TEST_P(MachineWatchTest, NvmlFailureWarnsOnce) {
     MachineWatch other(*world_, {.library = "libc.so.6"});
     expect_one_warning(other, kFirst, "libc.so.6 has no nvmlInit_v2");
     MachineWatch unknown(*world_, options());
@@ -153,7 +153,7 @@ TEST_P(MachineWatchTest, AnotherLibraryOrGpuOrAFailureGivesOneWarning) {
     expect_one_warning(lost, kFirst, "clocks of 00000000:00:00: GPU is lost");
 }
 
-TEST_P(MachineWatchTest, RanksHaveTheReasonsOfAllGpus) {
+TEST_P(MachineWatchTest, RanksMergeReasonsOfAllGpus) {
     nvml_->reasons[0] = kPowerCap;
     nvml_->reasons[1] = kThermal;
     const auto worlds = make_thread_worlds(2);
@@ -170,7 +170,7 @@ TEST_P(MachineWatchTest, RanksHaveTheReasonsOfAllGpus) {
         EXPECT_EQ(state.gpu_throttle, (Names{"hw_thermal", "sw_power_cap"}));
 }
 
-TEST_P(MachineWatchTest, VerifyKnowsTheNames) {
+TEST_P(MachineWatchTest, VerifyRejectsUnknownReason) {
     RecordRun run;
     run.machine = MachineState{.seconds = 1, .cores = 1, .gpu_throttle = Names{"sw_thermal"}};
     Record record;

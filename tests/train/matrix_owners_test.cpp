@@ -16,7 +16,7 @@
 namespace speedrun::testing {
 namespace {
 
-TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
+TEST(MatrixOwnersTest, EachMatrixHasOneOwner) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     for (const int shards : {2, 3, 8, 40}) {
         const BucketLayout layout(table, rules_for(table, shards));
@@ -39,7 +39,7 @@ TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
 }
 
 // With heads in pairs, q and k give three matrices each, of a third of the rows. Other matrices are unchanged.
-TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
+TEST(MatrixOwnersTest, HeadRowsAreSeparateMatrices) {
     const ParameterTable table =
         parameters_of(model_of("gpt2", {.layers = 2, .width = 48, .heads = 6, .vocabulary = 257}), 16);
     for (const int shards : {1, 3, 8}) {
@@ -69,7 +69,7 @@ TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
 }
 
 // 124M: 48 matrices of 768 x 768, and 24 with three times their FLOPs.
-TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
+TEST(MatrixOwnersTest, BalancesManyMatrices) {
     const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {2, 4, 8, 16, 64, 1024}) {
         const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
@@ -138,14 +138,14 @@ void expect_one_owner_each(const Sharers& sharers, int64_t target) {
     }
 }
 
-TEST(MatrixOwnersTest, AMatrixCutOverTensorHasOneOwnerAmongAllThatHaveSomeOfIt) {
+TEST(MatrixOwnersTest, TensorSlicedMatrixHasOneOwner) {
     for (const int tensor : {1, 2, 3, 4})
         for (const int shards : {1, 2, 3, 7})
             for (const int64_t target : {1, 300, 1 << 20}) expect_one_owner_each({shards, tensor}, target);
 }
 
 // Tensor ranks balance the load as well as ranks that shard the state.
-TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
+TEST(MatrixOwnersTest, BalancesOverTensorRanks) {
     const auto flops_of = [](const MatrixOwners& owners) {
         double sum = 0;
         for (const double load : owners.loads()) sum += load;
@@ -170,7 +170,7 @@ TEST(MatrixOwnersTest, LoadsAreEvenOverTensorToo) {
 // The fifth matrix goes to rank 3, which had the smallest load and then has the largest. "mix" is replicated, so one
 // owner per tensor rank orthogonalises it: ranks 2 and 3, or ranks 0 and 1. Ranks 0 and 1 have the smaller maximum,
 // although rank 2 has the smallest load.
-TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
+TEST(MatrixOwnersTest, ReplicatedMatrixMinimisesMaximumLoad) {
     ParameterTable table;
     for (const int64_t side : {64, 62, 60, 58, 56})
         table.declare(fmt::format("{}", side), {{Dimension::width, side}, {Dimension::hidden, side / 2, 2}},
@@ -187,7 +187,7 @@ TEST(MatrixOwnersTest, WhatIsRepeatedGoesWhereTheBusiestHasLeast) {
 
 // All head matrices of a stack have one owner, even if a tensor rank's slice splits them: 6 heads of 8 rows, in
 // pairs.
-TEST(MatrixOwnersTest, HeadsOfCutMatricesStayTogether) {
+TEST(MatrixOwnersTest, HeadMatricesOfStackShareOwner) {
     for (const int parts : {2, 3}) {
         ParameterTable table;
         table.declare("qkv", {{Dimension::head_width, 3 * 48 / parts, parts, 3}, {Dimension::width, 20}}, {},
@@ -212,7 +212,7 @@ TEST(MatrixOwnersTest, HeadsOfCutMatricesStayTogether) {
 }
 
 // An owner sends nothing to itself. Of 96 elements on 2 x 2 ranks it already stores 32, so two thirds are sent.
-TEST(MatrixOwnersTest, SentBytesAreWhatOwnersLack) {
+TEST(MatrixOwnersTest, SentBytesExcludeLocalElements) {
     ParameterTable table;
     table.declare("down", {{Dimension::width, 8}, {Dimension::hidden, 6, 2}}, {});
     const BucketLayout layout(table, rules_of_cut(table, 2, 0));
@@ -222,7 +222,7 @@ TEST(MatrixOwnersTest, SentBytesAreWhatOwnersLack) {
     EXPECT_EQ(MatrixOwners(layout, 0).sent_bytes(bucket, 2), (96 - 32) * 2 / 4.0);
 }
 
-TEST(MatrixOwnersTest, PartsThatAreNotOneMatrixOrNotCutAlikeAreRefused) {
+TEST(MatrixOwnersTest, RejectsMixedPlacements) {
     ParameterTable stacks;
     stacks.declare("qkv", {{Dimension::head_width, 18, 2, 3}, {Dimension::width, 8}}, {}, 1);
     const BucketLayout one_matrix(stacks, rules_of_cut(stacks, 1, 0));

@@ -63,7 +63,7 @@ RunSummary a_summary() {
 }
 
 // Other programs parse these files: their exact bytes, including the order of keys, are fixed.
-TEST(MetricsTest, FilesHaveTheseBytes) {
+TEST(MetricsTest, FilesHaveExactBytes) {
     EXPECT_EQ(
         metrics_line(a_step()),
         R"({"event":"step","step":41,"loss":3.25,"grad_norm":0.1,"lr":0.02,"step_ms":12.5,)"
@@ -121,7 +121,7 @@ TEST(MetricsTest, FilesHaveTheseBytes) {
 )");
 }
 
-TEST(MetricsTest, ASummaryRollsStepsUp) {
+TEST(MetricsTest, SummaryAggregatesSteps) {
     RunSummary summary = a_summary();
     StepMetrics step = a_step();
     step.tokens = 400000;
@@ -140,7 +140,7 @@ TEST(MetricsTest, ASummaryRollsStepsUp) {
     EXPECT_EQ(summary.step_ms.max, 14.5);
 }
 
-TEST(MetricsTest, MembersAreReadBackByTheirDeclaration) {
+TEST(MetricsTest, ReadsFieldsByMemberPointer) {
     const Json summary = Json::parse(summary_text(a_summary())), step = Json::parse(metrics_line(a_step()));
     EXPECT_EQ(value_of(summary, &RunSummary::status), "done");
     EXPECT_EQ(value_of(summary, &RunSummary::startup_ms), 100.5);

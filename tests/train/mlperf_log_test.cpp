@@ -47,7 +47,7 @@ class MlperfLogTest : public RecordTest {
     Record record_;
 };
 
-TEST_F(MlperfLogTest, TimesFollowFromTheRecord) {
+TEST_F(MlperfLogTest, TimesMatchRecord) {
     RecordRun run = record_.runs.front();
     run.began_utc = "2026-11-28T12:00:00Z";
     run.startup_ms = 250;
@@ -75,7 +75,7 @@ TEST_F(MlperfLogTest, TimesFollowFromTheRecord) {
     EXPECT_EQ(line(lines, "submission_org").at("value"), "us");
 }
 
-TEST_F(MlperfLogTest, OnlyARunThatReachedTheTargetSucceeded) {
+TEST_F(MlperfLogTest, SuccessRequiresTargetLoss) {
     const RecordRun& run = record_.runs.front();
     const auto status = [&](const RecordRun& r) {
         return line(lines_of(mlperf_log(record_, r, metrics(run), facts_)), "run_stop")
@@ -94,7 +94,7 @@ TEST_F(MlperfLogTest, OnlyARunThatReachedTheTargetSucceeded) {
     EXPECT_EQ(line(lines, "run_stop").at("metadata").at("samples_count"), 64 * run.steps);
 }
 
-TEST_F(MlperfLogTest, RefusesWhatDoesNotFit) {
+TEST_F(MlperfLogTest, RejectsMismatchedMetrics) {
     RecordRun run = record_.runs.front();
     const std::string text = metrics(run);
     expect_error(ExitCode::data, {"toy: candidate with seed 1", "line 1"},

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
                          ::testing::Values("gpt2", "modern", "modern_switches", "modern_ngrams"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(ModelFixtureTest, TableDeclaresTheFixturesParameters) {
+TEST_P(ModelFixtureTest, DeclaresParametersOfFixture) {
     ModelHarness h = harness(DType::f32);
     EXPECT_EQ(static_cast<size_t>(h.table().size()), fixture_.parameters.size());
     for (const Parameter& p : h.table().all()) {
@@ -87,7 +87,7 @@ TEST_P(ModelFixtureTest, Bf16AgreesWithPyTorch) {
 }
 
 // loss() without backward, as validation calls it, gives the same losses.
-TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
+TEST_P(ModelFixtureTest, ForwardOnlyLossIsEqual) {
     for (const DType precision : {DType::f32, DType::bf16}) {
         ModelHarness h = harness(precision);
         h.load(fixture_);
@@ -101,7 +101,7 @@ TEST_P(ModelFixtureTest, LossWithoutBackwardIsTheSame) {
 
 // Gradients are proportional to the loss scale, and each step starts from zero. The bits are equal because 1/4 is
 // exact.
-TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
+TEST_P(ModelFixtureTest, GradientsScaleWithLossAndReset) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.tracker.begin_step();
@@ -119,7 +119,7 @@ TEST_P(ModelFixtureTest, StepsStartAfreshAndGradientsScale) {
 
 // Logits used for sampling against the loss at the same position: −log softmax over the unpadded vocabulary, summed
 // over the weighted targets.
-TEST_P(ModelFixtureTest, LogitsOfOneRowGiveItsLoss) {
+TEST_P(ModelFixtureTest, LogitsMatchTokenLoss) {
     ModelHarness h = harness(DType::f32);
     h.load(fixture_);
     h.forward_loss(batch_of(fixture_));

@@ -152,16 +152,16 @@ void expect_derivative(const ModelConfig& model) {
     }
 }
 
-TEST_P(ModelGradientTest, BackwardIsTheDerivativeOfForward) {
+TEST_P(ModelGradientTest, GradientsMatchFiniteDifferences) {
     expect_derivative(GetParam().model());
 }
 
-TEST(PartsGradientTest, BackwardIsTheDerivativeOfForward) {
+TEST(PartsGradientTest, GradientsMatchFiniteDifferences) {
     expect_derivative(in_parts());
 }
 
 // Gradients of padding rows and of absent tokens must be exactly zero.
-TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
+TEST_P(ModelGradientTest, AbsentTokensAndPaddingHaveZeroGradient) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);
@@ -186,7 +186,7 @@ TEST_P(ModelGradientTest, AbsentTokensAndPaddingGetNoGradient) {
 }
 
 // A token's loss must not depend on later tokens, other documents or other rows.
-TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
+TEST_P(ModelGradientTest, LossDependsOnVisibleTokensOnly) {
     const ModelConfig model = GetParam().model();
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 11);

@@ -66,7 +66,7 @@ void ModelHarness::set(const Parameter& p, const Values& values) {
     const std::vector<float> host(values.begin(), values.end());
     const Tensor master = model.parameters().master(p);
     runtime.device().copy(master.data, host.data(), master.bytes(), runtime.compute());
-    model.parameters().publish(p, runtime.compute());
+    model.parameters().cast_to_compute(p, runtime.compute());
     runtime.synchronize();
 }
 

@@ -26,14 +26,14 @@ ModelConfig model_config(const char* preset, int64_t layers = 3) {
             : ModelSettings());
 }
 
-// Gradients of a batch of `rows` rows, in microbatches of `rows_at_once` rows.
+// Gradients of a batch of `rows` rows, in microbatches of `rows_per_pass` rows.
 std::vector<Values> gradients_of(const ModelConfig& model, const HostBatch& batch, int64_t rows,
-                                 int64_t rows_at_once, int64_t sequence_length, const MemoryConfig& memory) {
-    ModelHarness h(model, rows_at_once * sequence_length, sequence_length, DType::f32, {}, memory);
+                                 int64_t rows_per_pass, int64_t sequence_length, const MemoryConfig& memory) {
+    ModelHarness h(model, rows_per_pass * sequence_length, sequence_length, DType::f32, {}, memory);
     h.randomize(0.2, 5);
     h.tracker.begin_step();
-    for (int64_t row = 0; row < rows; row += rows_at_once) {
-        h.backward(batch.rows(row, rows_at_once, sequence_length), 0.05f);
+    for (int64_t row = 0; row < rows; row += rows_per_pass) {
+        h.backward(batch.rows(row, rows_per_pass, sequence_length), 0.05f);
     }
     std::vector<Values> gradients;
     for (const Parameter& p : h.table().all()) gradients.push_back(h.gradient(p));
@@ -53,13 +53,13 @@ void expect_accumulation_is_exact(const ModelConfig& model, int64_t rows, int64_
     }
 }
 
-TEST(AccumulationTest, TwoMicrobatchesEqualOneDoubleBatch) {
+TEST(AccumulationTest, TwoMicrobatchesEqualOneBatch) {
     for (const char* preset : {"gpt2", "modern"})
         expect_accumulation_is_exact(model_config(preset), 4, kSequence);
 }
 
 // A batch must contain the n-gram rows of all sizes that the model embeds.
-TEST(BatchTest, NgramsAreThoseOfTheModel) {
+TEST(BatchTest, RejectsBatchWithoutNgramColumns) {
     const ModelConfig model = model_config("modern");
     ModelHarness h(model, 2 * kSequence, kSequence);
     const HostBatch ids = random_batch(model, 2, kSequence, true, 1);
@@ -76,7 +76,7 @@ TEST(BatchTest, NgramsAreThoseOfTheModel) {
 }
 
 // The head runs in two chunks on the whole batch and in one on each half.
-TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
+TEST(AccumulationTest, ChunkedHeadEqualsWholeHead) {
     for (const char* preset : {"gpt2", "modern"}) {
         const ModelConfig model = model_config(preset, 1);
         const MemoryConfig memory{.logits_at_once = 64 * model.padded_vocab_size()};
@@ -88,7 +88,7 @@ TEST(AccumulationTest, HeadInChunksEqualsHeadAtOnce) {
 
 // ---- announcements
 
-struct Announcement {
+struct GradReadyEvent {
     const Parameter* parameter;
     Values gradient;  // at the announcement
 };
@@ -101,7 +101,7 @@ class Listener final : public PassTracker {
         begin_step();
     }
 
-    std::vector<Announcement> heard;
+    std::vector<GradReadyEvent> heard;
 
   private:
     void on_grad_ready(const Parameter& p) override { heard.push_back({&p, harness_.gradient(p)}); }
@@ -109,7 +109,7 @@ class Listener final : public PassTracker {
     ModelHarness& harness_;
 };
 
-std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& batch) {
+std::vector<GradReadyEvent> grad_ready_events(ModelHarness& h, const HostBatch& batch) {
     Listener listener(h);
     h.model.track(&listener);
     h.backward(batch, 0.05f);
@@ -119,19 +119,19 @@ std::vector<Announcement> announcements_of(ModelHarness& h, const HostBatch& bat
 
 class StagesEntered final : public PassTracker {
   public:
-    StagesEntered(const ModelHarness& harness, const Stages& stages)
+    StagesEntered(const ModelHarness& harness, const UnitPasses& stages)
         : PassTracker(harness.table(), harness.gradients), stages_(stages) {}
     void enter(int unit, Pass pass) override { entered_stages.push_back(stages_.of(unit, pass)); }
 
     std::vector<int> entered_stages;
 
   private:
-    const Stages& stages_;
+    const UnitPasses& stages_;
 };
 
-class AnnouncementTest : public ::testing::TestWithParam<const char*> {
+class GradReadyTest : public ::testing::TestWithParam<const char*> {
   protected:
-    AnnouncementTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
+    GradReadyTest() : model_(model_config(GetParam())), harness_(model_, 4 * kSequence, kSequence) {
         harness_.randomize(0.2, 7);
         harness_.tracker.begin_step();
     }
@@ -141,14 +141,14 @@ class AnnouncementTest : public ::testing::TestWithParam<const char*> {
     ModelHarness harness_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Presets, AnnouncementTest, ::testing::Values("gpt2", "modern"),
+INSTANTIATE_TEST_SUITE_P(Presets, GradReadyTest, ::testing::Values("gpt2", "modern"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
+TEST_P(GradReadyTest, EachGradientIsReadyOncePerMicrobatch) {
     for (uint64_t microbatch = 0; microbatch < 2; ++microbatch) {
-        const std::vector<Announcement> heard = announcements_of(harness_, batch(microbatch));
+        const std::vector<GradReadyEvent> heard = grad_ready_events(harness_, batch(microbatch));
         std::map<int, int> times;
-        for (const Announcement& a : heard) {
+        for (const GradReadyEvent& a : heard) {
             ++times[a.parameter->id];
             EXPECT_EQ(harness_.gradient(*a.parameter), a.gradient)
                 << a.parameter->name << " changed after it was announced, microbatch " << microbatch;
@@ -159,10 +159,10 @@ TEST_P(AnnouncementTest, EachParameterOncePerMicrobatchAndWithNothingToCome) {
 
 // Announcements are in reverse order of units. One exception: a value table belongs to the embeddings (unit 0) but is
 // complete after the only block that reads it.
-TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
-    const std::vector<Announcement> heard = announcements_of(harness_, batch(1));
+TEST_P(GradReadyTest, FollowsReverseUnitOrder) {
+    const std::vector<GradReadyEvent> heard = grad_ready_events(harness_, batch(1));
     int unit = harness_.table().num_units() - 1;
-    for (const Announcement& a : heard) {
+    for (const GradReadyEvent& a : heard) {
         EXPECT_LE(a.parameter->unit(), unit)
             << a.parameter->name << " came after a parameter of an earlier unit";
         unit = a.parameter->unit();
@@ -171,8 +171,8 @@ TEST_P(AnnouncementTest, ReverseOrderOfUnits) {
     EXPECT_EQ(heard.front().parameter->name, model_.parts.head.tied() ? "final_norm.gain" : "head.weight");
 }
 
-TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {
-    const Stages stages(harness_.table().num_units());
+TEST_P(GradReadyTest, EntersUnitsInOrder) {
+    const UnitPasses stages(harness_.table().num_units());
     std::vector<int> expected(static_cast<size_t>(stages.count()));
     std::iota(expected.begin(), expected.end(), 0);
     StagesEntered tracker(harness_, stages);
@@ -186,7 +186,7 @@ TEST_P(AnnouncementTest, UnitsAreEnteredInOrderBeforeTheirUse) {
     harness_.model.track(&harness_.tracker);
 }
 
-TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
+TEST_P(GradReadyTest, DetectsInvalidCallOrder) {
     const Parameter& p = harness_.table()[0];
     PassTracker& tracker = harness_.tracker;
     EXPECT_THROW(tracker.grad_ready(p), Error) << "before any contribution";

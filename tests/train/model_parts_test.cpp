@@ -59,7 +59,7 @@ ModelGraph graph_of(const ModelConfig& model) {
     return build_model(model, {.tokens = 64, .sequence_length = 32}, {.logit_rows = 32});
 }
 
-TEST(ModelParts, LayersAreWhatEachAndAtSay) {
+TEST(ModelParts, LayersMergeEachAndAt) {
     const ModelParts parts = config_of(Json::parse(kModel)).model.parts;
     const auto layers = parts.layers.resolved();
     ASSERT_EQ(layers.size(), 4U);
@@ -77,7 +77,7 @@ TEST(ModelParts, LayersAreWhatEachAndAtSay) {
     EXPECT_EQ(parts.num_layers(), 3);
 }
 
-TEST(ModelParts, TheGraphHasWhatIsSaid) {
+TEST(ModelParts, GraphHasConfiguredParameters) {
     const ModelGraph model = graph_of(config_of(Json::parse(kModel)).model);
     EXPECT_EQ(model.graph.num_units(), 5);  // embeddings, layers 1 to 3, head
     EXPECT_FALSE(model.table.contains("blocks.0.mlp.up.weight"));
@@ -88,7 +88,7 @@ TEST(ModelParts, TheGraphHasWhatIsSaid) {
 }
 
 // A table shared by layers 1 and 3 is one parameter. Backward does not read its values.
-TEST(ModelParts, LayersMayShareATableOfValues) {
+TEST(ModelParts, LayersShareValueTable) {
     Json model = changed("/layers/at/1/attention/value_table", "values");
     model["layers"]["at"]["3"] = {{"attention", {{"value_table", "values"}}}};
     model["layers"]["at"]["2"]["attention"]["value_table"] = "";
@@ -99,7 +99,7 @@ TEST(ModelParts, LayersMayShareATableOfValues) {
 }
 
 // Each option adds its parameters, and nodes next to the ones that it modifies.
-TEST(ModelParts, TricksAreNodesOfTheirOwn) {
+TEST(ModelParts, OptionsAddNodesAndParameters) {
     Json model = Json::parse(kModel);
     model["input"] = {
         {{"type", "table"}, {"table", "embed"}}, {{"type", "smear"}, {"columns", 5}}, {{"type", "norm"}}};
@@ -127,7 +127,7 @@ TEST(ModelParts, TricksAreNodesOfTheirOwn) {
 }
 
 // All norms share one epsilon, including QK-norm. The default is not printed.
-TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
+TEST(ModelParts, NormsUseConfiguredEpsilon) {
     const auto nodes = [](const Json& model) {
         std::string text;
         for (const Layer& layer : layer_table(graph_of(config_of(model).model).graph))
@@ -148,7 +148,7 @@ TEST(ModelParts, NormsHaveTheEpsilonThatIsSaid) {
 
 // A head of 8 has 4 pairs. Pairs without rotation have cosine 1 at all positions. Layers with equal angles share one
 // table.
-TEST(ModelParts, SomePairsMayStayAsTheyAre) {
+TEST(ModelParts, FractionLeavesPairsUnrotated) {
     Json model =
         changed("/layers/each/attention/rotary", {{"base", 64}, {"fraction", 0.5}, {"endpoint", true}});
     model["layers"]["at"]["1"]["attention"]["rotary"] = {{"fraction", 1}, {"endpoint", false}};
@@ -176,7 +176,7 @@ TEST(ModelParts, SomePairsMayStayAsTheyAre) {
 }
 
 // The factor is added only in layers without a value table; value_mix already has two factors.
-TEST(ModelParts, ValuesMayHaveAFactor) {
+TEST(ModelParts, ValueScaleAddsFactor) {
     EXPECT_FALSE(graph_of(config_of(Json::parse(kModel)).model).table.contains("blocks.1.attn.value_scale"));
     Json model = changed("/layers/each/attention/value_scale", true);
     model["layers"]["each"]["attention"]["value_start"] = 0.75;
@@ -192,7 +192,7 @@ TEST(ModelParts, ValuesMayHaveAFactor) {
 }
 
 // 30·σ(z/7.5) is 15 + 15·tanh(z/15), and 23·σ((z + 5)/7.5) is 11.5 + 11.5·tanh((z + 5)/15).
-TEST(ModelParts, SoftcapsByTanhAndBySigmoid) {
+TEST(ModelParts, TanhAndSigmoidSoftcapsAgree) {
     const auto cap_of = [](const Json& head) {
         return config_of(changed("/head", head)).model.parts.head.cap();
     };
@@ -215,7 +215,7 @@ TEST(ModelParts, SoftcapsByTanhAndBySigmoid) {
     EXPECT_FALSE(cap_of({{"softcap", 0}}).present());
 }
 
-TEST(ModelParts, ResolvedConfigReadsBackTheSame) {
+TEST(ModelParts, ResolvedConfigRoundTrips) {
     const std::string text = config_to_json(config_of(Json::parse(kModel)));
     EXPECT_EQ(config_to_json(parse_config(text, "resolved", {})), text);
     EXPECT_EQ(text.find("num_heads"), std::string::npos);
@@ -227,7 +227,7 @@ struct Refusal {
     std::string message;
 };
 
-TEST(ModelParts, WhatDoesNotFitIsRefusedWithAHint) {
+TEST(ModelParts, InvalidConfigErrorsHaveHints) {
     const std::vector<Refusal> refusals = {
         {"/num_heads", 4,
          "model.num_heads: there is no such key any more; instead: model.layers.each.attention.heads"},

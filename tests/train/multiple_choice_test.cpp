@@ -5,7 +5,7 @@
 
 namespace speedrun::multiple_choice_test {
 
-TEST(MultipleChoiceTest, ReadsItemsAndNamesBadLines) {
+TEST(MultipleChoiceTest, ParsesItemsAndNamesBadLines) {
     const TempDir dir;
     const std::string good = R"({"context": "a", "endings": ["b", "cc", "d"], "label": 2, "id": 7})";
     dir.write("items", good + "\r\n\n" + good);
@@ -20,7 +20,7 @@ TEST(MultipleChoiceTest, ReadsItemsAndNamesBadLines) {
     expect_error(ExitCode::data, {"no item"}, [&] { read_choice_items(dir.file("items")); });
 }
 
-TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
+TEST(MultipleChoiceTest, AccuracyBySumAndByMean) {
     ChoiceResult result;
     // Means -2 and -1; sums -2 and -4.
     result.add({{.sum = -2, .tokens = 1}, {.sum = -4, .tokens = 4}}, 1);

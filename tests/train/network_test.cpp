@@ -26,7 +26,7 @@ CollectiveTime time_of(Collective kind, int64_t payload, const Group& group,
     return collective_time(network, {.kind = kind, .group = 0, .payload_bytes = payload}, group);
 }
 
-TEST(NetworkTest, SeesHowAGroupLiesOnHosts) {
+TEST(NetworkTest, ComputesHostSpanOfGroup) {
     const auto expect = [](const Group& group, int ranks, int hosts, int on_a_host) {
         const HostSpan span = span_of(group, 4);
         EXPECT_EQ(span.ranks, ranks);
@@ -40,7 +40,7 @@ TEST(NetworkTest, SeesHowAGroupLiesOnHosts) {
     expect(group_of<2>(4), 4, 2, 2);
 }
 
-TEST(NetworkTest, TimesRingsByHopsAndTheSlowerLink) {
+TEST(NetworkTest, RingTimeUsesHopsAndSlowestLink) {
     // One host: 3 hops, 3/4 of the bytes.
     const CollectiveTime inside = time_of(Collective::reduce_scatter, 4'000'000, group_of(4));
     EXPECT_EQ(inside.algorithm, CommunicationAlgorithm::ring);
@@ -60,7 +60,7 @@ TEST(NetworkTest, TimesRingsByHopsAndTheSlowerLink) {
     EXPECT_EQ(time_of(Collective::all_reduce, 1000, group_of(1)).seconds(), 0);
 }
 
-TEST(NetworkTest, SumsOfFewBytesOverManyRanksGoByTree) {
+TEST(NetworkTest, SmallAllReduceUsesTree) {
     const Group many = group_of(256);
     const CollectiveTime small = time_of(Collective::all_reduce, 1000, many);
     EXPECT_EQ(small.algorithm, CommunicationAlgorithm::tree);
@@ -71,7 +71,7 @@ TEST(NetworkTest, SumsOfFewBytesOverManyRanksGoByTree) {
     EXPECT_EQ(time_of(Collective::barrier, 0, many).algorithm, CommunicationAlgorithm::tree);
 }
 
-TEST(NetworkTest, ExchangesTakeTheBusierDirectionOfEachLink) {
+TEST(NetworkTest, AllToAllUsesBusierDirection) {
     const RecordedCollective exchange{
         .kind = Collective::all_to_all,
         .group = 0,
@@ -87,7 +87,7 @@ TEST(NetworkTest, ExchangesTakeTheBusierDirectionOfEachLink) {
     EXPECT_EQ(exchange.sent_bytes(8), 4000);
 }
 
-TEST(NetworkTest, TheLargestOfManyIsLate) {
+TEST(NetworkTest, StragglerFactorMatchesExpectedMaximum) {
     EXPECT_EQ(straggler_factor(0.01, 1), 1);
     EXPECT_EQ(straggler_factor(0, 100), 1);
     // Expected maximum of n standard normal values: 1.4236 for 8, 2.5076 for 100 (Teichroew 1956). Blom's formula is
@@ -96,7 +96,7 @@ TEST(NetworkTest, TheLargestOfManyIsLate) {
     EXPECT_NEAR(straggler_factor(1, 100), 1 + 2.5076, 0.025);
 }
 
-TEST(NetworkTest, ReadsAFile) {
+TEST(NetworkTest, ReadsFile) {
     const TempDir dir;
     const std::string path = dir.file("network.json");
     std::ofstream(path) << R"({"name": "n", "ranks_per_host": 4, "between": {"gb_s": 12.5}})";
@@ -121,7 +121,7 @@ TEST(NetworkTest, DefaultsFollowTheGpusLinks) {
     }
 }
 
-TEST(NetworkTest, RefusesWhatIsNoNetwork) {
+TEST(NetworkTest, RejectsInvalidFiles) {
     const auto refuses = [](const char* text, const char* what) {
         expect_error(ExitCode::data, {what}, [&] { parse_network(text, "file"); });
     };

@@ -217,7 +217,7 @@ struct Twin {
     }
 };
 
-TEST(NetworksTest, TheWholeModelIsItsFormulas) {
+TEST(NetworksTest, ModelMatchesFormulas) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
         const ModelConfig model = config_of().model;
         ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
@@ -244,7 +244,7 @@ TEST(NetworksTest, TheWholeModelIsItsFormulas) {
 }
 
 // With a zero second matrix, every output equals its start value for all tokens.
-TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
+TEST(NetworksTest, ZeroNetworkEqualsStartValues) {
     const auto losses = [](const Settings& settings) {
         const ModelConfig model = config_of(settings).model;
         ModelHarness h(model, kRows * kSequence, kSequence);
@@ -283,10 +283,10 @@ TEST(NetworksTest, BeginsAsTheModelWithoutDoes) {
     for (size_t t = 0; t < with.size(); ++t) EXPECT_NEAR(with[t], without[t], 1e-5) << t;
 }
 
-TEST(NetworksTest, GivesNumbersInOrder) {
+TEST(NetworksTest, ListsOutputsInOrder) {
     const ModelConfig model = config_of().model;
     std::vector<std::string> numbers;
-    for (const NetworkNumbers& n : network_numbers(model.parts))
+    for (const NetworkOutputs& n : network_outputs(model.parts))
         numbers.push_back(fmt::format("{} {} {}", n.network, n.name, n.count));
     EXPECT_EQ(numbers, (std::vector<std::string>{
                            "early blocks.0.attn.first_scale 1", "early blocks.0.attn.more_scale 1",
@@ -321,7 +321,7 @@ void expect_refused(const Settings& settings, const std::string& text) {
     expect_error(ExitCode::usage, {text}, [&] { config_of(settings); });
 }
 
-TEST(NetworksTest, WhatCannotBeIsRefused) {
+TEST(NetworksTest, RejectsInvalidNetworks) {
     const std::string at = "model.layers.at.";
     expect_refused(
         {at + "0.attention.gate.network=earli"},
@@ -348,7 +348,7 @@ TEST(NetworksTest, WhatCannotBeIsRefused) {
 }
 
 // Layers that read the same stream value share its norm, unless the norm has parameters.
-TEST(NetworksTest, ANormIsWrittenOnceForAllThatReadIt) {
+TEST(NetworksTest, LayersShareNormOfSource) {
     const auto norms = [](const Settings& settings) {
         const ModelConfig model = config_of(settings).model;
         const ModelGraph written =

@@ -103,7 +103,7 @@ TEST_F(NormuonTest, TenStepsAgreeInF32) {
 }
 
 // Each key alone changes the result. `columns` changes only matrices with rows >= columns.
-TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
+TEST_F(NormuonTest, TenStepsAgreeWithOtherSettings) {
     const Ends usual = ends_of_reference_steps();
     const OptimizerGroupConfig given = fixture_.group;
     const auto expect_other_ends = [&](const char* key) {
@@ -123,7 +123,7 @@ TEST_F(NormuonTest, TenStepsAgreeByColumnsAndWithOtherEpsilons) {
 }
 
 // q and k in pairs of heads, v whole. Both kinds of lines must match the reference and differ from whole matrices.
-TEST_F(NormuonTest, TenStepsAgreeWhereHeadsArePairs) {
+TEST_F(NormuonTest, TenStepsAgreeWithHeadPairs) {
     const Ends usual = ends_of_reference_steps();
     fixture_.group.muon.heads_per_matrix = 2;
     for (const NormuonLines lines : {NormuonLines::more, NormuonLines::rows}) {
@@ -135,7 +135,7 @@ TEST_F(NormuonTest, TenStepsAgreeWhereHeadsArePairs) {
     }
 }
 
-TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {
+TEST_F(NormuonTest, NanScaleSkipsAndResetClears) {
     OptimizerHarness plain = harness(), other = harness();
     for (const auto& [name, entry] : fixture_.parameters) {
         plain.step(name, entry.gradients[0], 0, 1);
@@ -155,7 +155,7 @@ TEST_F(NormuonTest, BadScalesChangeNothingAndResetForgets) {
     }
 }
 
-TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
+TEST_F(NormuonTest, ReportsSecondMomentMemory) {
     OptimizerHarness by_the_longer = harness();
     fixture_.group.muon.normuon_lines = NormuonLines::columns;
     OptimizerHarness by_column = harness();

@@ -23,7 +23,7 @@ void expect_refused(const Settings& keys, const std::string& text, const Setting
     expect_error(ExitCode::usage, {text}, [&] { config_of(keys, more); });
 }
 
-TEST(OptimizerConfigTest, WeightDecayIsByTheLearningRateUnlessSaid) {
+TEST(OptimizerConfigTest, WeightDecayScalesByLrByDefault) {
     EXPECT_EQ(group_of({}).weight_decay_by, DecayBy::lr);
     EXPECT_EQ(group_of({"weight_decay_by=lr_squared"}).weight_decay_by, DecayBy::lr_squared);
     expect_refused({"weight_decay_by=lr2"}, "expected lr | lr_squared, got \"lr2\"");
@@ -41,7 +41,7 @@ TEST(OptimizerConfigTest, CautiousDecayAlsoDecaysUnmovedWeightsOfAdamw) {
                    "decays_unmoved is false, but type is muon");
 }
 
-TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
+TEST(OptimizerConfigTest, NormuonLinesNeedNormuon) {
     EXPECT_EQ(group_of({}).muon.normuon_lines, NormuonLines::more);
     EXPECT_EQ(group_of({"type=muon", "normuon=true", "normuon_lines=columns"}).muon.normuon_lines,
               NormuonLines::columns);
@@ -54,7 +54,7 @@ TEST(OptimizerConfigTest, LinesAreOfNormuonAlone) {
 }
 
 // --set type=WORD keeps the other keys. Keys of the first versions are accepted with any type.
-TEST(OptimizerConfigTest, KeysOfOtherTypesAreRefusedUnlessTheyAlwaysWereAccepted) {
+TEST(OptimizerConfigTest, RejectsNewKeysOfOtherTypes) {
     const OptimizerGroupConfig group =
         group_of({"momentum=0.5", "normuon=true", "nesterov=false", "beta2=0.5"});
     EXPECT_EQ(group.muon.momentum.in(0).from, 0.5);
@@ -66,7 +66,7 @@ TEST(OptimizerConfigTest, KeysOfOtherTypesAreRefusedUnlessTheyAlwaysWereAccepted
     group_of({"type=muon", "moments_dtype=f32", "heads_per_matrix=2"});
 }
 
-TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
+TEST(OptimizerConfigTest, Bf16MomentsNeedAdamwAndDecay) {
     EXPECT_EQ(group_of({}).adamw.moments_dtype, DType::f32);
     EXPECT_EQ(group_of({"moments_dtype=bf16", "beta1=0.65", "beta2=0.95"}).adamw.moments_dtype, DType::bf16);
     EXPECT_EQ(group_of({"moments_dtype=bf16", "beta2=0.99"}).adamw.moments_dtype, DType::bf16);
@@ -81,7 +81,7 @@ TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
     expect_refused({"moments_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
 }
 
-TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
+TEST(OptimizerConfigTest, Bf16WeightsNeedBf16Precision) {
     EXPECT_EQ(group_of({}).weights_dtype(), DType::f32);
     EXPECT_EQ(group_of({"weights_dtype=bf16"}).weights_dtype(), DType::bf16);
     EXPECT_EQ(group_of({"weights_dtype=bf16", "moments_dtype=bf16"}).weights_dtype(), DType::bf16);
@@ -96,7 +96,7 @@ TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
     config_of({}, {"precision=f32"}).optimizers.check_precision(DType::f32);
 }
 
-TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
+TEST(OptimizerConfigTest, MomentumCooldownFitsRun) {
     const auto with = [](const std::string& cooldown) {
         return Settings{"type=muon", "momentum_cooldown_steps=" + cooldown};
     };
@@ -115,7 +115,7 @@ TEST(OptimizerConfigTest, MomentumCoolsDownWithinTheRun) {
     expect_refused(with("-1"), "momentum_cooldown_steps: -1 is outside");
 }
 
-TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
+TEST(OptimizerConfigTest, RejectsZeroEpsilon) {
     EXPECT_EQ(group_of({}).adamw.epsilon, 1e-8);
     EXPECT_EQ(group_of({}).muon.polar_epsilon, 1e-6);
     EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).muon.epsilon, 1e-10);
@@ -128,7 +128,7 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
 }
 
 // A decay of 1 makes AdamW divide 0 by 0 and never updates a momentum. Values this close to 1 round to 1 in f32.
-TEST(OptimizerConfigTest, DecaysAreBelowOne) {
+TEST(OptimizerConfigTest, DecaysMustBeBelowOne) {
     EXPECT_EQ(group_of({"beta1=0", "beta2=0.9999"}).adamw.beta2, 0.9999);
     EXPECT_EQ(group_of({"type=muon", "momentum=0.99"}).muon.momentum.in(0).from, 0.99);
     for (const std::string key : {"beta1", "beta2", "momentum", "momentum_start"}) {

@@ -111,7 +111,7 @@ TEST_P(ElementwiseFixtureTest, GradientsAreScaled) {
     EXPECT_EQ(scaled.values(), plain.values());
 }
 
-TEST_P(ElementwiseFixtureTest, StepWithoutFiniteScaleChangesNothing) {
+TEST_P(ElementwiseFixtureTest, NonFiniteScaleSkipsStep) {
     Shard plain(fixture_.group, entry_.start), disturbed(fixture_.group, entry_.start);
     plain.step(entry_.gradients[0], 0, 1);
     disturbed.step(entry_.gradients[0], 0, 1);
@@ -157,7 +157,7 @@ TEST_F(MuonFixtureTest, TenStepsAgreeInBf16) {
     expect_agreement(DType::bf16, 0.07);
 }
 
-TEST_F(MuonFixtureTest, GradientsAreScaledAndBadScalesChangeNothing) {
+TEST_F(MuonFixtureTest, ScalesGradientsAndSkipsNanScale) {
     OptimizerHarness plain = harness(DType::f32), other = harness(DType::f32);
     for (const auto& [name, entry] : fixture_.parameters) {
         plain.step(name, entry.gradients[0], 0, 1);

@@ -28,7 +28,7 @@ class OptimizerHarness {
 
     void set(const std::string& name, const Values& values) {
         write(parameters_.master(table_.find(name)), values);
-        parameters_.publish(table_.find(name), runtime_.compute());
+        parameters_.cast_to_compute(table_.find(name), runtime_.compute());
         runtime_.synchronize();
     }
     void step(const std::string& name, const Values& gradient, int64_t step, double lr_factor,

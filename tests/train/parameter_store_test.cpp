@@ -57,7 +57,7 @@ Parameters masters(int parts, int shards, Fill&& fill) {
     return values;
 }
 
-TEST(ParameterStoreTest, InitialValuesDependOnThePlaceInTheWhole) {
+TEST(ParameterStoreTest, InitialValuesDependOnGlobalPosition) {
     const auto initialize = [](ParameterStore& store) { store.initialize(7); };
     const Parameters expected = masters(1, 1, initialize);
     EXPECT_EQ(expected[1], (Values{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}));
@@ -67,7 +67,7 @@ TEST(ParameterStoreTest, InitialValuesDependOnThePlaceInTheWhole) {
                 << parts << " parts, " << shards << " shards";
 }
 
-TEST(ParameterStoreTest, EachRankTakesItsBoxesOfWholeValues) {
+TEST(ParameterStoreTest, EachRankLoadsItsBoxes) {
     Parameters expected;
     const ParameterTable whole = cut_table({});
     for (const Parameter& p : whole.all()) {

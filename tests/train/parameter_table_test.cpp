@@ -55,7 +55,7 @@ std::string text_of(const DimensionSet& set) {
 }
 
 // Dimensions over which gradients are summed: tokens for all parameters, also columns for factors of whole rows.
-TEST(ParameterTableTest, GradientsSumOverWhatParametersLack) {
+TEST(ParameterTableTest, GradientsSumOverAbsentDimensions) {
     const ModelConfig model = model_config(
         "modern", 2, 64, 257,
         together({with_tables({.values = 1, .max_ngram = 3, .ngram_rows = 50}),
@@ -213,7 +213,7 @@ TEST(InitialValuesTest, ModernWithoutZerosScaled) {
 
 // The modern preset starts with a zero head: all logits are 0 and the loss is exactly ln(vocabulary). Padding rows in
 // the softmax would change it.
-TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
+TEST(InitialValuesTest, FirstLossIsLogOfVocabulary) {
     const ModelConfig model = model_config("modern", 2, 64, 257);
     ModelHarness h(model, 32, 32);
     h.model.parameters().initialize(3);
@@ -222,7 +222,7 @@ TEST(InitialValuesTest, FirstLossIsLogOfTheVocabulary) {
     EXPECT_NEAR(h.forward_loss(batch) / 32, std::log(257.0), 1e-6);
 }
 
-TEST(InitialValuesTest, ReproducibleAndDifferentBetweenSeedsAndParameters) {
+TEST(InitialValuesTest, DependOnSeedAndParameterOnly) {
     const ModelConfig model = model_config("gpt2", 2, 64, 257);
     ModelHarness h(model, 32, 32), other(model, 64, 32);
     const std::string first = "blocks.0.attn.qkv.weight", second = "blocks.1.attn.qkv.weight";

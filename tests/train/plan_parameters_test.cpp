@@ -21,7 +21,7 @@ Config parts(const char* precision) {
     return config;
 }
 
-TEST(PlanParameters, EveryParameterHasAMeaning) {
+TEST(PlanParameters, EveryParameterHasDescription) {
     const Config config = parts("bf16");
     const Json list = Json::parse(parameters_json(config));
     const ParameterTable table = parameters_of(config.model, config.longest_sequence());
@@ -39,7 +39,7 @@ TEST(PlanParameters, EveryParameterHasAMeaning) {
     EXPECT_NE(parameters_json(parts("f32")), parameters_json(config));
 }
 
-TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
+TEST(PlanParameters, ListsStorageDtype) {
     Config config = parts("bf16");
     for (OptimizerGroupConfig& group : config.optimizers.groups)
         if (group.type == OptimizerKind::muon) group.muon.weights_dtype = DType::bf16;
@@ -54,7 +54,7 @@ TEST(PlanParameters, SayInWhichTypeTheyAreKept) {
     EXPECT_THROW(parameters_text(config), Error);
 }
 
-TEST(PlanParameters, TextHasALineForEach) {
+TEST(PlanParameters, TextHasOneLinePerParameter) {
     const std::string text = parameters_text(parts("f32"));
     EXPECT_EQ(text.find("parameter "), 0u) << text;
     EXPECT_THAT(text, HasSubstr("blocks.0.mix "));

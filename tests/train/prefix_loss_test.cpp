@@ -60,7 +60,7 @@ double loss_of(const Parameters& p, const HostBatch& batch, size_t t) {
            0.25 * entropy(next < 0 ? -1 : prefix_of(next));
 }
 
-TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
+TEST(PrefixLossTest, ModelMatchesFormulas) {
     const ModelConfig model = config_of().model;
     ModelHarness h(model, kRows * kSequence, kSequence);
     for (int32_t token = 0; token < kVocabulary; ++token) h.prefixes.push_back(prefix_of(token));
@@ -105,7 +105,7 @@ TEST(PrefixLossTest, TheWholeModelIsItsFormulas) {
                 HasSubstr("cross entropy of the next 2 and the prefix"));
 }
 
-TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
+TEST(PrefixLossTest, StagesChangeWeight) {
     const Config config =
         config_of({"schedule.steps=30", "schedule.stages=[10, 20, 30]",
                    "model.loss.prefix_weight=[0.25, [0.25, 0], 0]", "model.loss.weights=[1, [0.5, 0, 0]]"});
@@ -130,7 +130,7 @@ TEST(PrefixLossTest, StagesChangeTheWeightAndEndIt) {
 
 // ---- sources of the prefix table
 
-class PrefixesOfDataTest : public ::testing::Test {
+class PrefixSourceTest : public ::testing::Test {
   protected:
     // Writes a dataset of these tokens. Its vocabulary hash is the hash of the tokenizer file next to it.
     void write_dataset(const std::string& tokenizer, int32_t vocab_size,
@@ -170,7 +170,7 @@ class PrefixesOfDataTest : public ::testing::Test {
     }();
 };
 
-TEST_F(PrefixesOfDataTest, AreThoseOfTheDatasetsVocabulary) {
+TEST_F(PrefixSourceTest, UsesVocabularyOfDataset) {
     write_dataset("gpt2", 260, vocabulary());
     for (const bool beside : {true, false}) {
         Config c = config({"data.shuffle=false"});
@@ -190,7 +190,7 @@ TEST_F(PrefixesOfDataTest, AreThoseOfTheDatasetsVocabulary) {
     }
 }
 
-TEST_F(PrefixesOfDataTest, WhatHasNoneIsRefused) {
+TEST_F(PrefixSourceTest, RejectsDataWithoutPrefixes) {
     write_dataset("bytes", 257, "");
     refused(config(), ExitCode::usage,
             "model.loss.prefix_weight: tokens of the dataset small (" + dir_.file("train.bin") +

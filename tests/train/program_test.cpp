@@ -64,9 +64,9 @@ class Listener final : public PassTracker {
 };
 
 struct Outcome {
-    Gradients gradients;  // after the pass
-    Gradients announced;  // at each announcement
-    std::string noticed;  // error thrown by the program's own checks
+    Gradients gradients;        // after the pass
+    Gradients ready_gradients;  // at each announcement
+    std::string noticed;        // error thrown by the program's own checks
 };
 
 Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
@@ -93,9 +93,9 @@ Outcome run(const RandomGraph& g, const Program& program, bool poison = false) {
         return host;
     };
     Outcome result;
-    result.announced.resize(g.parameters.size());
+    result.ready_gradients.resize(g.parameters.size());
     Poisoner poisoner(g, gradients, parameters, runtime);
-    Listener listener(g, gradients, result.announced, read);
+    Listener listener(g, gradients, result.ready_gradients, read);
     PassTracker& tracker = poison ? static_cast<PassTracker&>(poisoner) : listener;
     executor.track(&tracker);
     tracker.begin_step();
@@ -118,7 +118,7 @@ Program derived(const RandomGraph& g) {
     return derive_program(g.graph, none, everything(g), DType::f32);
 }
 
-TEST(ProgramTest, GradientsOfRandomGraphsAreThoseOfTheChainRule) {
+TEST(ProgramTest, RandomGraphGradientsMatchChainRule) {
     for (uint64_t seed = 0; seed < kManyGraphs; ++seed) {
         const RandomGraph g(seed);
         const std::vector<Matrix> expected = g.gradients();
@@ -135,11 +135,11 @@ TEST(ProgramTest, GradientsOfRandomGraphsAreThoseOfTheChainRule) {
             // occurred. Sums of 128 terms of about 1 that cancel have errors of a hundred roundings of 6e-8.
             EXPECT_LT(error, 3e-5 * largest + 1e-5) << "graph " << seed << ", " << p.name;
         }
-        EXPECT_EQ(actual.announced, actual.gradients) << "announced too early, graph " << seed;
+        EXPECT_EQ(actual.ready_gradients, actual.gradients) << "announced too early, graph " << seed;
     }
 }
 
-TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
+TEST(ProgramTest, FusionAndRecomputationAreBitwiseEqual) {
     const Fusions fusions = model_fusions();
     std::mt19937_64 random(1);
     size_t repeats = 0, fused = 0;
@@ -151,8 +151,8 @@ TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
             for (auto& unit : retained)
                 if (random() % 2 == 0) unit = random() % 2 == 0 ? Cost::input : Cost::product;
             const Program program = derive_program(g.graph, fusions, retained, DType::f32);
-            for (const Step& step : program.backward) repeats += step.repeats;
-            for (const Step& step : program.forward) fused += step.fusion != nullptr;
+            for (const Instruction& step : program.backward) repeats += step.repeats;
+            for (const Instruction& step : program.forward) fused += step.fusion != nullptr;
             const Outcome actual = run(g, program);
             EXPECT_EQ(actual.gradients, expected.gradients) << "graph " << seed;
             EXPECT_EQ(run(g, program, true).gradients, expected.gradients)
@@ -163,7 +163,7 @@ TEST(ProgramTest, WhatIsFusedOrRepeatedChangesNoBit) {
     EXPECT_GT(fused, kGraphs);
 }
 
-std::string kinds_of(const Step& step) {
+std::string kinds_of(const Instruction& step) {
     std::string kinds;
     for (const NodeCall& call : step.calls)
         kinds += (kinds.empty() ? "" : ", ") + std::string(call.node->kind());
@@ -172,7 +172,7 @@ std::string kinds_of(const Step& step) {
 
 // Fused: a sum with the next norm (or mix and norm), in every block and before the head. In blocks with value
 // embeddings also QK-norm, rotary and the mix of values.
-TEST(ProgramTest, TheModelsNeighboursAreFused) {
+TEST(ProgramTest, FusesNeighboursOfModel) {
     const ModelConfig model =
         model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
     const ModelGraph m = build_model(model, {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8});
@@ -180,7 +180,7 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
     const Program program =
         derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
     std::map<std::string, int> fused;
-    for (const Step& step : program.forward)
+    for (const Instruction& step : program.forward)
         if (step.fusion) ++fused[kinds_of(step)];
     // Block 0 has only the embedding as its input.
     EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
@@ -188,22 +188,24 @@ TEST(ProgramTest, TheModelsNeighboursAreFused) {
                                                  {"weighted sum, norm", 1},
                                                  {"QK-norm, rotary, weighted sum", 2}}));
     fused.clear();
-    for (const Step& step : program.backward)
+    for (const Instruction& step : program.backward)
         if (step.fusion) ++fused[kinds_of(step)];
     EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}}));
 }
 
 // Refused: a value used by two in-place operations, or by one and a normal read. Both gradients would be stored in
 // the same memory.
-TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
+TEST(ProgramTest, RejectsAliasedGradients) {
     const auto derive = [](bool first_way, bool second_way) {
         NodeGraph graph;
         const Extent tokens{Dimension::tokens, 4}, width{Dimension::width, 3};
-        const TensorPart part{.size = 2, .index = 0};
-        const auto real = [&](const char* name) { return graph.value(name, Element::real, {tokens, width}); };
-        const ValueId x = real("x");
-        graph.add(std::make_unique<Copy>(
-            Copy::Ports{.y = x, .x = graph.value("in", Element::real, {tokens, width}, Holder::batch)}));
+        const TensorSlice part{.size = 2, .index = 0};
+        const auto compute_dtype = [&](const char* name) {
+            return graph.value(name, Element::compute_dtype, {tokens, width});
+        };
+        const ValueId x = compute_dtype("x");
+        graph.add(std::make_unique<Copy>(Copy::Ports{
+            .y = x, .x = graph.value("in", Element::compute_dtype, {tokens, width}, Holder::batch)}));
         const auto way = [&](const char* name) {
             const ValueId y = graph.view(x, name, 0, width.size);
             graph.add(std::make_unique<Redistribute>(Redistribute::Ports{.y = y, .x = x},
@@ -211,7 +213,7 @@ TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
                                                      Redistribute::Options{part, tokens.size, width.size}));
             return y;
         };
-        const ValueId a = first_way ? way("a") : x, b = second_way ? way("b") : x, sum = real("sum");
+        const ValueId a = first_way ? way("a") : x, b = second_way ? way("b") : x, sum = compute_dtype("sum");
         graph.add(std::make_unique<Add>(Add::Ports{.sum = sum, .x = a, .delta = b}));
         const ValueId losses = graph.value("losses", Element::f32, {tokens}, Holder::model);
         const ValueId targets = graph.value("targets", Element::ids, {tokens}, Holder::batch);
@@ -231,7 +233,7 @@ TEST(ProgramTest, GradientsOfTwoNamesOfOneMemoryAreRefused) {
 bool shows(const RandomGraph& g, const Program& program, const Outcome& right, bool poison = false) {
     const Outcome wrong = run(g, program, poison);
     if (!wrong.noticed.empty() || wrong.gradients != right.gradients) return true;
-    return !poison && wrong.announced != right.announced;
+    return !poison && wrong.ready_gradients != right.ready_gradients;
 }
 
 // Calls body(seed, graph, program, its right outcome) for every graph.
@@ -246,7 +248,7 @@ void each_graph(Body&& body) {
 
 // Calls plant(place) for every gradient read by every backward node. If it returns true, it has changed the program,
 // and the change must affect the result.
-size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
+size_t plant_in_gradients(const std::function<bool(GradientLocation&)>& plant) {
     size_t planted = 0;
     each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
@@ -264,21 +266,24 @@ size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
     return planted;
 }
 
-TEST(ProgramTest, ADroppedAccumulationShows) {
-    EXPECT_GT(plant_in_gradients([](GradientPlace& gradient) { return std::exchange(gradient.adds, false); }),
-              5u);
+TEST(ProgramTest, DetectsDroppedAccumulation) {
+    EXPECT_GT(
+        plant_in_gradients([](GradientLocation& gradient) { return std::exchange(gradient.adds, false); }),
+        5u);
 }
 
-TEST(ProgramTest, ADroppedResidualShows) {
-    const auto drop = [](GradientPlace& gradient) { return std::exchange(gradient.other, {}).storage >= 0; };
+TEST(ProgramTest, DetectsDroppedResidual) {
+    const auto drop = [](GradientLocation& gradient) {
+        return std::exchange(gradient.other, {}).storage >= 0;
+    };
     EXPECT_GT(plant_in_gradients(drop), 20u);
 }
 
-TEST(ProgramTest, ADroppedSumShows) {
+TEST(ProgramTest, DetectsDroppedSum) {
     size_t planted = 0;
     each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
-            if (program.backward[s].kind != Step::Kind::add) continue;
+            if (program.backward[s].kind != Instruction::Kind::add) continue;
             Program wrong = program;
             wrong.backward.erase(wrong.backward.begin() + static_cast<ptrdiff_t>(s));
             ++planted;
@@ -288,13 +293,13 @@ TEST(ProgramTest, ADroppedSumShows) {
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-TEST(ProgramTest, AnEarlyAnnouncementShows) {
+TEST(ProgramTest, DetectsEarlyGradReady) {
     size_t planted = 0;
     each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (const Parameter& p : g.table.all()) {
             Program wrong = program;
             std::vector<NodeCall::Use*> uses;
-            for (Step& step : wrong.backward)
+            for (Instruction& step : wrong.backward)
                 for (NodeCall& call : step.calls)
                     for (NodeCall::Use& use : call.uses)
                         if (use.parameter == p.id) uses.push_back(&use);
@@ -307,13 +312,13 @@ TEST(ProgramTest, AnEarlyAnnouncementShows) {
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-TEST(ProgramTest, AnEarlyReleaseShows) {
+TEST(ProgramTest, DetectsEarlyRelease) {
     size_t planted = 0;
     each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
-            for (const ParameterId id : program.backward[s].released) {
+            for (const ParameterId id : program.backward[s].freed) {
                 Program wrong = program;
-                std::erase(wrong.backward[s].released, id);
+                std::erase(wrong.backward[s].freed, id);
                 // Announced and released too early, before the node's last read of the value.
                 for (NodeCall& call : wrong.backward[s].calls)
                     for (NodeCall::Use& use : call.uses)
@@ -351,7 +356,7 @@ bool overlaps(const Program& right, const Program& wrong, size_t s) {
 }
 
 // The lifetime of one storage ends too early. Wherever this makes two live storages overlap, the result must differ.
-TEST(ProgramTest, AnOverlappingLifetimeShows) {
+TEST(ProgramTest, DetectsOverlappingLifetime) {
     size_t planted = 0;
     each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.storages.size(); ++s) {

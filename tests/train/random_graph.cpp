@@ -41,7 +41,7 @@ ParameterId RandomGraph::declare(const std::string& name, const std::vector<Exte
 }
 
 ValueId RandomGraph::value(const char* name) {
-    return graph.value(fmt::format("{} {}", name, values_.size()), Element::real,
+    return graph.value(fmt::format("{} {}", name, values_.size()), Element::compute_dtype,
                        {kTokenExtent, kWidthExtent});
 }
 

@@ -17,16 +17,16 @@ class Record44ModelFixtureTest : public RecipeTest {
     }
 };
 
-TEST_F(Record44ModelFixtureTest, EveryStageHasTheTwinsLossesAndGradients) {
+TEST_F(Record44ModelFixtureTest, EveryStageMatchesTwin) {
     ASSERT_EQ(static_cast<int64_t>(fixture_.token_losses.size()), config().schedule.num_stages());
     expect_gradients();
 }
 
-TEST_F(Record44ModelFixtureTest, TenStepsAreTheTwins) {
+TEST_F(Record44ModelFixtureTest, TenStepsMatchTwin) {
     expect_agreement(run(1, {}));
 }
 
-TEST_F(Record44ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
+TEST_F(Record44ModelFixtureTest, TenStepsOnSeveralRanksMatchTwin) {
     const Settings mesh = {"parallel.strategy=zero2", "parallel.context=2", "parallel.tensor=2",
                            "parallel.sequence=true", "batch.microbatch_tokens=192"};
     for (const auto& [ranks, settings] : {std::pair{2, Settings{"parallel.strategy=zero1"}},
@@ -39,7 +39,7 @@ TEST_F(Record44ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
 
 // Moments agree to f32 precision, so almost all of them round to the same bf16 value. bf16 moments change the last
 // loss by twenty times the tolerance.
-TEST_F(Record44ModelFixtureTest, TenStepsWithMomentsOfBf16AreTheTwins) {
+TEST_F(Record44ModelFixtureTest, TenStepsWithBf16MomentsMatchTwin) {
     Settings settings;
     for (const char* group : {"0", "1", "4"})
         settings.push_back(fmt::format("optimizers.groups.{}.moments_dtype=bf16", group));

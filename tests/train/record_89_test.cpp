@@ -72,16 +72,16 @@ class Record89ModelFixtureTest : public RecipeTest {
     }
 };
 
-TEST_F(Record89ModelFixtureTest, EveryStageHasTheTwinsLossesAndGradients) {
+TEST_F(Record89ModelFixtureTest, EveryStageMatchesTwin) {
     ASSERT_EQ(fixture_.token_losses.size(), 4U);
     expect_gradients();
 }
 
-TEST_F(Record89ModelFixtureTest, TenStepsAreTheTwins) {
+TEST_F(Record89ModelFixtureTest, TenStepsMatchTwin) {
     expect_agreement(run(1, {}));
 }
 
-TEST_F(Record89ModelFixtureTest, TenStepsOnSeveralRanksAreTheTwins) {
+TEST_F(Record89ModelFixtureTest, TenStepsOnSeveralRanksMatchTwin) {
     const std::string two_rows = "batch.microbatch_tokens=[64,96,96,128,128]";
     if (!kSanitized) {
         expect_agreement(run(2, {"parallel.strategy=zero1", two_rows}));
@@ -151,7 +151,7 @@ void expect_item(const std::string& name, DType precision) {
     }
 }
 
-TEST_P(Record89ItemTest, HasTheTwinsLossesAndGradients) {
+TEST_P(Record89ItemTest, LossesAndGradientsMatchTwin) {
     expect_item(GetParam(), DType::f32);
 }
 

@@ -120,7 +120,7 @@ std::string docs_text() {
     return read_text_file(std::string(SPEEDRUN_SOURCE_ROOT) + "/docs/verify.md");
 }
 
-TEST(RecordCheatsTest, StrictRefusesEach) {
+TEST(RecordCheatsTest, StrictVerifyRejectsEachCheat) {
     ASSERT_EQ(verify_cheats.size(), 20U);
     const std::string docs = docs_text();
     for (const Cheat& cheat : verify_cheats) {
@@ -137,7 +137,7 @@ TEST(RecordCheatsTest, StrictRefusesEach) {
     }
 }
 
-TEST(RecordCheatsTest, AnHonestRecordPasses) {
+TEST(RecordCheatsTest, HonestRecordPasses) {
     const ForgedRecord fresh("2026-11-26_narrow");
     EXPECT_EQ(fresh.problems_after(watch_runs, true), "");
     EXPECT_EQ(fresh.problems_after([](Forgery&) {}, true), "");  // older records have no machine state
@@ -163,7 +163,7 @@ const std::vector<Rerun> rerun_cheats = {
      }},
 };
 
-TEST(RecordCheatsTest, RerunRefusesWhatNoFileShows) {
+TEST(RecordCheatsTest, RerunRejectsRemainingCheats) {
     const std::string docs = docs_text();
     const Track track = read_track(std::string(SPEEDRUN_SOURCE_ROOT) + "/records/kjv");
     for (const Rerun& cheat : rerun_cheats) {

@@ -300,7 +300,7 @@ const std::vector<Case> cases = {
 
 class ForgedRecordTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ForgedRecordTest, IsFound) {
+TEST_P(ForgedRecordTest, VerifyNamesForgery) {
     static const ForgedRecord narrow("2026-11-26_narrow");
     const std::string problems = narrow.problems_after(GetParam().forge);
     EXPECT_THAT(problems, HasSubstr(GetParam().problem));
@@ -319,7 +319,7 @@ TEST(RecordChecksTest, HonestRecordsHaveNoProblem) {
 }
 
 // Metrics with one line per 7 steps.
-TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
+TEST(RecordChecksTest, DetectsForgeriesInThinnedMetrics) {
     const ForgedRecord muon("2026-11-21_muon");
     const auto problems = [&](double factor) {
         return muon.problems_after([&](Forgery& f) {
@@ -338,7 +338,7 @@ TEST(RecordChecksTest, FindsForgeriesOfThinnedMetrics) {
     EXPECT_THAT(problems(0.001), HasSubstr("train_ms grows by"));
 }
 
-TEST(RecordChecksTest, ACommitIsOneOfTheRepository) {
+TEST(RecordChecksTest, CommitMustExistInRepository) {
     if (!has_history(SPEEDRUN_SOURCE_ROOT, "records/kjv/track.json"))
         GTEST_SKIP() << "no history of this repository";
     const ForgedRecord narrow("2026-11-26_narrow");

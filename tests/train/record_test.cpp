@@ -14,14 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_F(RecordTest, RunsAlternateAndSoDoesTheFirstOfARound) {
+TEST_F(RecordTest, RunOrderAlternatesSides) {
     std::string order;
     for (const AttemptRun& run : runs_of(terms_))
         order += run.side.substr(0, 1) + std::to_string(run.seed) + " ";
     EXPECT_EQ(order, "c1 b1 b2 c2 c3 b3 ");
 }
 
-TEST_F(RecordTest, WhatIsWrittenIsReadAgainAndVerified) {
+TEST_F(RecordTest, WrittenRecordReadsBackAndVerifies) {
     const std::string folder = write(make_result());
     const Record record = read_record(folder);
     EXPECT_TRUE(record.is_record) << figures_markdown(record);
@@ -41,7 +41,7 @@ TEST_F(RecordTest, WhatIsWrittenIsReadAgainAndVerified) {
         EXPECT_THAT(board, HasSubstr(part)) << part << "\n" << board;
 }
 
-TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
+TEST_F(RecordTest, BaselineRunsFormOwnRecord) {
     AttemptFolder::Result result = make_result(), first = record_of_baseline(result, "slow");
     const std::string base = write(first);
     result.record.baseline->record = first.record.folder_name();
@@ -53,13 +53,13 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
         EXPECT_TRUE(verify_record(f).problems.empty()) << verify_record(f).problems.front();
     const Comparison c = compare_run_sets(base, folder);
     EXPECT_NEAR(c.ratio, 15.002 / 10.002, 1e-9);
-    EXPECT_TRUE(c.in_turns && c.same_machine && c.warnings.empty());
+    EXPECT_TRUE(c.alternating && c.same_machine && c.warnings.empty());
     // Records of two attempts were not measured in alternation.
     terms_.name = "other";
     result = make_result();
     for (RecordRun& run : result.record.runs) run.began_utc = "2025" + run.began_utc.substr(4);
     const Comparison apart = compare_run_sets(base, write(result));
-    EXPECT_FALSE(apart.in_turns);
+    EXPECT_FALSE(apart.alternating);
     ASSERT_EQ(apart.warnings.size(), 1u);
     EXPECT_THAT(apart.warnings[0], HasSubstr("not made in turns"));
     // The baseline's config differs from the record that it names.
@@ -71,7 +71,7 @@ TEST_F(RecordTest, TheBaselinesRunsMakeARecordOfTheirOwn) {
     EXPECT_THAT(check.problems[0], HasSubstr("baseline.config.optimizers.groups.0.lr: 2.0, in"));
 }
 
-TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
+TEST_F(RecordTest, EachRuleFailsAlone) {
     const Track t = track();
     const auto unmet = [&](auto change) {
         Record record = make_result().record;
@@ -108,7 +108,7 @@ TEST_F(RecordTest, EachRuleCanBeTheOneThatIsNotMet) {
     EXPECT_EQ(unmet([](Record& r) { r.race.clear(); }), "");  // records older than classes have no class
 }
 
-TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
+TEST_F(RecordTest, SystemsOnlyRequiresEqualLossCurves) {
     const Track t = track();
     const auto loss_rule = [&](auto change) {
         Record record = make_result().record;
@@ -130,7 +130,7 @@ TEST_F(RecordTest, ASystemsOnlyChangeHasTheBaselinesCurve) {
     }));
 }
 
-TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
+TEST_F(RecordTest, ComparesTwoBuildsWithOneConfig) {
     terms_.systems_only = true;
     terms_.baseline->config = terms_.config;
     terms_.baseline_binary_sha256 = std::string(32, 'b') + "0123456789abcdef0123456789abcdef";
@@ -166,7 +166,7 @@ TEST_F(RecordTest, TwoBuildsAreRacedWithOneConfig) {
                  [&] { make_result(); });
 }
 
-TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
+TEST_F(RecordTest, ResumesAttemptOnlyWithEqualTerms) {
     const std::vector<AttemptRun> runs = runs_of(terms_);
     {
         AttemptFolder attempt(dir_.file("work"), terms_);
@@ -209,7 +209,7 @@ TEST_F(RecordTest, AnAttemptIsTakenUpAgainWithTheSamePlanAlone) {
     refused([](AttemptTerms& p) { p.baseline.reset(); }, "baseline");
 }
 
-TEST_F(RecordTest, TheDataMustBeTheTracks) {
+TEST_F(RecordTest, DataMustMatchTrack) {
     const std::string train = write_tokens(dir_.file("t.bin"), counting_tokens(100)),
                       val = write_tokens(dir_.file("v.bin"), counting_tokens(11));
     Track t = track();

@@ -34,7 +34,7 @@ Json changed(const Json& value) {
 
 // Changes every value of record.json, one at a time. The hash detects each change. With an updated hash, every value
 // determined by the runs is still detected.
-TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
+TEST_F(RecordVerifyTest, DetectsEveryChangedValue) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
     std::set<std::string> free;  // values protected only by the hash
@@ -84,7 +84,7 @@ TEST_F(RecordVerifyTest, FindsEveryChangedFigure) {
     EXPECT_TRUE(verify_record(folder).problems.empty());
 }
 
-TEST_F(RecordVerifyTest, NamesBothValues) {
+TEST_F(RecordVerifyTest, ErrorsShowBothValues) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const auto problem = [&](const std::string& pointer, const Json& value) {
         const std::string whole = read_text_file(path);
@@ -106,7 +106,7 @@ TEST_F(RecordVerifyTest, NamesBothValues) {
     EXPECT_THAT(problem("/config", 3), HasSubstr("config: expected an object, found 3"));
 }
 
-TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
+TEST_F(RecordVerifyTest, DetectsChangedMetricsAndFiles) {
     const std::string folder = write(make_result()), file = folder + "/candidate-seed2.jsonl.gz";
     const std::string whole = read_text_file(file);
     const auto problems = [&] {
@@ -146,7 +146,7 @@ TEST_F(RecordVerifyTest, FindsChangedMetricsAndFiles) {
 }
 
 // One fault gives one line, without errors in figures derived from it.
-TEST_F(RecordVerifyTest, SaysOnceWhatIsWrong) {
+TEST_F(RecordVerifyTest, ReportsEachFaultOnce) {
     const std::string folder = write(make_result()), path = folder + "/record.json";
     const std::string whole = read_text_file(path);
     const auto problems = [&](const std::string& pointer, const Json& value, bool hash_fits) {

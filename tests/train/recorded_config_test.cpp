@@ -18,7 +18,7 @@ std::string model_text(const Config& config) {
     return Json::parse(config_to_json(config))["model"].dump();
 }
 
-TEST(RecordedConfigTest, ModelsAreThoseOfTheShippedConfigs) {
+TEST(RecordedConfigTest, ModelsMatchShippedConfigs) {
     const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
     int compared = 0;
     for (const std::string& folder : record_folders((root / "records/kjv").string())) {
@@ -34,7 +34,7 @@ TEST(RecordedConfigTest, ModelsAreThoseOfTheShippedConfigs) {
     EXPECT_GE(compared, 7);
 }
 
-TEST(RecordedConfigTest, OtherSwitchesAreRefused) {
+TEST(RecordedConfigTest, RejectsUnknownSwitches) {
     const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
     const Json config = Json::parse(read_record((root / "records/kjv/2026-11-21_modern").string()).config);
     const auto error_of = [&](const char* key, const Json& value) -> std::string {

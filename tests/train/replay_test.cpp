@@ -43,13 +43,13 @@ TEST(ReplayTest, StreamsRunInOrderAndWaitForEvents) {
     EXPECT_EQ(spans[0].cause, -1);
 }
 
-TEST(ReplayTest, AWaitForWhatIsOverIsNoCause) {
+TEST(ReplayTest, CompletedWaitIsNotCause) {
     const auto spans = replay({computing(0, 1), computing(1, 5), wait(1, 0), computing(1, 2)}, 2, {0, 0, 0});
     EXPECT_NEAR(spans[3].begin_s, 5, kSameTime);
     EXPECT_EQ(spans[2].cause, 1);
 }
 
-TEST(ReplayTest, WhatRunsAtTheSameTimeSharesAResource) {
+TEST(ReplayTest, ConcurrentItemsShareResource) {
     const std::vector<ReplayItem> items{computing(0, 10), computing(1, 4)};
     const auto shared = replay(items, 2), apart = replay(items, 2, {0, 1, 1});
     EXPECT_NEAR(shared[1].end_s, 8, kSameTime);
@@ -59,7 +59,7 @@ TEST(ReplayTest, WhatRunsAtTheSameTimeSharesAResource) {
 }
 
 // The first collective needs half of the links' bandwidth, the second all of it: together 1.5 times.
-TEST(ReplayTest, SharesOfLinksAreWhatCollectivesNeed) {
+TEST(ReplayTest, CollectivesShareLinksByDemand) {
     const auto spans = replay({sending(0, 10, 5), sending(1, 0, 10), sending(2, 0, 0, 3)}, 3);
     EXPECT_NEAR(spans[0].end_s, 15, kSameTime);
     EXPECT_NEAR(spans[1].end_s, 15, kSameTime);
@@ -74,7 +74,7 @@ TEST(ReplayTest, SharesOfLinksAreWhatCollectivesNeed) {
     EXPECT_NEAR(beside[1].end_s, 10, kSameTime);
 }
 
-TEST(ReplayTest, RefusesWhatCannotBe) {
+TEST(ReplayTest, RejectsInvalidItems) {
     EXPECT_THROW(replay({wait(0, 1), computing(1, 1)}, 2), Error);
     EXPECT_THROW(replay({computing(0, -1), computing(1, 1)}, 2), Error);
     EXPECT_TRUE(replay({}, 1).empty());

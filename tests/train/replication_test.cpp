@@ -63,7 +63,7 @@ TEST_F(ReplicationTest, JudgesLossesHardwareMachineAndFactor) {
     has(verdict([](Record& r) { r.runs[0].status = "diverged"; }), "not replicated: ");
 }
 
-TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
+TEST_F(ReplicationTest, VerifyChecksReplicationFile) {
     const Record claimed = record();
     Replication r = repeated();
     judge(r, claimed, track());
@@ -93,7 +93,7 @@ TEST_F(ReplicationTest, VerifyReadsItsFileAgain) {
 
 // R 4: power.t.test(delta, sd = 1, sig.level, power, type = "two.sample", alternative = "one.sided"), rounded up. The
 // first example is from R's manual, n = 17.84713. Others are from Cohen (1988), tables 2.4.1.
-TEST(SampleSize, IsThatOfPublishedTables) {
+TEST(SampleSize, MatchesPublishedTables) {
     EXPECT_EQ(runs_per_side({.effect = 1, .max_p = 0.05, .power = 0.9}, 1000), 18);
     EXPECT_EQ(runs_per_side({.effect = 0.5, .max_p = 0.025, .power = 0.8}, 1000), 64);
     EXPECT_EQ(runs_per_side({.effect = 0.8, .max_p = 0.025, .power = 0.8}, 1000), 26);
@@ -105,7 +105,7 @@ TEST(SampleSize, IsThatOfPublishedTables) {
                 0.002);  // manual: n = 22.02110
 }
 
-TEST(RatioTest, FindsASmallerFactor) {
+TEST(RatioTest, DetectsSmallerRatio) {
     const Moments slow{5, 15, 0.1}, fast{5, 10, 0.1}, slower{5, 12, 0.1};
     EXPECT_NEAR(test_ratio_less({slow, fast}, {slow, fast})->p, 0.5, 1e-12);
     EXPECT_LT(test_ratio_less({slower, fast}, {slow, fast})->p, 1e-6);

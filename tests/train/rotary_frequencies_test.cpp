@@ -9,13 +9,13 @@ namespace speedrun::rotary_frequencies_test {
 
 using Frequencies = std::vector<double>;
 
-TEST(RotaryFrequencies, OrdinaryOnesLeaveTheEndPointOut) {
+TEST(RotaryFrequencies, DefaultExcludesEndPoint) {
     EXPECT_EQ(rotary_frequencies({.base = 10000}, 4),
               (Frequencies{1, std::pow(10000, -0.25), std::pow(10000, -0.5), std::pow(10000, -0.75)}));
     EXPECT_EQ(described_rotary({.base = 10000}, 4), "");
 }
 
-TEST(RotaryFrequencies, AFractionTurnsTheFirstPairsOverTheWholeRange) {
+TEST(RotaryFrequencies, FractionRotatesFirstPairsOverFullRange) {
     const Frequencies half = rotary_frequencies({.base = 10000, .fraction = 0.5}, 8);
     ASSERT_EQ(half.size(), 8u);
     const Frequencies whole = rotary_frequencies({.base = 10000}, 4);
@@ -39,7 +39,7 @@ TEST(RotaryFrequencies, EndPointIncluded) {
 // Windows of 3, 7, 11 and 13 blocks of 128 preceding tokens. Pairs with at least 32 rotations within the old window
 // keep their frequency. Pairs with at most one are slowed by the ratio of windows. Between them, the factor is
 // interpolated.
-TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
+TEST(RotaryFrequencies, YarnRescalesAtWindowChanges) {
     const RotaryConfig plain{.base = 1024, .fraction = 0.5, .endpoint = true};
     RotaryConfig yarn = plain;
     yarn.yarn = YarnConfig{.window = "long"};

@@ -90,7 +90,7 @@ class RowGradientsTest : public ::testing::Test {
     const TempDir dir_;
 };
 
-TEST_F(RowGradientsTest, AreThoseOfTheModelThatTrains) {
+TEST_F(RowGradientsTest, MatchTraining) {
     for (const int64_t stage : {0, 1}) {
         const Config c = config();
         const float scale = 1.0F / 11;
@@ -112,7 +112,7 @@ TEST_F(RowGradientsTest, AreThoseOfTheModelThatTrains) {
     }
 }
 
-TEST_F(RowGradientsTest, DivisorAndDocumentsCount) {
+TEST_F(RowGradientsTest, DependOnDivisorAndDocumentMask) {
     const Config c = config({"model.loss.gradient_divisor=1"});
     const Expected e = expected(c.in_stage(1), 1);
     const std::string weights = weights_file(e.weights);
@@ -124,7 +124,7 @@ TEST_F(RowGradientsTest, DivisorAndDocumentsCount) {
               row_gradients(c, 1, weights, {kRow, -1}).loss_sum);
 }
 
-TEST_F(RowGradientsTest, WeightsThatDoNotFitAreNamedTogether) {
+TEST_F(RowGradientsTest, ErrorListsMismatchedWeights) {
     const Config c = config();
     std::vector<NamedTensor> tensors = expected(c.in_stage(1), 1).weights;
     tensors[0].name = "embedding.weight";
@@ -137,7 +137,7 @@ TEST_F(RowGradientsTest, WeightsThatDoNotFitAreNamedTogether) {
         EXPECT_THAT(error, HasSubstr(text));
 }
 
-TEST_F(RowGradientsTest, RowsThatDoNotFitAreRefused) {
+TEST_F(RowGradientsTest, RejectsInvalidRows) {
     const Config c = config();
     const std::string weights = weights_file(expected(c.in_stage(1), 1).weights);
     EXPECT_THAT(error_of(ExitCode::usage,
@@ -162,7 +162,7 @@ TEST_F(RowGradientsTest, RowsThatDoNotFitAreRefused) {
                 HasSubstr("a row of 11 tokens and their targets, but the model has positions for 8"));
 }
 
-TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
+TEST_F(RowGradientsTest, ReadsRawTokensAndShards) {
     const std::string bare = file("bare.bin", {1, 0, 2, 0, 0, 1});
     EXPECT_EQ(read_token_row(bare, 0), (std::vector<int32_t>{1, 2, 256}));
     EXPECT_EQ(read_token_row(bare, 1), (std::vector<int32_t>{1, 2}));

@@ -8,7 +8,7 @@ namespace speedrun::run_metrics_test {
 
 const std::string kFused = R"({"event":"step","step":1,{"event":"step","step":2,"loss":2.0,"train_ms":3})";
 
-TEST(RunMetricsTest, DamagedLinesAreLeftOut) {
+TEST(RunMetricsTest, SkipsDamagedLines) {
     using std::string_literals::operator""s;
     for (const std::string& damage :
          {kFused, "garbage"s, ""s, "\0\0\0"s, "\xff"s, "[]"s, "{}"s, "null"s, std::string(1'000'000, '['),
@@ -28,7 +28,7 @@ TEST(RunMetricsTest, DamagedLinesAreLeftOut) {
     EXPECT_EQ(DamagedLines({.count = 3, .first = 7}).text(), "3 damaged lines left out, the first is line 7");
 }
 
-TEST(RunMetricsTest, AnUnfinishedLastLineIsNoDamage) {
+TEST(RunMetricsTest, TruncatedLastLineIsAccepted) {
     const RunMetrics metrics = read_unfinished_metrics(step_line(0, 1) + kFused, "m");
     EXPECT_FALSE(metrics.damaged.any());
     EXPECT_EQ(metrics.steps, 1);
@@ -36,7 +36,7 @@ TEST(RunMetricsTest, AnUnfinishedLastLineIsNoDamage) {
 }
 
 // Lines dropped by the writer leave a gap. Steps that decrease mean two runs in one file, which is an error.
-TEST(RunMetricsTest, StepsMayBeMissingAndNotGoBackwards) {
+TEST(RunMetricsTest, AcceptsGapsAndRejectsDecreasingSteps) {
     const RunMetrics metrics = read_unfinished_metrics(step_line(0, 1) + val_line(5, 1.5, 9), "m");
     EXPECT_EQ(metrics.steps, 5);
     EXPECT_TRUE(metrics.validated_at_end);

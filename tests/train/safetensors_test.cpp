@@ -20,7 +20,7 @@ std::string with_shape(const std::string& shape) {
     return R"({"a": {"dtype": "F32", "shape": )" + shape + R"(, "data_offsets": [0, 64]}})";
 }
 
-TEST(SafetensorsTest, ReadsWhatItSays) {
+TEST(SafetensorsTest, ReadsTensor) {
     const TempDir dir;
     const std::vector<NamedTensor> tensors = read_safetensors(written(dir, with_shape("[4, 4]")));
     ASSERT_EQ(tensors.size(), 1u);
@@ -29,7 +29,7 @@ TEST(SafetensorsTest, ReadsWhatItSays) {
 }
 
 // Found by fuzzing: JSON numbers exceed 64 bits, and converting an out-of-range double to an integer is undefined.
-TEST(SafetensorsTest, NumbersThatAreNoSizesAreRefused) {
+TEST(SafetensorsTest, RejectsInvalidSizes) {
     const TempDir dir;
     // Truncated to 16, the first shape would match the 64 bytes of data.
     for (const char* shape :
@@ -46,14 +46,14 @@ TEST(SafetensorsTest, NumbersThatAreNoSizesAreRefused) {
 }
 
 // JSON values are destroyed recursively: without a limit, deep nesting overflows the stack.
-TEST(SafetensorsTest, NestingHasALimit) {
+TEST(SafetensorsTest, LimitsNesting) {
     const TempDir dir;
     expect_error(ExitCode::data, {"a.safetensors", "nested deeper"},
                  [&] { read_safetensors(written(dir, std::string(1 << 20, '['))); });
 }
 
 // A sharded checkpoint has many tensors. Searching an ordered JSON object for each key would take 9 s here.
-TEST(SafetensorsTest, ManyTensorsTakeLinearTime) {
+TEST(SafetensorsTest, ReadsManyTensorsInLinearTime) {
     const TempDir dir;
     std::vector<NamedTensor> tensors;
     for (int i = 0; i < 60'000; ++i)
@@ -68,7 +68,7 @@ TEST(SafetensorsTest, ManyTensorsTakeLinearTime) {
     EXPECT_EQ(read[59'999].bytes, tensors[59'999].bytes);
 }
 
-TEST(SafetensorsTest, DuplicateNamesAndOtherFilesAreRefused) {
+TEST(SafetensorsTest, RejectsDuplicateNamesAndNonFiles) {
     const TempDir dir;
     const std::string a = R"("a": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]})";
     expect_error(ExitCode::data, {"a.safetensors", "duplicate key \"a\""},

@@ -31,9 +31,9 @@ Config config_of(int64_t exact_steps, const Settings& more = {}) {
         "schedule": {"steps": 6}, "precision": "f32", "device": "cpu", "threads": 1})",
                                  "test", more);
     const auto how = [&](float factor) {
-        Fp8ScaleConfig scale{.by = Fp8ScaleBy::amax, .value = factor};
+        Fp8ScaleConfig scale{.by = Fp8ScaleBy::current, .value = factor};
         if (exact_steps >= 0)
-            scale = {.by = Fp8ScaleBy::last_step, .value = factor, .exact_steps = exact_steps};
+            scale = {.by = Fp8ScaleBy::delayed, .value = factor, .exact_steps = exact_steps};
         return scale;
     };
     MlpConfig& mlp = *config.model.parts.layers.each.mlp;
@@ -102,7 +102,7 @@ double largest_normed(const std::vector<float>& table, const std::vector<int32_t
     return most;
 }
 
-TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
+TEST(ScaleStoreTest, ScalesAreMaximaOfPreviousStep) {
     Engine engine(config_of(1));
     const std::vector<float> ones(8, 1.0f);
     EXPECT_EQ(engine.scales(), ones) << "warm-up scales are reset";
@@ -135,7 +135,7 @@ TEST(ScaleStoreTest, AreTheLargestOfTheStepBeforeOfAllMicrobatches) {
 }
 
 // A step with delayed scales is bitwise equal to a step with constants of the same values.
-TEST(ScaleStoreTest, AStepIsThatOfConstantsOfTheSameValue) {
+TEST(ScaleStoreTest, DelayedEqualsConstantScaling) {
     Engine kept(config_of(2));
     for (int64_t step = 0; step < 5; ++step) {
         const auto before = kept.masters();
@@ -165,7 +165,7 @@ TEST(ScaleStoreTest, AStepIsThatOfConstantsOfTheSameValue) {
     }
 }
 
-TEST(ScaleStoreTest, FirstStepsGoByTheirOwn) {
+TEST(ScaleStoreTest, FirstStepsUseCurrentScaling) {
     const std::vector<double> by_amax = Engine(config_of(-1)).losses();
     EXPECT_EQ(Engine(config_of(kSteps)).losses(), by_amax);
     const std::vector<double> later = Engine(config_of(3)).losses();
@@ -173,7 +173,7 @@ TEST(ScaleStoreTest, FirstStepsGoByTheirOwn) {
         EXPECT_EQ(later[step] == by_amax[step], step < 3) << "step " << step;
 }
 
-TEST(ScaleStoreTest, RepeatedForwardAndGraphsChangeNoBit) {
+TEST(ScaleStoreTest, CheckpointingAndGraphsAreBitwiseEqual) {
     for (const int64_t exact : {0, 3}) {
         SCOPED_TRACE(fmt::format("{} exact steps", exact));
         Engine plain(config_of(exact));
@@ -189,7 +189,7 @@ TEST(ScaleStoreTest, RepeatedForwardAndGraphsChangeNoBit) {
     }
 }
 
-TEST(ScaleStoreTest, ValidationLeavesThem) {
+TEST(ScaleStoreTest, ValidationKeepsScales) {
     Engine engine(config_of(1)), undisturbed(config_of(1));
     for (Engine* e : {&engine, &undisturbed}) e->losses(2);
     const std::vector<float> scales = engine.scales();

@@ -7,7 +7,7 @@
 namespace speedrun::sign_bits_test {
 
 // Words computed in Python from the paper's definition of Philox-4x32-10. Saved weights depend on these signs.
-TEST(SignBitsTest, AreTheSameInEveryBuild) {
+TEST(SignBitsTest, MatchPublishedPhiloxWords) {
     const std::vector<int32_t> bits = sign_bits({6, 256});
     ASSERT_EQ(bits.size(), 6u * 8);
     const uint32_t first[] = {0x5f713bde, 0x4df9e5d3, 0x85cd5dd3, 0xe6ddeab9,
@@ -21,7 +21,7 @@ TEST(SignBitsTest, AreTheSameInEveryBuild) {
 }
 
 // A narrower table has the first signs of the wider table's rows, and zero bits after its last column.
-TEST(SignBitsTest, DependOnRowAndColumnAlone) {
+TEST(SignBitsTest, DependOnRowAndColumnOnly) {
     const std::vector<int32_t> wide = sign_bits({9, 256});
     for (const int64_t columns : {1, 31, 32, 33, 160}) {
         const std::vector<int32_t> bits = sign_bits({9, columns});
@@ -40,7 +40,7 @@ TEST(SignBitsTest, DependOnRowAndColumnAlone) {
 }
 
 // Ranks that shard the columns read the signs of their own columns.
-TEST(SignBitsTest, BeginAtAnyColumn) {
+TEST(SignBitsTest, StartAtAnyColumn) {
     const std::vector<int32_t> wide = sign_bits({3, 256});
     for (const int64_t first : {0, 20, 64, 100, 200}) {
         const std::vector<int32_t> bits = sign_bits({3, 40, first});
@@ -55,7 +55,7 @@ TEST(SignBitsTest, BeginAtAnyColumn) {
     }
 }
 
-TEST(SignBitsTest, HalfOfThemAreMinus) {
+TEST(SignBitsTest, HalfAreNegative) {
     int64_t minus = 0;
     for (const int32_t word : sign_bits({2048, 96})) minus += std::popcount(static_cast<uint32_t>(word));
     EXPECT_NEAR(static_cast<double>(minus), 98304, 5 * 222);  // fair coins; standard deviation 222

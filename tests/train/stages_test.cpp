@@ -37,7 +37,7 @@ void expect_refused(const Settings& settings, const std::string& text) {
     EXPECT_THAT(refusal, HasSubstr(text)) << settings.front() << ": " << refusal;
 }
 
-TEST(ScheduledTest, IsANumberOrOneEntryForEachStage) {
+TEST(ScheduledTest, HoldsNumberOrEntryPerStage) {
     const Scheduled<double> number = 3;
     EXPECT_TRUE(number.is_number() && number.fits(1) && number.fits(7));
     EXPECT_EQ(double{number}, 3);
@@ -54,7 +54,7 @@ TEST(ScheduledTest, IsANumberOrOneEntryForEachStage) {
     EXPECT_THROW(Scheduled<double>(std::vector<Scheduled<double>::Entry>{}), Error);
 }
 
-TEST(StagesTest, StepsBelongToStages) {
+TEST(StagesTest, MapsStepsToStages) {
     const ScheduleConfig schedule = config_of().schedule;
     ASSERT_EQ(schedule.num_stages(), 3);
     const int64_t stages[] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 2};
@@ -77,7 +77,7 @@ TEST(StagesTest, StepsBelongToStages) {
     EXPECT_DOUBLE_EQ(whole.point_of(5).share, 0.5);
 }
 
-TEST(StagesTest, AStageIsAConfigOfItsOwn) {
+TEST(StagesTest, StageResolvesToOwnConfig) {
     const Config config = config_of(
         {"batch.sequence_length=[16, 32, 8]", "batch.tokens_per_step=[64, 128, 256]",
          "batch.microbatch_tokens=[64, 64, 128]", "model.windows.window=[4, 0, 8]", "data.rows=documents",
@@ -99,7 +99,7 @@ TEST(StagesTest, AStageIsAConfigOfItsOwn) {
 }
 
 // Final steps are part of the last stage, so that a window can apply to these steps only.
-TEST(StagesTest, FinalStepsAreOfTheLastStage) {
+TEST(StagesTest, FinalStepsBelongToLastStage) {
     const Config config = config_of({"schedule.steps=8", "schedule.final_steps=2",
                                      "schedule.stages=[4, 8, 10]", "model.windows.window=[4, 8, 16]"});
     const ScheduleConfig& schedule = config.schedule;
@@ -115,7 +115,7 @@ TEST(StagesTest, FinalStepsAreOfTheLastStage) {
     EXPECT_DOUBLE_EQ(whole.schedule.point_of(5).share, 0.5);
 }
 
-TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
+TEST(StagesTest, FinalStepsNeedCooldown) {
     const Settings given = {"schedule.steps=8", "schedule.final_steps=2"};
     const auto with = [&](const Settings& more) { return together({given, more}); };
     EXPECT_EQ(refusal_of(with({"schedule.stages=[4, 8, 10]"})), "accepted");
@@ -133,7 +133,7 @@ TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
     expect_refused(with({"schedule.final_steps=-1"}), "final_steps: -1 is outside");
 }
 
-TEST(StagesTest, ChosenStage) {
+TEST(StagesTest, SelectsStage) {
     const Config config = config_of({"model.windows.window=[4, 0, 8]"});
     EXPECT_EQ(window_in(config.in_chosen_stage({})), 8);
     EXPECT_EQ(window_in(config.in_chosen_stage(1)), 0);
@@ -156,7 +156,7 @@ Config in_windows(const std::string& windows, const std::string& layers, int64_t
                         "test", {});
 }
 
-TEST(StagesTest, WindowsOfLayersByStage) {
+TEST(StagesTest, StagesSetLayerWindows) {
     const Config config =
         in_windows(R"({"short": [2, 4], "long": [4, 16]})",
                    R"({"count": 2, "each": {"attention": {"heads": 1, "window": "short"}, "mlp": {}},
@@ -184,7 +184,7 @@ Config with_yarn(const std::string& windows, const std::string& yarn, const std:
 }
 
 // YaRN depends on the past windows, not on the current one. Validation in its own window uses the last stage's past.
-TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
+TEST(StagesTest, YarnDependsOnPastWindows) {
     const Config config =
         with_yarn(R"({"short": 4, "long": [4, 4, 8, 13]})", R"({"window": "long"})", R"({"long": 16})");
     using Sizes = std::vector<int64_t>;
@@ -199,7 +199,7 @@ TEST(StagesTest, WindowsThatYarnFollowsHaveAPast) {
     EXPECT_EQ(config_to_json(parse_config(config_to_json(config), "again", {})), config_to_json(config));
 }
 
-TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
+TEST(StagesTest, YarnRejectsInvalidWindows) {
     const auto refusal = [](const std::string& windows, const std::string& yarn) -> std::string {
         return error_of(ExitCode::usage, [&] { with_yarn(windows, yarn); });
     };
@@ -224,7 +224,7 @@ TEST(StagesTest, YarnRefusesWindowsWithoutARatio) {
             "scale by -0.382"));
 }
 
-TEST(StagesTest, WeightsOfTheLossByStage) {
+TEST(StagesTest, StagesSetLossWeights) {
     const auto parts = [](const std::string& weights) {
         return config_of(
             {R"(model={"preset": "none", "model_dim": 16, "vocab_size": 32, "tables": {"embed": {}},
@@ -255,7 +255,7 @@ TEST(StagesTest, WeightsOfTheLossByStage) {
     EXPECT_TRUE(config_of().model.parts.loss.is_plain()) << "a preset's";
 }
 
-TEST(StagesTest, ValidationHasRowsOfItsOwn) {
+TEST(StagesTest, ValidationHasOwnSequenceLength) {
     const Config config = config_of({"batch.sequence_length=[16, 16, 32]", "model.windows.window=[4, 8, 16]",
                                      "eval.sequence_length=24", "eval.windows={\"window\": 0}"});
     const Config validation = config.in_validation();
@@ -270,7 +270,7 @@ TEST(StagesTest, ValidationHasRowsOfItsOwn) {
 }
 
 // Lists are written unchanged and read back equal.
-TEST(StagesTest, ListsAreWrittenBack) {
+TEST(StagesTest, ListsRoundTrip) {
     const Settings settings = {"model.windows.window=[4, 0, 8]", "schedule.lr_factor=[0.5, [1, 2], 3]",
                                "optimizers.groups.0.momentum=[[0.9, 0.7], 0.8, 0.9]",
                                "eval.windows={\"window\": 16}"};
@@ -285,7 +285,7 @@ TEST(StagesTest, ListsAreWrittenBack) {
     EXPECT_EQ(json["batch"]["sequence_length"], 16) << "a number stays one";
 }
 
-TEST(StagesTest, RefusesWhatDoesNotFit) {
+TEST(StagesTest, RejectsInvalidStages) {
     expect_refused({"schedule.stages=[2, 2, 10]"}, "schedule.stages[1] is 2, expected more than 2");
     expect_refused({"schedule.stages=[2, 5]"},
                    "schedule.stages ends after step 5, expected schedule.steps, 10");
@@ -309,7 +309,7 @@ TEST(StagesTest, RefusesWhatDoesNotFit) {
                    "eval.windows.windw: the model has no window of this name, did you mean window?");
 }
 
-TEST(StagesTest, LearningRatesGoByStage) {
+TEST(StagesTest, StagesScaleLearningRate) {
     Config config = config_of({"schedule.lr_factor=[0.5, [1, 4], 2]", "schedule.decay=constant"});
     const double factors[] = {0.5, 0.5, 1, 2, 3, 2, 2, 2, 2, 2};
     for (int64_t step = 0; step < 10; ++step)
@@ -322,7 +322,7 @@ TEST(StagesTest, LearningRatesGoByStage) {
     EXPECT_DOUBLE_EQ(learning_rate_factor(config.schedule, 9), 2 * 0.2) << "beside the cooldown";
 }
 
-TEST(StagesTest, MomentumGoesByStage) {
+TEST(StagesTest, StagesSetMomentum) {
     const Config config = config_of({"optimizers.groups.0.momentum=[0.8, [0.9, 0.6], 0.7]",
                                      "optimizers.groups.0.momentum_warmup_steps=0"});
     const double momentum[] = {0.8, 0.8, 0.9, 0.8, 0.7, 0.7};

@@ -26,12 +26,12 @@ class StalledRunTest : public ::testing::Test {
     StalledRun run_{run_path_, 10, [this] { return now_; }};
 };
 
-TEST_F(StalledRunTest, ARunWithoutAFolder) {
+TEST_F(StalledRunTest, RunWithoutFolderStalls) {
     EXPECT_FALSE(stalls_within(9));
     EXPECT_TRUE(stalls_within(2));
 }
 
-TEST_F(StalledRunTest, AFolderThatDoesNotChange) {
+TEST_F(StalledRunTest, UnchangedFolderStalls) {
     EXPECT_FALSE(stalls_within(9));
     std::filesystem::create_directory(run_path_);
     append("metrics.jsonl");
@@ -39,7 +39,7 @@ TEST_F(StalledRunTest, AFolderThatDoesNotChange) {
     EXPECT_TRUE(stalls_within(3));
 }
 
-TEST_F(StalledRunTest, AnyFileThatChangesIsASign) {
+TEST_F(StalledRunTest, AnyChangedFileIsProgress) {
     std::filesystem::create_directories(run_path_ + "/checkpoints/.step-00000007.part");
     for (const char* name :
          {"metrics.jsonl", "run.log", "checkpoints/.step-00000007.part/rank-00000.safetensors"}) {
@@ -51,7 +51,7 @@ TEST_F(StalledRunTest, AnyFileThatChangesIsASign) {
     EXPECT_TRUE(stalls_within(3));
 }
 
-TEST_F(StalledRunTest, ValidationShowsASign) {
+TEST_F(StalledRunTest, ValidationIsProgress) {
     std::filesystem::create_directory(run_path_);
     append("run.log");
     const std::string log = run_path_ + "/run.log";
@@ -63,7 +63,7 @@ TEST_F(StalledRunTest, ValidationShowsASign) {
     EXPECT_TRUE(stalls_within(3));
 }
 
-TEST_F(StalledRunTest, ASuspendedMachineIsNoStall) {
+TEST_F(StalledRunTest, SuspensionIsNotStall) {
     EXPECT_FALSE(stalls_within(9));
     now_ += 3600;
     EXPECT_FALSE(stalls_within(9));

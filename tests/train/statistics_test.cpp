@@ -52,7 +52,7 @@ TEST(StatisticsTest, EquivalenceOfPairs) {
     EXPECT_NEAR(test_equivalent(d, 0.01)->p, 0.23831033363641727, 1e-9);
 }
 
-TEST(StatisticsTest, SamplesThatDoNotVaryAndOnesThatAreTooSmall) {
+TEST(StatisticsTest, ConstantAndTooSmallSamples) {
     EXPECT_EQ(test_mean_below({1, 1, 1}, 2)->p, 0);
     EXPECT_EQ(test_mean_below({3, 3, 3}, 2)->p, 1);
     EXPECT_EQ(test_mean_below({2, 2}, 2)->p, 0.5);
@@ -65,7 +65,7 @@ TEST(StatisticsTest, SamplesThatDoNotVaryAndOnesThatAreTooSmall) {
     EXPECT_TRUE(std::isnan(moments_of({}).mean));
 }
 
-TEST(RunMetricsTest, ReadsTheResultAndRefusesWhatIsNoRun) {
+TEST(RunMetricsTest, ReadsResultAndRejectsInvalidMetrics) {
     const RunMetrics metrics = read_metrics(metrics_of(1.25, 10), "m");
     EXPECT_EQ(metrics.steps, 12);
     EXPECT_EQ(metrics.train_ms, 120);
@@ -85,7 +85,7 @@ TEST(RunMetricsTest, ReadsTheResultAndRefusesWhatIsNoRun) {
     expect_error(ExitCode::data, {"m: line 1", "array"}, [] { read_metrics("[]\n", "m"); });
 }
 
-TEST(RunMetricsTest, ThinnedMetricsHaveTheSameResult) {
+TEST(RunMetricsTest, ThinnedMetricsHaveEqualResult) {
     const std::string whole = metrics_of(1.25, 10), thin = thin_metrics(whole, 5);
     EXPECT_EQ(thin_metrics(whole, 1), whole);
     // Steps 0, 5, 10 and the last one, plus both validations.

@@ -173,7 +173,7 @@ struct Twin {
     }
 };
 
-TEST(SumTest, TheWholeModelIsItsFormulas) {
+TEST(SumTest, ModelMatchesFormulas) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
         const ModelConfig model = config_of().model;
         ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
@@ -203,7 +203,7 @@ TEST(SumTest, TheWholeModelIsItsFormulas) {
 }
 
 // A table of bigrams with signs may be an input too, as other tables of n-grams.
-TEST(SumTest, SignsBelongToTheTableInTheInputToo) {
+TEST(SumTest, InputTableUsesSigns) {
     const ModelConfig model =
         config_of(
             {R"(model.tables={"embed": {}, "more": {"rows": "ngrams", "hash": "products", "num_rows": 23, "sign_rows": 5}})",
@@ -227,7 +227,7 @@ TEST(SumTest, SignsBelongToTheTableInTheInputToo) {
     }
 }
 
-TEST(SumTest, ASumIsOneNode) {
+TEST(SumTest, SumIsOneNode) {
     const ModelConfig model = config_of().model;
     const ModelGraph written =
         build_model(model, {.tokens = 18, .sequence_length = kSequence}, {.logit_rows = 18});
@@ -237,7 +237,7 @@ TEST(SumTest, ASumIsOneNode) {
               1)
         << fmt::format("{}", fmt::join(nodes, "; "));
     std::vector<std::string> names;
-    for (const NetworkNumbers& n : network_numbers(model.parts)) names.push_back(n.name);
+    for (const NetworkOutputs& n : network_outputs(model.parts)) names.push_back(n.name);
     EXPECT_EQ(names, (std::vector<std::string>{
                          "input.more_scale", "blocks.2.enter.stream_scale", "blocks.2.enter.input_scale",
                          "blocks.2.attn.value_gate", "blocks.2.attn.value_input_scale",
@@ -257,7 +257,7 @@ void expect_refused(const Settings& settings, const std::string& text) {
     }
 }
 
-TEST(SumTest, ScalesOfOneNameAreAVector) {
+TEST(SumTest, ScalesWithOneNameFormVector) {
     const ParameterTable table = parameters_of(config_of().model, kSequence);
     EXPECT_EQ(table.find("blocks.2.pair").shape, (std::vector<int64_t>{2}));
     EXPECT_EQ(table.find("blocks.2.pair").init.elements, (std::vector<float>{0.7F, -0.4F}));
@@ -267,7 +267,7 @@ TEST(SumTest, ScalesOfOneNameAreAVector) {
     EXPECT_EQ(table.find("more.weight").uses, (std::vector<UnitUse>{{0, false}})) << "looked up once";
 }
 
-TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
+TEST(SumTest, RejectsInvalidTerms) {
     const std::string one = "model.layers.at.1.",
                       values = one + "attention.values=", after = one + "attention.after=",
                       enter = "model.layers.at.2.enter=", output = "model.output=";
@@ -331,7 +331,7 @@ TEST(SumTest, TermsThatCannotBeBuiltAreRefused) {
 }
 
 // Configs of records name removed keys with a value without effect. Other values are refused with the new form.
-TEST(SumTest, RemovedKeysAreRefusedWithTheirNewForm) {
+TEST(SumTest, RemovedKeyErrorsShowNewForm) {
     const std::string layer = "model.layers.each.";
     config_of({layer + "mix=null", layer + "attention.join=null", layer + "attention.add_to_values=[]",
                layer + "attention.out_scale=0.0", layer + "mlp.join=null", "model.skips=[]",
@@ -353,7 +353,7 @@ TEST(SumTest, RemovedKeysAreRefusedWithTheirNewForm) {
     }
 }
 
-TEST(SumTest, ValueTablesAreRefusedWithoutAUse) {
+TEST(SumTest, RejectsUnusedValueTables) {
     const std::string gate = "model.layers.at.2.attention.value_gate.";
     expect_refused({gate + "network="}, "value_gate.start 2: a gate by sigmoid starts at 1; name a network");
     expect_refused({"model.layers.at.0.attention.value_table="},

@@ -38,7 +38,7 @@ std::vector<int64_t> numbers_of(const Box& of) {
     return numbers;
 }
 
-TEST(TensorBoxTest, NamesSayWhichNumbers) {
+TEST(TensorBoxTest, NamesContainRanges) {
     const Shape shape{kRows, kColumns};
     EXPECT_EQ(piece_name("master/a", shape, Box::of({0, kNumel})), "master/a");
     EXPECT_EQ(piece_name("master/a", shape, Box::of({3, 14})), "master/a[3:17]");
@@ -59,7 +59,7 @@ TEST(TensorBoxTest, NamesSayWhichNumbers) {
     EXPECT_THROW(piece_name("a", shape, {.begin = 0, .rows = 2, .columns = 2, .stride = 4}), Error);
 }
 
-TEST(TensorBoxTest, OtherNamesAreThoseOfTensors) {
+TEST(TensorBoxTest, NamesWithoutRangesAreTensorNames) {
     for (const char* name : {"",
                              "]",
                              "[",
@@ -85,7 +85,7 @@ TEST(TensorBoxTest, OtherNamesAreThoseOfTensors) {
     }
 }
 
-TEST(TensorBoxTest, NumbersThatATensorLacks) {
+TEST(TensorBoxTest, RejectsRangesOutsideTensor) {
     const auto has = [](const std::string& name, const Shape& shape) {
         return box_of(parse_piece_name(name), shape).has_value();
     };
@@ -100,7 +100,7 @@ TEST(TensorBoxTest, NumbersThatATensorLacks) {
     EXPECT_FALSE(has("a[9223372036854775806:9223372036854775807,0:1]", {4, 5}));
 }
 
-TEST(TensorBoxTest, OverlapsAreTheNumbersThatBothHave) {
+TEST(TensorBoxTest, OverlapsMatchBruteForce) {
     const std::vector<Box> boxes = all_boxes();
     for (const Box& first : boxes) {
         const std::vector<int64_t> of_first = numbers_of(first);
@@ -125,7 +125,7 @@ TEST(TensorBoxTest, OverlapsAreTheNumbersThatBothHave) {
         << "rows that follow each other are one";
 }
 
-TEST(TensorBoxTest, CoverageFindsGapsAndWhatIsThereTwice) {
+TEST(TensorBoxTest, CoverageFindsGapsAndOverlaps) {
     const auto expect = [](const std::vector<Box>& boxes, int64_t reached, bool twice) {
         const Coverage coverage = coverage_of(boxes);
         EXPECT_EQ(coverage.reached, reached);

@@ -60,7 +60,7 @@ std::vector<int64_t> elements_of(const std::vector<Box>& boxes) {
     return elements;
 }
 
-TEST(TensorCutTest, EveryRangeLiesWhereItsElementsDo) {
+TEST(TensorCutTest, RangesMapToTheirElements) {
     for (const Case& c : cases()) {
         std::vector<int64_t> shape = c.whole;
         shape[static_cast<size_t>(c.dimension)] /= c.parts;
@@ -84,7 +84,7 @@ TEST(TensorCutTest, EveryRangeLiesWhereItsElementsDo) {
     }
 }
 
-TEST(TensorCutTest, PartsTogetherAreTheWholeOnce) {
+TEST(TensorCutTest, SlicesCoverWholeOnce) {
     for (const Case& c : cases()) {
         std::vector<int64_t> shape = c.whole;
         shape[static_cast<size_t>(c.dimension)] /= c.parts;
@@ -103,14 +103,14 @@ TEST(TensorCutTest, PartsTogetherAreTheWholeOnce) {
     }
 }
 
-TEST(TensorCutTest, WhatIsNotCutIsOneRow) {
+TEST(TensorCutTest, UncutRangeIsOneBox) {
     const std::vector<Box> boxes = boxes_of({3, 4}, TensorCut(), {5, 6});
     ASSERT_EQ(boxes.size(), 1u);
     EXPECT_EQ(boxes[0], Box::of({5, 6}));
     EXPECT_TRUE(boxes_of({3, 4}, TensorCut(), {5, 0}).empty());
 }
 
-TEST(TensorCutTest, ElementsThatAPartLacksAreRefused) {
+TEST(TensorCutTest, RejectsElementsOutsideSlice) {
     const TensorCut cut{.dimension = 1, .parts = 2, .index = 1};
     EXPECT_THROW(boxes_of({3, 4}, cut, {5, 8}), Error);
     EXPECT_THROW(boxes_of({3, 4}, cut, {-1, 2}), Error);
@@ -118,7 +118,7 @@ TEST(TensorCutTest, ElementsThatAPartLacksAreRefused) {
 }
 
 // 7 rows in 3 slices of 3: the last slice has one row and two padding rows, which map to nothing.
-TEST(TensorCutTest, PaddingLiesNowhere) {
+TEST(TensorCutTest, PaddingMapsToNothing) {
     const auto cut = [](int index) { return TensorCut{.parts = 3, .index = index, .whole = 7}; };
     const std::vector<Box> second = boxes_of({3, 4}, cut(1), {0, 12});
     ASSERT_EQ(second.size(), 1u);
@@ -137,7 +137,7 @@ TEST(TensorCutTest, PaddingLiesNowhere) {
     EXPECT_EQ(table.whole_numel(), 28);
 }
 
-TEST(TensorCutTest, ParametersKnowTheirWhole) {
+TEST(TensorCutTest, ParametersStoreWholeShape) {
     ParameterTable table(1);
     const int id = table.declare("a", {{Dimension::width, 4}, {Dimension::hidden, 6, 3}}, InitRule(), 1);
     EXPECT_EQ(table[id].shape, (std::vector<int64_t>{4, 6}));

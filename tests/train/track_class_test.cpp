@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
+TEST(HardwareClassTest, DerivesFromRecordedHardware) {
     const auto text = [](const std::string& hardware) { return hardware_class_of(hardware).text(); };
     // Fields of records from 2026-11-21, then fields of later ones.
     EXPECT_EQ(text(R"({"host": "vm", "ranks": [{"host": "vm", "device": "bf16 on 2 threads"}], "gpus": [],
@@ -45,7 +45,7 @@ TEST(HardwareClassTest, FollowsFromWhatARecordKeeps) {
     expect_error(ExitCode::data, {"hardware: "}, [] { hardware_class_of(R"({"cpu": {"cores": "two"}})"); });
 }
 
-TEST(TrackClassTest, ItsRulesNameBothValues) {
+TEST(TrackClassTest, RuleProblemsShowBothValues) {
     const auto classes = parse_classes(Json::parse(R"([{"name": "open"},
         {"name": "small", "max_parameters": 100, "text": "words"},
         {"name": "one", "gpus": 1}, {"name": "h100", "gpus": 8, "gpu": "H100"}, {"name": "cpu", "gpus": 0}])"));
@@ -72,7 +72,7 @@ TEST(TrackClassTest, ItsRulesNameBothValues) {
     EXPECT_EQ(classes[3].rules_text(), "8 GPUs, H100");
 }
 
-TEST(TrackClassTest, ARuleThatNobodyKnowsIsNotPassedOver) {
+TEST(TrackClassTest, RejectsUnknownRules) {
     const auto refused = [](const char* list, const std::string& part) {
         expect_error(ExitCode::data, {part}, [&] { parse_classes(Json::parse(list)); });
     };
@@ -112,7 +112,7 @@ class TrackClassRecordTest : public RecordTest {
     }
 };
 
-TEST_F(TrackClassRecordTest, CountsOfATrackAreWholeNumbers) {
+TEST_F(TrackClassRecordTest, TrackCountsMustBeWholeNumbers) {
     const std::string text = read_text_file(dir_.file("records/toy/track.json"));
     for (const char* number : {"2.5", "1e300", "true"}) {
         Json runs = Json::parse(text), tokens = runs;
@@ -123,7 +123,7 @@ TEST_F(TrackClassRecordTest, CountsOfATrackAreWholeNumbers) {
     }
 }
 
-TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
+TEST_F(TrackClassRecordTest, RecordBelongsToEveryMatchingClass) {
     AttemptFolder::Result small = make_result(), large = record_of_baseline(small, "slow");
     const std::string first = record_of(large, 2);
     small.record.baseline->record = first;
@@ -152,7 +152,7 @@ TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     EXPECT_EQ(problems(second), "");
 }
 
-TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
+TEST_F(TrackClassRecordTest, BreakingClassRuleIsNoRecord) {
     terms_.race = "small";
     AttemptFolder::Result result = make_result();
     const std::string folder = record_of(result, 2);
@@ -178,7 +178,7 @@ TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
     EXPECT_EQ(leader("small", 2), folder);
 }
 
-TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
+TEST_F(TrackClassRecordTest, EachHardwareClassHasOwnBoard) {
     AttemptFolder::Result result = make_result();
     const std::string first = record_of(result, 2);
     EXPECT_EQ(leader("open", 4), "");
@@ -204,7 +204,7 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
 }
 
 // The config file named next to a record in README.md equals the record's config, except for the seed.
-TEST(FrontPageTest, NamesTheConfigsOfItsRecords) {
+TEST(FrontPageTest, ConfigsMatchRecords) {
     const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
     const std::string page = read_text_file((root / "README.md").string());
     const std::regex row(R"(\]\((records/kjv/[^)]*)\)[^\n]*\]\((configs/[^)]*)\) \|)");
@@ -232,7 +232,7 @@ bool is_config_of(const Record& record, const std::string& config) {
 }
 
 // CLASS=CONFIG in the script: the config leads a board of the class.
-TEST(FrontPageTest, TheQuickstartTrainsWhatLeads) {
+TEST(FrontPageTest, QuickstartTrainsLeadingConfig) {
     const std::filesystem::path root = SPEEDRUN_SOURCE_ROOT;
     const std::string folder = (root / "records/kjv").string(),
                       script = read_text_file((root / "scripts/quickstart.sh").string());

@@ -101,7 +101,7 @@ Curve train(const Config& config, World* world = nullptr, bool look = true) {
     return run;
 }
 
-TEST(UntiedHeadTest, IsTheTiedModelUpToTheStagesEnd) {
+TEST(UntiedHeadTest, EqualsTiedModelUntilStageEnd) {
     const Curve apart = train(config_of()), tied = train(config_of({"model.head.untied_after=-1"}));
     for (size_t step = 0; step <= kSteps; ++step) {
         const auto& values = apart.masters[step];
@@ -137,7 +137,7 @@ double mean_loss(const Parameters& p, const std::string& head, const Batch& batc
     return total / static_cast<double>(batch.tokens.size());
 }
 
-TEST(UntiedHeadTest, GoesOnFromACopyWithItsOptimizersState) {
+TEST(UntiedHeadTest, ContinuesFromCopyWithOptimizerState) {
     const Curve run = train(config_of());
     Parameters p = run.masters.front(), first, second;
     p.erase("head.weight");
@@ -180,7 +180,7 @@ TEST(UntiedHeadTest, GoesOnFromACopyWithItsOptimizersState) {
 
 // ---- ranks
 
-TEST(UntiedHeadTest, RanksTrainAsOneDoes) {
+TEST(UntiedHeadTest, SeveralRanksMatchOneRank) {
     const Curve one = train(config_of());
     struct Case {
         int ranks;
@@ -230,7 +230,7 @@ void expect_refused(const Settings& settings, const std::string& text) {
     });
 }
 
-TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
+TEST(UntiedHeadTest, RejectsInvalidUntiedHead) {
     expect_refused({"model.head.untied_after=1"},
                    "model.head.untied_after 1: no stage follows it, schedule.stages has 2");
     expect_refused({"model.head.tied_to="}, "the head is not tied to a table");
@@ -244,7 +244,7 @@ TEST(UntiedHeadTest, WhatHasNoStateToTakeOverIsRefused) {
 }
 
 // `plan --gpu` and `bench` build an engine for a single stage. Its end need not be the end of the tied stage.
-TEST(UntiedHeadTest, AnEngineOfOneStageDoesNotAskWhereOthersEnd) {
+TEST(UntiedHeadTest, SingleStageEngineIgnoresOtherStages) {
     const Config config = config_of({"schedule.stages=[4,9]", "schedule.steps=9",
                                      R"(optimizers.groups=[{"params": ["*"], "every": 2}])"});
     for (int64_t stage = 0; stage < 2; ++stage) {

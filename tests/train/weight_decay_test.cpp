@@ -39,19 +39,19 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, WeightDecayTest,
                          ::testing::Values(OptimizerKind::adamw, OptimizerKind::muon),
                          [](const auto& info) { return word_of(info.param); });
 
-TEST_P(WeightDecayTest, IsByTheLearningRate) {
+TEST_P(WeightDecayTest, ScalesByLearningRate) {
     expect_shrinks(1, [](double) { return 0.3 * 1.2; });
     expect_shrinks(0.5, [](double) { return 0.15 * 1.2; });
 }
 
-TEST_P(WeightDecayTest, IsByItsSquareAndTheFactorOfTheShapeOnce) {
+TEST_P(WeightDecayTest, ScalesBySquaredRateAndShapeFactor) {
     fixture_.group.weight_decay_by = DecayBy::lr_squared;
     expect_shrinks(1, [](double scale) { return 0.3 * (0.3 * scale) * 1.2; });
     expect_shrinks(0.5, [](double scale) { return 0.15 * (0.15 * scale) * 1.2; });
 }
 
 // Cautious decay also decays weights with a zero update.
-TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
+TEST_P(WeightDecayTest, CautiousDecayIncludesZeroUpdates) {
     fixture_.group.adamw.cautious = fixture_.group.muon.cautious = true;
     expect_shrinks(1, [](double) { return 0.3 * 1.2; });
     fixture_.group.weight_decay_by = DecayBy::lr_squared;
@@ -59,7 +59,7 @@ TEST_P(WeightDecayTest, CautiousDecayTakesWeightsThatDoNotMove) {
 }
 
 // lr 0.03 and weight decay 1.2, typical of NorMuon on 124M models: 3.6%, or 0.11% per step.
-TEST(WeightDecayAmountTest, AtACommonRate) {
+TEST(WeightDecayAmountTest, AmountAtTypicalRate) {
     StepSettings group{.lr = 0.03, .weight_decay = 1.2};
     EXPECT_DOUBLE_EQ(group.lr * weight_decay_at(group, group.lr), 0.036);
     group.weight_decay_by = DecayBy::lr_squared;

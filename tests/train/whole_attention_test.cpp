@@ -22,7 +22,7 @@ constexpr const char* kReads =
     R"("2": {"attention": {"value_table": "a"}}, "3": {"attention": {"value_table": "a"}},
                                   "4": {"attention": {"value_table": "b"}}, "5": {"attention": {"value_table": "b"}})";
 
-TEST(WholeAttentionTest, IsWhatMixesHeadsOrReadsWholeRows) {
+TEST(WholeAttentionTest, IncludesLayersThatMixHeads) {
     const WholeAttention whole = whole_attention(parts_of(
         R"({"0": {"attention": {"paired": true}}, "2": {"attention": {"paired": true}},
             "3": {"attention": {"compose_heads": {}, "values": [{"of": "input", "scale": 0}], "value_table": "a", "value_gate": {}}},
@@ -32,14 +32,14 @@ TEST(WholeAttentionTest, IsWhatMixesHeadsOrReadsWholeRows) {
               "attention of layers 0, 2 (paired), 3 (compose_heads, value_gate, values), table a");
 }
 
-TEST(WholeAttentionTest, NothingOfIt) {
+TEST(WholeAttentionTest, EmptyWithoutSuchLayers) {
     const WholeAttention whole = whole_attention(parts_of(fmt::format("{{{}}}", kReads)));
     EXPECT_TRUE(whole.layers.empty());
     EXPECT_TRUE(whole.tables.empty());
 }
 
 // The layer that requires whole attention may precede or follow the layers that share its table.
-TEST(WholeAttentionTest, AllThatReadATableAreWholeIfOneIs) {
+TEST(WholeAttentionTest, SharedTablePropagatesWholeAttention) {
     for (const char* number : {"2", "3"}) {
         std::string layers = kReads;
         const std::string plain = fmt::format(R"("{}": {{"attention": {{)", number);
@@ -52,7 +52,7 @@ TEST(WholeAttentionTest, AllThatReadATableAreWholeIfOneIs) {
     }
 }
 
-TEST(WholeAttentionTest, RowsThatTheOutputAddsAreWhole) {
+TEST(WholeAttentionTest, OutputRowsMakeTableWhole) {
     const WholeAttention whole = whole_attention(parts_of(
         fmt::format("{{{}}}", kReads),
         R"([{"type": "sum", "terms": [{"of": "stream"}, {"table": "b", "scale": 0.1}]}, {"type": "norm"}])"));

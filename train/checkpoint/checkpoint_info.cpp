@@ -18,8 +18,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kInfoFile = "checkpoint.json", *kSumsFile = "XXH128SUMS", *kOldSumsFile = "SHA256SUMS",
                      *kFormat = "speedrun-checkpoint";
-constexpr double kMostMs = 1e13;  // 300 years
-constexpr int64_t kMostSteps = 1LL << 40;
+constexpr double kMaxMs = 1e13;  // 300 years
+constexpr int64_t kMaxSteps = 1LL << 40;
 constexpr int64_t kFormatVersion = 3;  // versions 1 and 2 have SHA-256 sums
 
 int64_t count_of(const Json& json) {
@@ -103,11 +103,11 @@ Json json_of(const MeasuredTimes& times) {
 
 MeasuredTimes times_of(const Json& json) {
     MeasuredTimes times;
-    const auto ms = [&](const char* key) { return number_between(json, key, 0, kMostMs); };
+    const auto ms = [&](const char* key) { return number_between(json, key, 0, kMaxMs); };
     times.train_ms = ms("train_ms");
     times.data_ms = ms("data_ms");
     times.optimizer_ms = ms("optimizer_ms");
-    times.comm_exposed_ms = number_between(json, "comm_exposed_ms", -kMostMs, kMostMs);
+    times.comm_exposed_ms = number_between(json, "comm_exposed_ms", -kMaxMs, kMaxMs);
     if (json.contains("comm_ms")) times.comm_ms = ms("comm_ms");  // older checkpoints lack it
     if (!json.at("time_to_target_ms").is_null()) times.time_to_target_ms = ms("time_to_target_ms");
     if (json.contains("validations_from")) times.validations_from = count_of(json.at("validations_from"));
@@ -117,7 +117,7 @@ MeasuredTimes times_of(const Json& json) {
 CheckpointInfo info_of(const Json& json) {
     CheckpointInfo info;
     info.step = count_of(json.at("step"));
-    if (info.step > kMostSteps) throw JsonError("step: no run has " + shown(json.at("step")) + " steps");
+    if (info.step > kMaxSteps) throw JsonError("step: no run has " + shown(json.at("step")) + " steps");
     info.tokens = count_of(json.at("tokens"));
     info.next_row = count_of(json.at("loader").at("next_row"));
     info.seed = whole_number(json.at("seed"));
@@ -177,8 +177,8 @@ std::string checkpoint_name(int64_t step) {
 }
 
 int64_t step_of_checkpoint(const std::string& name) {
-    constexpr size_t kPrefix = 5, kMostDigits = 18;
-    if (name.rfind("step-", 0) != 0 || name.size() == kPrefix || name.size() > kPrefix + kMostDigits)
+    constexpr size_t kPrefix = 5, kMaxDigits = 18;
+    if (name.rfind("step-", 0) != 0 || name.size() == kPrefix || name.size() > kPrefix + kMaxDigits)
         return -1;
     if (name.find_first_not_of("0123456789", kPrefix) != std::string::npos) return -1;
     return std::stoll(name.substr(kPrefix));
@@ -262,7 +262,7 @@ CheckpointInfo read_checkpoint_info(const std::string& folder) {
 
 CheckpointInfo parse_checkpoint_info(std::string_view text, const std::string& path) {
     try {
-        const Json json = parse_json<Json>(text, {.bytes = kMostFileBytes});
+        const Json json = parse_json<Json>(text, {.bytes = kMaxFileBytes});
         const int64_t version = whole_number(json.at("format_version"));
         if (json.at("format").get<std::string>() != kFormat || version != kFormatVersion) {
             throw_data("{}: is {} version {}, this program reads {} version {}", path,

@@ -97,7 +97,7 @@ void CheckpointReader::index(const std::vector<std::string>& headers) {
     std::map<std::string, const CheckpointTensor*> tensors;
     for (const CheckpointTensor& tensor : info_.tensors) tensors[tensor.name] = &tensor;
     for (const std::string& text : headers) {
-        const nlohmann::json header = parse_json<nlohmann::json>(text, {.bytes = kMostFileBytes});
+        const nlohmann::json header = parse_json<nlohmann::json>(text, {.bytes = kMaxFileBytes});
         const auto f = header.at("file").get<size_t>();
         const std::string path = path_of(info_.files.at(f));
         for (const nlohmann::json& entry : header.at("tensors")) {

@@ -17,7 +17,7 @@ std::string folder_of(const std::string& run) {
 }
 
 // Renames the unfinished folder. Replaces an existing folder, which is a damaged checkpoint of the same step.
-void give_name(FileSystem& system, const std::string& unfinished, const std::string& folder) {
+void rename_folder(FileSystem& system, const std::string& unfinished, const std::string& folder) {
     std::error_code error;
     if (!fs::exists(folder, error)) {
         check_file(system.rename(unfinished, folder), unfinished, "renaming");
@@ -66,7 +66,7 @@ RankFileWriter::RankFileWriter(FileSystem& system, const std::string& run, RankF
     : system_(system),
       pieces_(pieces),
       folder_(made_folder(system, run, which.step)),
-      most_(which.most_fetched),
+      most_(which.max_fetched),
       result_{rank_file_name(which.rank), 0, {}, {}},
       file_(system, folder_ + "/" + result_.name) {
     std::vector<TensorEntry> entries;
@@ -114,7 +114,7 @@ void commit_checkpoint(FileSystem& system, const std::string& run, const Checkpo
     const std::string unfinished = unfinished_folder(run, info.step);
     write_checkpoint_info(system, unfinished, info);
     check_file(system.sync_folder(unfinished), unfinished, "syncing to disk");
-    give_name(system, unfinished, folder_of(run) + "/" + checkpoint_name(info.step));
+    rename_folder(system, unfinished, folder_of(run) + "/" + checkpoint_name(info.step));
     check_file(system.sync_folder(folder_of(run)), folder_of(run), "syncing to disk");
     // Checkpoints of later steps are damaged, because the run continued from an earlier one. They do not count.
     for (const std::string& folder : list_checkpoints(run)) {

@@ -11,14 +11,14 @@
 
 namespace speedrun {
 
-inline constexpr int64_t kMostNumbersFetched = 1 << 20;
+inline constexpr int64_t kMaxNumbersFetched = 1 << 20;
 
 // RUN/checkpoints/.step-00000123.part
 std::string unfinished_folder(const std::string& run, int64_t step);
 
 struct RankFile {
     int64_t step = 0, rank = 0;
-    int64_t most_fetched = kMostNumbersFetched;  // elements per chunk
+    int64_t max_fetched = kMaxNumbersFetched;  // elements per chunk
 };
 
 // Writes this rank's file in chunks into the unfinished folder, which it creates. File system errors are Error(failure)

@@ -72,7 +72,7 @@ void load_checkpoint(const CheckpointReader& reader, Runtime& runtime, RunState&
     ShardedState& sharded = state.state();
     for (const Bucket& bucket : sharded.layout().all()) load(state_pieces(sharded, bucket));
     load(state_pieces(sharded.scales()));
-    state.publish_state(reader.info().step);
+    state.finish_load(reader.info().step);
 }
 
 Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state,
@@ -85,7 +85,7 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
       run_(std::move(run)),
       report_(std::move(report)),
       system_(options.system ? *options.system : real_file_system()),
-      most_fetched_(options.most_fetched),
+      max_fetched_(options.max_fetched),
       tensors_(checkpoint_tensors(state.table(), config.optimizers)) {
     const ShardedState& sharded = state.state();
     int64_t bytes = 0;
@@ -106,7 +106,7 @@ Checkpointer::Checkpointer(const Config& config, const Ranks& ranks, Runtime& ru
         snapshot_ = HostBuffer(runtime.device(), bytes);
         plan_copies(ends);
     }
-    staging_ = HostBuffer(runtime.device(), most_fetched_ * size_of(DType::f32));
+    staging_ = HostBuffer(runtime.device(), max_fetched_ * size_of(DType::f32));
     const auto clean = [this] {
         if (ranks_.first()) remove_unfinished(system_, run_);
     };
@@ -149,7 +149,7 @@ void Checkpointer::write_snapshot(CheckpointInfo info) {
     const int64_t step = info_.step;
     if (ranks_.size() > 1) {
         writing_ = start_task([this, step] { return write_from_snapshot(step); });
-        set_hurry(is_deferred(writing_));
+        set_urgent(is_deferred(writing_));
         return;
     }
     pending_ = false;  // no other rank to agree with: the thread commits the file
@@ -158,7 +158,7 @@ void Checkpointer::write_snapshot(CheckpointInfo info) {
         or_remove(system_, unfinished_folder(run_, step), [&] { info_.files = {write_from_snapshot(step)}; });
         return commit_and_time();
     });
-    set_hurry(is_deferred(committing_));
+    set_urgent(is_deferred(committing_));
 }
 
 double Checkpointer::commit_and_time() const {
@@ -174,7 +174,7 @@ void Checkpointer::begin(CheckpointInfo info) {
     pending_ = true;
     outcome_.clear();
     began_ = Clock::now();
-    set_hurry(false);
+    set_urgent(false);
 }
 
 void Checkpointer::save(CheckpointInfo info) {
@@ -219,15 +219,15 @@ void Checkpointer::leave_cores_to_training(std::chrono::nanoseconds worked) {
     if (runtime_.device().kind() != DeviceKind::cpu) return;
     constexpr int kRests = 14;
     std::unique_lock lock(mutex_);
-    hurried_.wait_for(lock, kRests * worked, [this] { return hurry_; });
+    urgent_changed_.wait_for(lock, kRests * worked, [this] { return urgent_; });
 }
 
-void Checkpointer::set_hurry(bool hurry) {
+void Checkpointer::set_urgent(bool urgent) {
     {
         const std::lock_guard lock(mutex_);
-        hurry_ = hurry;
+        urgent_ = urgent;
     }
-    hurried_.notify_all();
+    urgent_changed_.notify_all();
 }
 
 CheckpointFile Checkpointer::write_from_device(int64_t step) {
@@ -246,7 +246,7 @@ CheckpointFile Checkpointer::write_from_device(int64_t step) {
 }
 
 void Checkpointer::settle(bool wait) {
-    if (wait) set_hurry(true);
+    if (wait) set_urgent(true);
     settle_commit(wait);
     // All-gather a status letter; when all are done, send file names and hashes to rank 0.
     while (pending_) {

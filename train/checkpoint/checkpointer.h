@@ -31,14 +31,14 @@ class Checkpointer {
     using Report = std::function<void(const std::string& text, bool problem)>;
 
     struct Options {
-        FileSystem* system = nullptr;                // null: the real file system
-        int64_t most_fetched = kMostNumbersFetched;  // RankFile::most_fetched
+        FileSystem* system = nullptr;              // null: the real file system
+        int64_t max_fetched = kMaxNumbersFetched;  // RankFile::max_fetched
     };
 
     // Saves the run in folder `run`. Collective. The references must outlive the checkpointer.
     Checkpointer(const Config& config, const Ranks& ranks, Runtime& runtime, RunState& state, std::string run,
                  Report report, const Options& options);
-    ~Checkpointer() { set_hurry(true); }
+    ~Checkpointer() { set_urgent(true); }
     Checkpointer(const Checkpointer&) = delete;
     Checkpointer& operator=(const Checkpointer&) = delete;
 
@@ -70,14 +70,14 @@ class Checkpointer {
     CheckpointFile write_from_snapshot(int64_t step);
     CheckpointFile write_from_device(int64_t step);
     RankFile rank_file(int64_t step) const {
-        return {.step = step, .rank = ranks_.rank(), .most_fetched = most_fetched_};
+        return {.step = step, .rank = ranks_.rank(), .max_fetched = max_fetched_};
     }
     // ends: index into pieces_ of the end of each bucket's pieces.
     void plan_copies(const std::vector<size_t>& ends);
     void begin(CheckpointInfo info);
     double commit_and_time() const;  // returns ms since begin(); removes the unfinished folder if it throws
     void leave_cores_to_training(std::chrono::nanoseconds worked);
-    void set_hurry(bool hurry);
+    void set_urgent(bool urgent);
     void settle(bool wait);  // completes the writes of all ranks
     void settle_commit(bool wait);
     void end_commit();
@@ -91,13 +91,13 @@ class Checkpointer {
     const std::string run_;
     const Report report_;
     FileSystem& system_;
-    const int64_t most_fetched_;
+    const int64_t max_fetched_;
     const std::vector<CheckpointTensor> tensors_;
     std::vector<StatePiece> pieces_;  // written by this rank: by bucket, then scales
     std::vector<int64_t> offset_;     // offset of each piece in the snapshot, bytes
     HostBuffer snapshot_;             // all pieces; empty without checkpoint.every
     StateCopies copies_;              // copies into the snapshot
-    HostBuffer staging_;              // most_fetched_ elements
+    HostBuffer staging_;              // max_fetched_ elements
     int64_t snapshot_steps_ = -1, saved_ = -1;
     bool pending_ = false;  // ranks are writing or have not yet agreed that all are done
     bool commits_ = false;  // rank 0 may be committing: ranks have not yet agreed that it is done
@@ -108,8 +108,8 @@ class Checkpointer {
     std::string problem_;
     double wait_ms_ = 0;
     std::mutex mutex_;
-    std::condition_variable hurried_;
-    bool hurry_ = false;                             // guarded by mutex_
+    std::condition_variable urgent_changed_;
+    bool urgent_ = false;                            // guarded by mutex_
     std::future<CheckpointFile> writing_;            // last members: destroyed before the state that they use
     std::future<std::optional<double>> committing_;  // ms since begin(); nullopt: failed and removed
 };

@@ -9,8 +9,8 @@ namespace speedrun {
 class ProblemList {
   public:
     void add(const std::string& problem) {
-        constexpr int64_t kMost = 50;  // a file may have a million tensors
-        if (++count_ > kMost) return;
+        constexpr int64_t kMax = 50;  // a file may have a million tensors
+        if (++count_ > kMax) return;
         text_ += (text_.empty() ? "" : "; ") + problem;
         listed_ = count_;
     }

@@ -139,7 +139,7 @@ std::vector<std::string> training_differences(const Config& there, const Config&
     return differences;
 }
 
-bool validates_alike(const Config& there, const Config& here) {
+bool same_validation(const Config& there, const Config& here) {
     const auto chooses = [](const KeyDifference& d) {
         const auto is = [&](const char* prefix) { return d.key.rfind(prefix, 0) == 0; };
         return is("data.val.") || is("data.val_tokens") || is("eval.sequence_length") || is("eval.windows");

@@ -41,6 +41,6 @@ std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::strin
 std::vector<std::string> training_differences(const Config& there, const Config& here);
 
 // True if validation losses of the two configs are comparable: equal data, tokens and windows.
-bool validates_alike(const Config& there, const Config& here);
+bool same_validation(const Config& there, const Config& here);
 
 }  // namespace speedrun

@@ -24,7 +24,7 @@ class RunState {
     virtual double idle_ms() = 0;
     // Call after loading the state of `steps` steps into masters and ShardedState::shards. Updates the compute copies.
     // Collective; waits.
-    virtual void publish_state(int64_t steps) = 0;
+    virtual void finish_load(int64_t steps) = 0;
 };
 
 }  // namespace speedrun

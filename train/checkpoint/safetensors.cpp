@@ -56,13 +56,13 @@ Header read_header(const std::string& path) {
         throw_data("{}: a header of {} bytes does not fit a file of {} bytes", path,
                    static_cast<uint64_t>(length), size);
     }
-    constexpr int64_t kMostHeaderBytes = 100'000'000;  // limit of the safetensors library
-    if (length > kMostHeaderBytes)
-        throw_data("{}: a header of {} bytes, at most {} are read", path, length, kMostHeaderBytes);
+    constexpr int64_t kMaxHeaderBytes = 100'000'000;  // limit of the safetensors library
+    if (length > kMaxHeaderBytes)
+        throw_data("{}: a header of {} bytes, at most {} are read", path, length, kMaxHeaderBytes);
     std::string text(static_cast<size_t>(length), ' ');
     file.read(text.data(), length);
     try {
-        Json header = parse_json<Json>(file ? text : "", {.bytes = kMostHeaderBytes, .keys = 1'000'000});
+        Json header = parse_json<Json>(file ? text : "", {.bytes = kMaxHeaderBytes, .keys = 1'000'000});
         if (header.is_object())
             return {std::move(header), static_cast<int64_t>(sizeof length) + length, size};
     } catch (const JsonError& error) {

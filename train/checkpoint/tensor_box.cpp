@@ -34,7 +34,7 @@ std::optional<Range> parse_range(std::string_view text) {
 }
 
 // Returns the first row that ends after element `at` of the tensor.
-int64_t row_behind(const Box& box, int64_t at) {
+int64_t row_after(const Box& box, int64_t at) {
     const int64_t end = box.begin + box.columns;  // end of the first row
     return at < end ? 0 : (at - end) / box.stride + 1;
 }
@@ -104,10 +104,10 @@ std::vector<Overlap> overlaps_of(const Box& first, const Box& second) {
         }
         overlaps.push_back(next);
     };
-    for (int64_t i = row_behind(first, second.begin); i < first.rows; ++i) {
+    for (int64_t i = row_after(first, second.begin); i < first.rows; ++i) {
         const Range row = first.row(i);
         if (row.begin >= second.end()) break;
-        for (int64_t j = row_behind(second, row.begin); j < second.rows; ++j) {
+        for (int64_t j = row_after(second, row.begin); j < second.rows; ++j) {
             const Range other = second.row(j), both = common(row, other);
             if (other.begin >= row.end()) break;
             add({i * first.columns + both.begin - row.begin, j * second.columns + both.begin - other.begin,

@@ -33,9 +33,9 @@ std::string nccl_obstacle(World& world, const Device& device) {
 
 DeviceWorld make_device_world(World& world, Device& device, const ParallelConfig& config) {
     if (world.size() == 1 || device.kind() != DeviceKind::cuda) return {};
-    const bool wants_staged = config.communicator == CommunicatorKind::staged;
+    const bool needs_staged = config.communicator == CommunicatorKind::staged;
     const std::string obstacle =
-        wants_staged ? "parallel.communicator is 'staged'" : nccl_obstacle(world, device);
+        needs_staged ? "parallel.communicator is 'staged'" : nccl_obstacle(world, device);
     if (obstacle.empty()) {
         const NcclOptions options{.max_ctas = static_cast<int>(config.nccl_max_ctas),
                                   .timeout_s = config.timeout_s,

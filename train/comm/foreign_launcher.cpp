@@ -19,14 +19,14 @@ constexpr std::array kRanks{"OMPI_COMM_WORLD_RANK", "PMIX_RANK",   "PMI_RANK",  
 constexpr std::array kTorch{"WORLD_SIZE", "RANK", "LOCAL_RANK"};
 constexpr std::array kSlurm{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",  "SLURM_NPROCS",
                             "SLURM_PROCID",         "SLURM_STEP_ID", "SLURM_STEPID"};
-constexpr int64_t kMostProcesses = 100'000'000;
+constexpr int64_t kMaxProcesses = 100'000'000;
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;  // Slurm's steps of batch scripts, interactive shells etc.
 
 class Claims {
   public:
     explicit Claims(const ReadVariable& read) : read_(read) {}
 
-    std::optional<int64_t> number(const char* variable, int64_t most = kMostProcesses) const {
+    std::optional<int64_t> number(const char* variable, int64_t most = kMaxProcesses) const {
         const char* const text = read_(variable);
         if (!text) return std::nullopt;
         int64_t value = 0;

@@ -82,8 +82,8 @@ void NcclWatch::throw_if_lost() const {
 
 std::string NcclWatch::look(Watched& watched) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = api_.async_error(watched.comm, &state);
-    if (asked != ncclSuccess) state = asked;
+    const ncclResult_t requested = api_.async_error(watched.comm, &state);
+    if (requested != ncclSuccess) state = requested;
     if (state != ncclSuccess && state != ncclInProgress)
         return api_.describe(state, fmt::format("'{}'", watched.name));
     return "";

@@ -110,8 +110,8 @@ class NcclCommunicator final : public Communicator {
     // Enters NCCL's own memory of this communicator in the memory table. bytes: decrease of the GPU's free memory while it was
     // created, which contains a few buffers of warm_up().
     void set_memory(int64_t bytes) {
-        constexpr int64_t kLeast = 1 << 20;
-        if (bytes < kLeast) return;
+        constexpr int64_t kMin = 1 << 20;
+        if (bytes < kMin) return;
         memory_bytes_ = bytes;
         device_.memory().add(memory_name(), MemoryCategory::workspace, bytes);
     }

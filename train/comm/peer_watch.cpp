@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kSend(500);  // time to send the notificatio
 constexpr double kUnwind = 3;                    // s; for a notified rank to exit by itself
 // A wait first yields its time slice, then sleeps: on a shared core, the awaited rank must be able to run.
 constexpr int kYields = 200;
-constexpr auto kNap = std::chrono::microseconds(20);
+constexpr auto kPollInterval = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void PeerWatch::wait(PendingMessages& messages, const std::string& what) {
             std::this_thread::yield();
             continue;
         }
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(kPollInterval);
         if (!listed) {
             listed.emplace(*this, what);
             silence.emplace(clock_);
@@ -100,7 +100,7 @@ std::string PeerWatch::blame(int peer, const std::string& what) {
         fmt::format("{} waited {:g} s for {} in {}", name(transport_.rank()), timeout_s_, name(peer), what);
     std::set<int> seen{transport_.rank(), peer};
     for (;;) {
-        const std::optional<Control> answer = ask(peer);
+        const std::optional<Control> answer = query(peer);
         if (!answer)
             return fmt::format("{} is lost: it does not answer, so it is dead or stopped{} ({})", name(peer),
                                hosts_.empty() ? "" : ", or its host or the way there is gone", story);
@@ -117,7 +117,7 @@ std::string PeerWatch::blame(int peer, const std::string& what) {
     }
 }
 
-std::optional<PeerWatch::Control> PeerWatch::ask(int peer) {
+std::optional<PeerWatch::Control> PeerWatch::query(int peer) {
     std::unique_lock lock(mutex_);
     answers_.erase(peer);
     lock.unlock();

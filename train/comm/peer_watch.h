@@ -73,7 +73,7 @@ class PeerWatch {
     [[noreturn]] void give_up(int peer, const std::string& what);
     std::string blame(int peer, const std::string& what);
     std::string name(int rank) const;  // "rank 3", "rank 3 on node1"
-    std::optional<Control> ask(int peer);
+    std::optional<Control> query(int peer);
     void throw_if_ended() const;
 
     MessageTransport& transport_;

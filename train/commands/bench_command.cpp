@@ -29,19 +29,19 @@ double percent(double part, double whole) {
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-const char* bound_of(const OperationRow& row) {
+const char* bound_of(const OperationStats& row) {
     return row.compute_bound ? "compute" : "memory";
 }
 
 // A step without events: the reference for the operations' shares.
 struct Whole {
-    double tokens_per_s, gflops, share_of_product, share_of_floor;
+    double tokens_per_s, gflops, share_of_product, share_of_bound;
 };
 
 Whole whole_of(const StepBench& bench, const Config& config) {
     const double ms = bench.plain_step_ms, rate = gflops(static_cast<double>(bench.work.flops), ms);
     return {static_cast<double>(config.batch.tokens_per_step) / (ms * 1e-3), rate,
-            rate * 1e9 / bench.ceilings.flops_per_s, bench.profile.floor_ms / ms};
+            rate * 1e9 / bench.peaks.flops_per_s, bench.profile.bound_ms / ms};
 }
 
 void print_text(const BenchOptions& options, const Config& config, const Runtime& runtime,
@@ -52,18 +52,17 @@ void print_text(const BenchOptions& options, const Config& config, const Runtime
                 runtime.description().c_str(), static_cast<long long>(config.batch.tokens_per_step),
                 static_cast<long long>(config.microbatches_per_step()),
                 bench.data == "dataset" ? "the dataset" : "made-up tokens: its shards are not there");
-    std::printf("ceilings: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n\n", bench.ceilings.flops_per_s * 1e-9,
-                bench.ceilings.product_by.c_str(), bench.ceilings.bytes_per_s * 1e-9,
-                bench.ceilings.copy_by.c_str());
+    std::printf("ceilings: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n\n", bench.peaks.flops_per_s * 1e-9,
+                bench.peaks.product_by.c_str(), bench.peaks.bytes_per_s * 1e-9, bench.peaks.copy_by.c_str());
     size_t width = std::string("operations").size();
-    for (const OperationRow& row : p.operations) width = std::max(width, row.name.size());
+    for (const OperationStats& row : p.operations) width = std::max(width, row.name.size());
     const auto columns = static_cast<int>(width);
     std::printf("%-*s %9s %10s %6s %9s %8s %10s %9s  %s\n", columns, "operation", "calls", "ms", "step",
                 "GFLOP/s", "GB/s", "floor ms", "reached", "bound by");
-    for (const OperationRow& row : p.operations) {
+    for (const OperationStats& row : p.operations) {
         std::printf("%-*s %9g %10.3f %5.1f%% %9.1f %8.1f %10.3f %8.0f%%  %s\n", columns, row.name.c_str(),
                     row.calls, row.ms, percent(row.ms, p.step_ms), gflops(row.flops, row.ms),
-                    gbytes(row.bytes, row.ms), row.floor_ms, percent(row.floor_ms, row.ms), bound_of(row));
+                    gbytes(row.bytes, row.ms), row.bound_ms, percent(row.bound_ms, row.ms), bound_of(row));
     }
     const auto line = [&](const char* name, double ms) {
         std::printf("%-*s %9s %10.3f %5.1f%%\n", columns, name, "", ms, percent(ms, p.step_ms));
@@ -79,8 +78,8 @@ void print_text(const BenchOptions& options, const Config& config, const Runtime
         "%.0f%% of the product ceiling\n"
         "sum of floors %.3f ms: %.0f%% of the step\n",
         bench.plain_step_ms, percent(p.step_ms - bench.plain_step_ms, bench.plain_step_ms),
-        whole.tokens_per_s, whole.gflops, 100 * whole.share_of_product, p.floor_ms,
-        100 * whole.share_of_floor);
+        whole.tokens_per_s, whole.gflops, 100 * whole.share_of_product, p.bound_ms,
+        100 * whole.share_of_bound);
     std::printf("memory: %.1f MiB planned, %.1f MiB touched by the process\n",
                 static_cast<double>(bench.memory_bytes) / kMiB,
                 static_cast<double>(bench.resident_bytes) / kMiB);
@@ -88,7 +87,7 @@ void print_text(const BenchOptions& options, const Config& config, const Runtime
     for (const std::string& note : runtime.notes()) std::printf("note: %s\n", note.c_str());
 }
 
-Json json_of(const OperationRow& row) {
+Json json_of(const OperationStats& row) {
     return {{"name", row.name},
             {"calls", row.calls},
             {"ms", row.ms},
@@ -96,8 +95,8 @@ Json json_of(const OperationRow& row) {
             {"bytes", row.bytes},
             {"gflops_per_s", gflops(row.flops, row.ms)},
             {"gbytes_per_s", gbytes(row.bytes, row.ms)},
-            {"floor_ms", row.floor_ms},
-            {"share_of_floor", row.ms > 0 ? row.floor_ms / row.ms : 0},
+            {"floor_ms", row.bound_ms},
+            {"share_of_floor", row.ms > 0 ? row.bound_ms / row.ms : 0},
             {"bound", bound_of(row)}};
 }
 
@@ -110,14 +109,14 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
         {"device", runtime.description()},
         {"git_sha", build_info().git_sha},
         {"threads", runtime.threads()},
-        {"dtype", name_of(runtime.real())},
+        {"dtype", name_of(runtime.compute_dtype())},
         {"data", bench.data},
         {"tokens_per_step", int64_t{config.batch.tokens_per_step}},
         {"ceilings",
-         {{"gflops_per_s", bench.ceilings.flops_per_s * 1e-9},
-          {"product_by", bench.ceilings.product_by},
-          {"gbytes_per_s", bench.ceilings.bytes_per_s * 1e-9},
-          {"copy_by", bench.ceilings.copy_by}}},
+         {{"gflops_per_s", bench.peaks.flops_per_s * 1e-9},
+          {"product_by", bench.peaks.product_by},
+          {"gbytes_per_s", bench.peaks.bytes_per_s * 1e-9},
+          {"copy_by", bench.peaks.copy_by}}},
         {"step",
          {{"ms", bench.plain_step_ms},
           {"metered_ms", p.step_ms},
@@ -125,8 +124,8 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
           {"operations_ms", p.operations_ms},
           {"overlapped_ms", p.overlapped_ms},
           {"gaps_ms", p.gaps_ms},
-          {"floor_ms", p.floor_ms},
-          {"share_of_floor", whole.share_of_floor},
+          {"floor_ms", p.bound_ms},
+          {"share_of_floor", whole.share_of_bound},
           {"flops", bench.work.flops},
           {"recomputed_flops", bench.work.recomputed_flops},
           {"operations_flops", p.flops},
@@ -135,7 +134,7 @@ void print_json(const BenchOptions& options, const Config& config, const Runtime
           {"tokens_per_s", whole.tokens_per_s}}},
         {"memory", {{"planned_bytes", bench.memory_bytes}, {"touched_bytes", bench.resident_bytes}}}};
     json["operations"] = Json::array();
-    for (const OperationRow& row : p.operations) json["operations"].push_back(json_of(row));
+    for (const OperationStats& row : p.operations) json["operations"].push_back(json_of(row));
     json["notes"] = runtime.notes();
     if (!bench.limits.empty()) json["notes"].push_back(bench.limits);
     std::printf("%s\n", json.dump(2).c_str());

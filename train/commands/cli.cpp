@@ -377,7 +377,7 @@ int run_command_line(int argc, char** argv) {
     if (*plan_command) return run_plan(plan);
     if (*bench_command) return run_bench(bench);
     if (*launch_command) return run_launch(launch);
-    if (*eval_command) return choice.is_asked() ? run_multiple_choice(eval, choice) : run_eval(eval);
+    if (*eval_command) return choice.is_requested() ? run_multiple_choice(eval, choice) : run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*gradients_command) return run_gradients(gradients);
     if (*prepare_command) return run_prepare(prepare);

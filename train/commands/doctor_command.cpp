@@ -94,9 +94,9 @@ void add_memory(Findings& all, const Environment& e, const Machine& m) {
     const std::string limit = m.memory.limit ? fmt::format(" (limit {:.3g}, {})", gib(m.memory.limit->limit),
                                                            m.memory.limit->source)
                                              : "";
-    constexpr double kLeast = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for a useful model
+    constexpr double kMin = 1.0 / 16, kLittle = 1;  // GiB: for the smallest model; for a useful model
     all.push_back(
-        {gib(available) < kLeast    ? Status::fail
+        {gib(available) < kMin      ? Status::fail
          : gib(available) < kLittle ? Status::warn
                                     : Status::ok,
          "memory",
@@ -115,10 +115,10 @@ void add_memory(Findings& all, const Environment& e, const Machine& m) {
 
 void add_disk(Findings& all, const std::string& out) {
     const FolderSpace space = space_for(out);
-    constexpr double kLeast = 1.0 / 64, kLittle = 1;  // GiB
+    constexpr double kMin = 1.0 / 64, kLittle = 1;  // GiB
     const double free_gib = gib(space.free_bytes);
     const std::string value = fmt::format("{:.1f} GiB free in {}", free_gib, space.existing);
-    if (!space.writable || free_gib < kLeast) {
+    if (!space.writable || free_gib < kMin) {
         all.push_back({Status::fail, "disk",
                        space.writable ? value : space.existing + " cannot be written to",
                        "runs need a folder for their results: set another one with --out, or free space"});

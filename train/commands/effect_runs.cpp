@@ -16,7 +16,7 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kMostRuns = 1000;
+constexpr int64_t kMaxRuns = 1000;
 
 // Parses "1%" or "0.01" as 0.01.
 double share_of(const std::string& text) {
@@ -63,11 +63,10 @@ int64_t runs_for_effect(const RecordAttemptOptions& options) {
     const SpreadOfRecord spread = spread_of(options);
     const double scatter = spread.train_ms.std / spread.train_ms.mean;
     if (!(scatter > 0)) return spread.rules.min_runs;
-    const auto runs =
-        runs_per_side({.effect = effect / scatter, .max_p = spread.rules.max_time_p}, kMostRuns);
+    const auto runs = runs_per_side({.effect = effect / scatter, .max_p = spread.rules.max_time_p}, kMaxRuns);
     if (!runs)
         throw_usage("--effect {}: times of {} scatter by {:.2f}%, so more than {} runs would have to show it",
-                    options.effect, options.against, scatter * 100, kMostRuns);
+                    options.effect, options.against, scatter * 100, kMaxRuns);
     return std::max(*runs, spread.rules.min_runs);
 }
 

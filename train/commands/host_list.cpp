@@ -53,9 +53,9 @@ std::vector<LaunchHost> read_launch_hosts(const std::string& path) {
                 "{}: line {}: '{}' is no name of a host: letters, digits and . _ - :, also as USER@NAME or [IPV6]",
                 path, number, host.name);
         for (std::string word; words >> word;) {
-            constexpr int kMostDigits = 6;
+            constexpr int kMaxDigits = 6;
             const std::string key = "slots=", digits = word.starts_with(key) ? word.substr(key.size()) : "";
-            if (digits.empty() || digits.size() > kMostDigits ||
+            if (digits.empty() || digits.size() > kMaxDigits ||
                 digits.find_first_not_of("0123456789") != std::string::npos || std::stoi(digits) == 0)
                 throw_usage("{}: line {}: expected 'NAME slots=N', found '{}'", path, number,
                             shown_text(line));

@@ -44,7 +44,7 @@ struct MultipleChoiceOptions {
     std::string vocabulary;  // SampleOptions::vocabulary
     bool json = false;
     // True if a file is given. Throws a usage error for the other options without a file.
-    bool is_asked() const;
+    bool is_requested() const;
 };
 
 // Declares the options of `speedrun eval`; they must outlive the app's parsing.

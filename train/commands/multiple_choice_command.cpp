@@ -117,7 +117,7 @@ void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options) {
         "4 the run has diverged.");
 }
 
-bool MultipleChoiceOptions::is_asked() const {
+bool MultipleChoiceOptions::is_requested() const {
     if (file.empty() && (json || !vocabulary.empty()))
         throw_usage("{}: only with --multiple-choice FILE.jsonl", json ? "--json" : "--vocab");
     return !file.empty();

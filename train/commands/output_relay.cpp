@@ -69,18 +69,18 @@ void OutputRelay::start() {
 
 // A process that outlives the program may keep a pipe open: after the end, one period of silence is enough.
 void OutputRelay::run() {
-    std::array<pollfd, 2> wanted{pollfd{pipes_[0].read, POLLIN, 0}, pollfd{pipes_[1].read, POLLIN, 0}};
-    while (wanted[0].fd >= 0 || wanted[1].fd >= 0) {
+    std::array<pollfd, 2> requested{pollfd{pipes_[0].read, POLLIN, 0}, pollfd{pipes_[1].read, POLLIN, 0}};
+    while (requested[0].fd >= 0 || requested[1].fd >= 0) {
         const bool ending = stop_;
-        const int num_ready = poll(wanted.data(), wanted.size(), kPeriod);
+        const int num_ready = poll(requested.data(), requested.size(), kPeriod);
         if (num_ready == 0 && ending) return;
         if (num_ready <= 0) continue;
-        for (size_t i = 0; i < wanted.size(); ++i) {
-            if (wanted[i].fd < 0 || wanted[i].revents == 0) continue;
+        for (size_t i = 0; i < requested.size(); ++i) {
+            if (requested[i].fd < 0 || requested[i].revents == 0) continue;
             char text[1 << 14];
-            const ssize_t size = read(wanted[i].fd, text, sizeof text);
+            const ssize_t size = read(requested[i].fd, text, sizeof text);
             if (size > 0) write_all(pipes_[i].to, text, size);
-            if (size == 0) wanted[i].fd = -1;  // closed; poll ignores it
+            if (size == 0) requested[i].fd = -1;  // closed; poll ignores it
         }
     }
 }

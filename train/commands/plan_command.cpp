@@ -94,7 +94,7 @@ void print_work(const StepWork& work, const Ranks& ranks, const BatchConfig& bat
 
 void print_batch(const Config& config, const Ranks& ranks, const std::vector<StepWork>& work) {
     const int data_ranks = ranks.num_data_ranks();
-    const ContextPart part = ranks.part();
+    const ContextSlice part = ranks.part();
     const int tensor = ranks.tensor().size;
     const std::string shared = (data_ranks > 1 ? fmt::format("{} ranks x ", data_ranks) : "") +
                                (part.size > 1 ? fmt::format("(rows shared by {} ranks) x ", part.size) : "") +
@@ -186,11 +186,11 @@ int print_plan(const PlanOptions& options, int num_ranks) {
     print_batch(config, ranks, plan.work);
     std::printf("computing: %s\n", Runtime(dry_runtime_options(config)).description().c_str());
     print_communication(
-        stage, ranks, plan.real,
+        stage, ranks, plan.compute_dtype,
         plan.values[static_cast<size_t>(options.stage.value_or(config.schedule.num_stages() - 1))]);
     std::printf("\nmemory per rank (%s, %s)\n%s", word_of(std::optional(plan.device)),
-                std::string(name_of(plan.real)).c_str(), plan.table.c_str());
-    std::printf("%s", busiest_step_text(plan.busiest_step).c_str());
+                std::string(name_of(plan.compute_dtype)).c_str(), plan.table.c_str());
+    std::printf("%s", memory_peak_text(plan.memory_peak).c_str());
     return print_fit(config, ranks, plan);
 }
 

@@ -50,7 +50,7 @@ void print_whole_attention(const Config& config, const Ranks& ranks) {
 }
 
 // Equal collectives are merged into one line, in order of first occurrence.
-std::vector<std::pair<StepCollective, int>> counted(const CollectiveRow& row) {
+std::vector<std::pair<StepCollective, int>> counted(const BucketCollectives& row) {
     std::vector<std::pair<StepCollective, int>> lines;
     for (const StepCollective& collective : row.collectives) {
         const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) {
@@ -65,7 +65,7 @@ std::vector<std::pair<StepCollective, int>> counted(const CollectiveRow& row) {
     return lines;
 }
 
-void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
+void print_sent(const std::vector<BucketCollectives>& rows, int microbatches) {
     std::printf("sent per rank and step:");
     const auto bytes = step_wire_bytes(rows, microbatches);
     double total = 0;
@@ -76,7 +76,7 @@ void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
     }
     std::printf(" in all %.3f MiB\n", total / kMiB);
     std::vector<std::pair<std::string, double>> by_axes;
-    for (const CollectiveRow& row : rows) {
+    for (const BucketCollectives& row : rows) {
         for (const StepCollective& c : row.collectives) {
             const std::string axes = c.axes.describe();
             auto at = std::find_if(by_axes.begin(), by_axes.end(),
@@ -96,7 +96,7 @@ void print_sent(const std::vector<CollectiveRow>& rows, int microbatches) {
 struct SentValues {
     double bytes = 0, ms = 0;  // ms: on the simulated network
 };
-SentValues sent_over(Axis axis, const CollectiveRow& values, int microbatches,
+SentValues sent_over(Axis axis, const BucketCollectives& values, int microbatches,
                      const std::optional<SimulatedNetwork>& network) {
     SentValues sum;
     for (const StepCollective& c : values.collectives) {
@@ -121,7 +121,7 @@ double parameter_bytes(const Config& config, const Ranks& ranks, DType compute, 
 
 // Ranks that share rows or matrices have additional communication.
 void print_axis_advice(Axis axis, const Config& config, const Ranks& ranks, DType compute,
-                       const CollectiveRow& values, const std::optional<SimulatedNetwork>& network) {
+                       const BucketCollectives& values, const std::optional<SimulatedNetwork>& network) {
     const Mesh& mesh = ranks.mesh();
     const int size = mesh.size(axis), others = ranks.num_data_ranks() * size;
     const int64_t rows = config.batch.tokens_per_step / config.batch.sequence_length;
@@ -163,7 +163,7 @@ void print_advice(const Ranks& ranks, const ParameterTable& table) {
 }  // namespace
 
 void print_communication(const Config& config, const Ranks& ranks, DType compute,
-                         const CollectiveRow& values) {
+                         const BucketCollectives& values) {
     if (ranks.mesh().world_size() == 1) {
         std::printf("communication: one rank, none\n");
         return;
@@ -171,7 +171,7 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     const ParameterTable table = parameters_of(config.model, config.longest_sequence(), ranks.tensor());
     const BucketLayout layout(table,
                               bucket_rules(ranks, table, config.optimizers, rank_tokens(config, ranks)));
-    std::vector<CollectiveRow> rows = step_collectives(layout, ranks, compute);
+    std::vector<BucketCollectives> rows = step_collectives(layout, ranks, compute);
     if (!values.collectives.empty()) rows.insert(rows.begin(), values);
     std::printf("\ncommunication: %d ranks, %s, %s; reductions start when %s\n", ranks.mesh().world_size(),
                 ranks.mesh().describe().c_str(), word_of(ranks.sharing().strategy),
@@ -181,8 +181,8 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     const auto microbatches = static_cast<int>(config.microbatches_per_step(ranks.num_data_ranks()));
     double reduce_ms = 0, gather_ms = 0;
     size_t width = 0;
-    for (const CollectiveRow& row : rows) width = std::max(width, row.name.size());
-    for (const CollectiveRow& row : rows) {
+    for (const BucketCollectives& row : rows) width = std::max(width, row.name.size());
+    for (const BucketCollectives& row : rows) {
         std::string name = row.name;
         for (const auto& [collective, times] : counted(row)) {
             std::string text = (times > 1 ? fmt::format("{} x ", times) : "") + collective.describe();
@@ -200,8 +200,7 @@ void print_communication(const Config& config, const Ranks& ranks, DType compute
     if (ranks.mesh().size(Axis::context) > 1 && config.data.document_mask)
         std::printf(
             "  keys and values hidden from a rank by documents are not sent: actual traffic is lower\n");
-    if (std::any_of(layout.all().begin(), layout.all().end(),
-                    [](const Bucket& b) { return b.most_rows > 0; }))
+    if (std::any_of(layout.all().begin(), layout.all().end(), [](const Bucket& b) { return b.max_rows > 0; }))
         std::printf(
             "  each row of a table is sent once for any number of tokens: actual traffic is lower; row ids, 4 bytes each, are "
             "all-gathered in addition\n");

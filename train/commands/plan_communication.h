@@ -10,6 +10,6 @@ namespace speedrun {
 // Prints the communication in an optimizer step of a config of one stage: times, groups and sizes. values: collectives of a
 // microbatch between the nodes of the model.
 void print_communication(const Config& config, const Ranks& ranks, DType compute,
-                         const CollectiveRow& values);
+                         const BucketCollectives& values);
 
 }  // namespace speedrun

@@ -44,12 +44,12 @@ double seconds_of(const std::vector<StageTime>& run) {
 }
 
 struct Speed {  // all ranks together
-    double tokens_per_s, tokens_per_s_of_one, share_of_floor;
+    double tokens_per_s, tokens_per_s_of_one, share_of_bound;
 };
 
 Speed speed_of(const StepModel& model, const Config& config, const Ranks& ranks) {
     const double tokens_per_s = static_cast<double>(config.batch.tokens_per_step) / (model.ms * 1e-3);
-    return {tokens_per_s, tokens_per_s / ranks.num_data_ranks(), model.floor_ms / model.ms};
+    return {tokens_per_s, tokens_per_s / ranks.num_data_ranks(), model.bound_ms / model.ms};
 }
 
 std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& config, const Ranks& ranks,
@@ -78,12 +78,14 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
     const std::string of_ranks =
         ranks.mesh().world_size() > 1 ? fmt::format("one of {} GPUs", ranks.mesh().world_size()) : "one GPU";
     std::printf("%s on %s (modelled), %s, %s: steps of %lld tokens (%lld microbatches of %lld)\n",
-                options.config.c_str(), gpu.title, of_ranks.c_str(), std::string(name_of(model.real)).c_str(),
+                options.config.c_str(), gpu.title, of_ranks.c_str(),
+                std::string(name_of(model.compute_dtype)).c_str(),
                 static_cast<long long>(config.batch.tokens_per_step),
                 static_cast<long long>(model.microbatches),
                 static_cast<long long>(config.batch.microbatch_tokens));
     std::printf("rates: %.1f TFLOP/s, %.2f TB/s, %g us from kernel to kernel (%s)\n\n",
-                gpu.flops_per_s(model.real) * 1e-12, gpu.bytes_per_s * 1e-12, gpu.launch_gap_us, gpu.source);
+                gpu.flops_per_s(model.compute_dtype) * 1e-12, gpu.bytes_per_s * 1e-12, gpu.launch_gap_us,
+                gpu.source);
     size_t width = std::string("operation").size();
     for (const ModelledOperation& row : model.operations) width = std::max(width, row.name.size());
     const auto columns = static_cast<int>(width);
@@ -91,18 +93,18 @@ void print_gpu_text(const PlanOptions& options, const Config& config, const Rank
                 "floor ms", "modelled", "lost ms", "bound by", "modelled by");
     for (const ModelledOperation& row : model.operations) {
         std::printf("%-*s %8g %10.1f %10.1f %9.3f %9.3f %9.3f  %-8s %s\n", columns, row.name.c_str(),
-                    row.calls, row.flops * 1e-9, row.bytes * 1e-6, row.floor_ms, row.ms, row.lost_ms(),
+                    row.calls, row.flops * 1e-9, row.bytes * 1e-6, row.bound_ms, row.ms, row.lost_ms(),
                     row.compute_bound ? "compute" : "memory", row.source.c_str());
     }
-    std::printf("%-*s %8s %10s %10s %9.3f %9.3f %9.3f\n\n", columns, "step", "", "", "", model.floor_ms,
-                model.ms, model.ms - model.floor_ms);
+    std::printf("%-*s %8s %10s %10s %9.3f %9.3f %9.3f\n\n", columns, "step", "", "", "", model.bound_ms,
+                model.ms, model.ms - model.bound_ms);
     std::printf(
         "modelled step %.3f ms, %.3f ms a microbatch: %.0f tokens/s%s; sum of floors %.3f ms: %.0f%% of the "
         "step; %.3f ms between kernels\n",
         model.ms, model.ms / static_cast<double>(model.microbatches), speed.tokens_per_s,
         ranks.mesh().world_size() > 1 ? fmt::format(" ({:.0f} a GPU)", speed.tokens_per_s_of_one).c_str()
                                       : "",
-        model.floor_ms, 100 * speed.share_of_floor, model.gap_ms);
+        model.bound_ms, 100 * speed.share_of_bound, model.gap_ms);
     const bool several = ranks.mesh().world_size() > 1;
     if (run.size() > 1 || several) {
         std::printf("\n%5s  %-15s %12s %12s%s %10s\n", "stage", "steps", "tokens", "ms a step",
@@ -128,19 +130,19 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                  {"gpu",
                   {{"name", gpu.name},
                    {"title", gpu.title},
-                   {"gflops_per_s", gpu.flops_per_s(model.real) * 1e-9},
+                   {"gflops_per_s", gpu.flops_per_s(model.compute_dtype) * 1e-9},
                    {"gbytes_per_s", gpu.bytes_per_s * 1e-9},
                    {"launch_gap_us", gpu.launch_gap_us},
                    {"source", gpu.source}}},
-                 {"dtype", name_of(model.real)},
+                 {"dtype", name_of(model.compute_dtype)},
                  {"ranks", ranks.mesh().world_size()},
                  {"tokens_per_step", int64_t{config.batch.tokens_per_step}},
                  {"microbatches", model.microbatches},
                  {"step",
                   {{"ms", model.ms},
-                   {"floor_ms", model.floor_ms},
+                   {"floor_ms", model.bound_ms},
                    {"gap_ms", model.gap_ms},
-                   {"share_of_floor", speed.share_of_floor},
+                   {"share_of_floor", speed.share_of_bound},
                    {"tokens_per_s", speed.tokens_per_s}}}};
     json["run"] = {{"steps", run.back().end_step}, {"s", seconds_of(run)}, {"stages", Json::array()}};
     for (const StageTime& stage : run)
@@ -161,7 +163,7 @@ void print_gpu_json(const PlanOptions& options, const Config& config, const Rank
                                       {"calls", row.calls},
                                       {"flops", row.flops},
                                       {"bytes", row.bytes},
-                                      {"floor_ms", row.floor_ms},
+                                      {"floor_ms", row.bound_ms},
                                       {"ms", row.ms},
                                       {"lost_ms", row.lost_ms()},
                                       {"bound", row.compute_bound ? "compute" : "memory"},

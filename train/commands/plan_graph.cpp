@@ -80,14 +80,14 @@ std::string node_work_text(const std::vector<NodeWork>& work) {
     return text;
 }
 
-std::string busiest_step_text(const BusiestStep& busiest) {
+std::string memory_peak_text(const MemoryPeak& busiest) {
     constexpr size_t kShown = 5;
     const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
     size_t width = 0;
     std::vector<std::pair<std::string, int64_t>> rows;
     int64_t rest = busiest.bytes;
     for (size_t i = 0; i < std::min(kShown, busiest.kinds.size()); ++i) {
-        const BusiestStep::Kind& kind = busiest.kinds[i];
+        const MemoryPeak::Kind& kind = busiest.kinds[i];
         rows.emplace_back(fmt::format("{} x {}", kind.name, kind.count), kind.bytes);
         rest -= kind.bytes;
     }
@@ -110,7 +110,7 @@ int write_unit_picture(const PlanOptions& options, const Config& config) {
             options.graph, ending);
     const ModelGraph model = model_graph(config);
     const int num_units = model.graph.num_units();
-    const int unit = options.unit.value_or(most_telling_unit(model.graph));
+    const int unit = options.unit.value_or(default_unit(model.graph));
     if (unit < 0 || unit >= num_units)
         throw_usage("--unit {}: the model has units 0 to {}; speedrun plan {} lists them", unit,
                     num_units - 1, options.config);

@@ -6,8 +6,8 @@
 #include "train/commands/commands.h"
 #include "train/config/config.h"
 #include "train/engine/node_work.h"
-#include "train/model/graph/busiest_step.h"
 #include "train/model/graph/layer_table.h"
+#include "train/model/graph/memory_peak.h"
 #include "train/model/model_graph.h"
 
 namespace speedrun {
@@ -22,7 +22,7 @@ std::string layers_text(const Config& config);
 std::string node_work_text(const std::vector<NodeWork>& work);
 
 // The step's total and the five kinds with the largest share.
-std::string busiest_step_text(const BusiestStep& busiest);
+std::string memory_peak_text(const MemoryPeak& busiest);
 
 // Writes options.graph in Graphviz's language. Usage error for an absent unit, another ending than .dot or .gv, and a file that
 // cannot be written. Returns the exit code.

@@ -19,8 +19,8 @@ std::string init_text(const InitRule& init) {
         case InitRule::Kind::constant:
             return fmt::format("{:g}", init.value);
         case InitRule::Kind::elements: {
-            constexpr size_t kMostListed = 3;
-            if (init.elements.size() <= kMostListed)
+            constexpr size_t kMaxListed = 3;
+            if (init.elements.size() <= kMaxListed)
                 return fmt::format("{:g}", fmt::join(init.elements, ", "));
             const auto [least, most] = std::minmax_element(init.elements.begin(), init.elements.end());
             return fmt::format("{:g} to {:g}", *least, *most);
@@ -45,14 +45,14 @@ struct Row {
 std::vector<Row> rows_of(const Config& config) {
     const ParameterTable table = parameters_of(config.model, config.longest_sequence());
     const std::vector<int> groups = assign_groups(table, config.optimizers);
-    const DType real = Runtime(dry_runtime_options(config)).real();
-    config.optimizers.check_precision(real);
+    const DType compute_dtype = Runtime(dry_runtime_options(config)).compute_dtype();
+    config.optimizers.check_precision(compute_dtype);
     std::vector<Row> rows;
     for (const Parameter& p : table.all()) {
         const int group = groups[static_cast<size_t>(p.id)];
         const OptimizerGroupConfig& steps_it = config.optimizers.groups[static_cast<size_t>(group)];
         rows.push_back({.name = p.name,
-                        .dtype = std::string(name_of(p.full_precision ? DType::f32 : real)),
+                        .dtype = std::string(name_of(p.full_precision ? DType::f32 : compute_dtype)),
                         .kept_in = word_of(steps_it.weights_dtype()),
                         .init = init_text(p.init),
                         .optimizer = word_of(steps_it.type),

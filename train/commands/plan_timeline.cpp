@@ -14,9 +14,9 @@ namespace speedrun {
 
 namespace {
 
-constexpr int kFewestRanks = 8, kMostRanks = 4096;
+constexpr int kMinRanks = 8, kMaxRanks = 4096;
 constexpr double kShareWorthWarning = 0.1;
-constexpr size_t kMostParts = 8;
+constexpr size_t kMaxParts = 8;
 
 // Returns the share of padding zeros in the bytes of the buckets' collectives in a step.
 double padding_share(const Config& config, const Ranks& ranks, DType compute) {
@@ -24,7 +24,7 @@ double padding_share(const Config& config, const Ranks& ranks, DType compute) {
     const BucketLayout layout(table,
                               bucket_rules(ranks, table, config.optimizers, rank_tokens(config, ranks)));
     double padding = 0, payload = 0;
-    for (const CollectiveRow& row : step_collectives(layout, ranks, compute)) {
+    for (const BucketCollectives& row : step_collectives(layout, ranks, compute)) {
         for (const StepCollective& c : row.collectives) {
             padding += static_cast<double>(c.padding_bytes);
             payload += static_cast<double>(c.payload_bytes);
@@ -90,8 +90,8 @@ void print_step(const StepTimeline& step) {
     std::printf("%-50s %10s %8s\n", "critical path", "ms", "pieces");
     double rest = 0, rest_pieces = 0;
     for (size_t i = 0; i < step.critical_path.size(); ++i) {
-        const CriticalPart& part = step.critical_path[i];
-        if (i < kMostParts) {
+        const CriticalSegment& part = step.critical_path[i];
+        if (i < kMaxParts) {
             std::printf("%-50s %10.3f %8g\n", part.name.c_str(), part.ms, part.pieces);
         } else {
             rest += part.ms;
@@ -115,7 +115,7 @@ PlannedGpu::PlannedGpu(const PlanOptions& options, const Config& config)
 }
 
 int print_timeline(const PlanOptions& options, const Config& stage, const Ranks& ranks) {
-    const DType real = gpu_compute_type(stage);
+    const DType compute_dtype = gpu_compute_type(stage);
     const PlannedGpu planned(options, stage);
     const GpuModel& gpu = planned.model();
     const MeasuredKernels* const report = planned.report();
@@ -135,7 +135,7 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
     };
     std::optional<double> alone;
     const int fewest = ranks.mesh().size({Axis::context, Axis::tensor});
-    for (int size = fewest; size <= kMostRanks; size = size < kFewestRanks ? kFewestRanks : 2 * size) {
+    for (int size = fewest; size <= kMaxRanks; size = size < kMinRanks ? kMinRanks : 2 * size) {
         const auto scaled = scaled_to(stage, ranks, size);
         if (!scaled) continue;
         const StepTimeline step =
@@ -144,7 +144,7 @@ int print_timeline(const PlanOptions& options, const Config& stage, const Ranks&
         row(size, scaled->config, step, *alone);
     }
     std::printf("efficiency: weak scaling, against the step of the smallest possible mesh\n");
-    for (const std::string& warning : warnings_of(stage, ranks, real, here.timeline))
+    for (const std::string& warning : warnings_of(stage, ranks, compute_dtype, here.timeline))
         std::printf("warning: %s\n", warning.c_str());
     std::printf("note: modelled, not measured; streams that compute at the same time share the GPU; %s\n",
                 documents_note(stage).c_str());

@@ -62,10 +62,10 @@ void say_finished(const AttemptFolder& folder, const std::vector<AttemptRun>& ru
 }
 
 // Runs a side's build, each run in its own process.
-int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, const AttemptRun& run,
+int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& requested, const AttemptRun& run,
                     TrainOptions options) {
     options.config = options.out + "/config.json";
-    options.settings = asked.settings;
+    options.settings = requested.settings;
     write_file(options.config, attempt.candidate.source);
     const std::string own = fs::read_symlink("/proc/self/exe").string();
     const int code = train_with(run.side == kCandidate ? own : attempt.baseline_binary, options);
@@ -75,8 +75,9 @@ int train_by_builds(const Attempt& attempt, const RecordAttemptOptions& asked, c
 }
 
 // Makes the runs one after the other. Returns 0, or the exit code that interrupts the attempt.
-int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& asked, AttemptFolder* folder,
-              const std::string& path, const std::vector<AttemptRun>& runs, bool terminal) {
+int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& requested,
+              AttemptFolder* folder, const std::string& path, const std::vector<AttemptRun>& runs,
+              bool terminal) {
     const std::string gpu = gpu_of_rank(world, attempt.candidate.config);
     const std::string gpu_of_baseline = attempt.baseline ? gpu_of_rank(world, attempt.baseline->config) : "";
     MachineWatch watch(world);
@@ -101,7 +102,7 @@ int make_runs(World& world, const Attempt& attempt, const RecordAttemptOptions& 
         reset_peak_rss();
         int code = 0;
         if (!attempt.baseline_binary.empty()) {
-            code = train_by_builds(attempt, asked, run, options);
+            code = train_by_builds(attempt, requested, run, options);
             folder->keep_machine(run, watch.end());
             if (code != 0) return code;
             say_finished(*folder, runs, i);
@@ -167,8 +168,8 @@ HardwareClass hardware_of_runs(World& world, const Config& config) {
     options.dry = true;
     Environment environment = read_environment();
     for (const std::string& text :
-         world.all_gather(RankPlace{environment.host, Runtime(options).description()}.to_text()))
-        environment.ranks.push_back(RankPlace::from_text(text));
+         world.all_gather(RankLocation{environment.host, Runtime(options).description()}.to_text()))
+        environment.ranks.push_back(RankLocation::from_text(text));
     return hardware_class_of(hardware_of(environment_to_json(environment)));
 }
 

@@ -119,11 +119,11 @@ RecordsCli::RecordsCli(CLI::App& app) {
     counts_->add_option("track", counts_options_.track, "track with the shards to count and score")
         ->capture_default_str();
     auto* order = counts_->add_option("--order", counts_options_.order, "tokens of context")
-                      ->check(CLI::Range(1, kMostContextTokens))
+                      ->check(CLI::Range(1, kMaxContextTokens))
                       ->capture_default_str();
     counts_->add_option("--orders", counts_options_.orders, "or several, each with a line of its own: 4,5,6")
         ->delimiter(',')
-        ->check(CLI::Range(1, kMostContextTokens))
+        ->check(CLI::Range(1, kMaxContextTokens))
         ->excludes(order);
     counts_
         ->add_option("--row-length", counts_options_.row_length,

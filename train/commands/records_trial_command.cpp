@@ -151,13 +151,13 @@ int make_trial_runs(World& world, const Attempt& attempt, AttemptFolder& folder,
 
 int trial_on(World& world, const RecordTrialOptions& options) {
     if (world.size() > 1) throw_usage("a trial runs on one rank; here are {}", world.size());
-    RecordAttemptOptions asked;
-    asked.config = options.config;
-    asked.settings = options.settings;
-    asked.track_class = options.track_class;
-    asked.seeds = hidden_seeds(options.seeds);
-    asked.out = options.tracks;
-    Attempt attempt = read_attempt(asked, true);
+    RecordAttemptOptions requested;
+    requested.config = options.config;
+    requested.settings = options.settings;
+    requested.track_class = options.track_class;
+    requested.seeds = hidden_seeds(options.seeds);
+    requested.out = options.tracks;
+    Attempt attempt = read_attempt(requested, true);
     attempt.candidate.name += fmt::format("-{:08x}", hidden_seeds(1).front());
     check_trainable(world, attempt.candidate.config);
     expect_of_class(attempt, attempt.candidate, hardware_of_run(attempt.candidate.config, world));

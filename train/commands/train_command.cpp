@@ -48,11 +48,11 @@ std::string default_name(const std::string& config) {
 
 void parse_trace(const std::string& text, TrainerOptions& options) {
     if (text.empty()) return;
-    constexpr long long kMostSteps = 1LL << 60;
+    constexpr long long kMaxSteps = 1LL << 60;
     long long first = 0, last = 0;
     char rest = 0;
     if (std::sscanf(text.c_str(), "%lld:%lld%c", &first, &last, &rest) != 2 || first < 0 || last < first ||
-        last > kMostSteps) {
+        last > kMaxSteps) {
         throw_usage("--trace {}: expected FIRST:LAST with 0 <= FIRST <= LAST, for example --trace 5:8", text);
     }
     options.trace_first = first;
@@ -205,8 +205,8 @@ RunFolder open_folder(World& world, const std::string& out, const std::string& n
 Environment environment_of(World& world, const Runtime& runtime) {
     Environment environment = read_environment();
     for (const std::string& text :
-         world.all_gather(RankPlace{environment.host, runtime.description()}.to_text()))
-        environment.ranks.push_back(RankPlace::from_text(text));
+         world.all_gather(RankLocation{environment.host, runtime.description()}.to_text()))
+        environment.ranks.push_back(RankLocation::from_text(text));
     return environment;
 }
 
@@ -252,7 +252,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         require_memory(config, runtime->device(), ranks);
     });
     expect_same_on_all_ranks(world, "build and precision",
-                             {build_info().git_sha, std::string(name_of(runtime->real()))});
+                             {build_info().git_sha, std::string(name_of(runtime->compute_dtype()))});
 
     const DeviceWorld device_world = make_device_world(world, runtime->device(), config.parallel);
     if (device_world.world) ranks = ranks.with_world(*device_world.world);
@@ -271,10 +271,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         folder.write_data(trainer_options.data);
         folder.write_environment(environment_to_json(environment), point.in_place ? first_step : 0);
     });
-    const bool speaks = ranks.first();
+    const bool is_first_rank = ranks.first();
     const auto say = [&](const std::string& text) {
         folder.log(text);
-        if (speaks && !options.quiet) std::printf("%s\n", text.c_str());
+        if (is_first_rank && !options.quiet) std::printf("%s\n", text.c_str());
         std::fflush(stdout);
     };
     std::string problem;
@@ -287,10 +287,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         say(header(config, ranks, *runtime, table, folder.path()));
         if (const std::string warning = trainer.cut_trace_window(); !warning.empty()) {
             say("warning: " + warning);
-            if (speaks && options.quiet) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+            if (is_first_rank && options.quiet) std::fprintf(stderr, "warning: %s\n", warning.c_str());
         }
         for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
-        if (point.reader) say(resume_line(*point.reader, name_of(runtime->real())));
+        if (point.reader) say(resume_line(*point.reader, name_of(runtime->compute_dtype())));
         folder.log("memory\n" + runtime->device().memory().print());
         handle_stop_signals(on_signal);
         const RunSummary summary = trainer.run();
@@ -303,7 +303,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
             [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
         say(time_table(summary));
         folder.log(result_line(summary));
-        if (speaks && options.print_result) std::printf("%s\n", result_line(summary).c_str());
+        if (is_first_rank && options.print_result) std::printf("%s\n", result_line(summary).c_str());
         problem = trainer.problem();
     } catch (const std::exception& error) {
         folder.log(std::string("error: ") + error.what());
@@ -313,7 +313,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     }
     // Training completed, but files are incomplete: the exit code must report it.
     if (world.max(problem.empty() ? 0 : 1) > 0) {
-        if (speaks && !problem.empty()) std::fprintf(stderr, "error: %s\n", problem.c_str());
+        if (is_first_rank && !problem.empty()) std::fprintf(stderr, "error: %s\n", problem.c_str());
         return static_cast<int>(ExitCode::failure);
     }
     // A signal may reach only some of the ranks.

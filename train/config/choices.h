@@ -97,10 +97,10 @@ inline constexpr Word<std::optional<DType>> kWords<std::optional<DType>>[] = {
     {"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}};
 
 template <>
-inline constexpr Word<Products> kWords<Products>[] = {{"library", Products::library},
-                                                      {"hand", Products::hand}};
+inline constexpr Word<MatmulKind> kWords<MatmulKind>[] = {{"library", MatmulKind::library},
+                                                          {"hand", MatmulKind::native}};
 template <>
 inline constexpr Word<AttentionKind> kWords<AttentionKind>[] = {
-    {"hand", AttentionKind::hand}, {"wgmma", AttentionKind::wgmma}, {"cudnn", AttentionKind::cudnn}};
+    {"hand", AttentionKind::native}, {"wgmma", AttentionKind::wgmma}, {"cudnn", AttentionKind::cudnn}};
 
 }  // namespace speedrun

@@ -75,17 +75,17 @@ void Config::validate_stage() const {
         throw_usage("data.max_document_tokens {} exceeds batch.sequence_length {}", data.max_document_tokens,
                     batch.sequence_length);
     }
-    constexpr int64_t kMostMicrobatches = 1 << 16;
-    if (const int64_t count = batch.tokens_per_step / batch.microbatch_tokens; count > kMostMicrobatches) {
+    constexpr int64_t kMaxMicrobatches = 1 << 16;
+    if (const int64_t count = batch.tokens_per_step / batch.microbatch_tokens; count > kMaxMicrobatches) {
         throw_usage(
             "batch.tokens_per_step {} is {} microbatches of batch.microbatch_tokens {}, at most {} are run",
-            batch.tokens_per_step, count, batch.microbatch_tokens, kMostMicrobatches);
+            batch.tokens_per_step, count, batch.microbatch_tokens, kMaxMicrobatches);
     }
-    if (const double work = rough_work(); work > kMostWork) {
+    if (const double work = rough_work(); work > kMaxWork) {
         throw_usage(
             "a step would be about {:.1e} floating-point operations ({} layers x {}, {} "
             "tokens), at most {:.0e} are counted: lower model's sizes or batch.tokens_per_step",
-            work, model.parts.num_layers(), model.model_dim, batch.tokens_per_step, kMostWork);
+            work, model.parts.num_layers(), model.model_dim, batch.tokens_per_step, kMaxWork);
     }
     if (parallel.optimizer_step == OptimizerStep::in_backward && optimizers.clip > 0) {
         throw_usage(

@@ -206,11 +206,11 @@ struct Config {
 
   private:
     // Largest number of operations of a step: counts of bytes and operations fit 64 bits.
-    static constexpr double kMostWork = 4e18;
-    static constexpr double kMostTokens = 4e18;  // largest number of tokens of a run
-    double rough_work() const;                   // floating-point operations of a step
-    void validate_stage() const;                 // for a config of one stage
-    void validate_scheduled() const;             // one entry per stage in lists, at most kMostTokens tokens
+    static constexpr double kMaxWork = 4e18;
+    static constexpr double kMaxTokens = 4e18;  // largest number of tokens of a run
+    double rough_work() const;                  // floating-point operations of a step
+    void validate_stage() const;                // for a config of one stage
+    void validate_scheduled() const;            // one entry per stage in lists, at most kMaxTokens tokens
 };
 
 }  // namespace speedrun

@@ -74,7 +74,7 @@ class OptionLister final : public FieldVisitor {
 
     // section.key: its name.
     void add_section(OptionHelp section, const Fields& fields) {
-        constexpr size_t kLeast = 5;
+        constexpr size_t kMin = 5;
         section.key = prefix_ + section.key;
         OptionLister inner(section.key + ".", &seen_);
         fields(inner);
@@ -83,7 +83,7 @@ class OptionLister final : public FieldVisitor {
             content +=
                 option.key.substr(section.key.size()) + " " + option.value + " " + option.meaning + "\n";
         const auto [first, is_new] = seen_.try_emplace(content, section.key);
-        const bool repeats = !is_new && inner.options.size() >= kLeast;
+        const bool repeats = !is_new && inner.options.size() >= kMin;
         if (repeats)
             section.meaning +=
                 fmt::format("{}the options of {}", section.meaning.empty() ? "" : "; ", first->second);

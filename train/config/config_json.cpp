@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostConfigBytes = size_t{16} << 20, kMostConfigKeys = 10'000;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20, kMaxConfigKeys = 10'000;
 
 Json json_of(const std::optional<double>& value) {
     return value ? Json(*value) : Json();
@@ -146,7 +146,7 @@ Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& settings) {
     Json root;
     try {
-        root = parse_json<Json>(text, {.keys = kMostConfigKeys});
+        root = parse_json<Json>(text, {.keys = kMaxConfigKeys});
     } catch (const JsonError& error) {
         throw_usage("{}: not valid JSON: {}", origin, error.what());
     }
@@ -171,7 +171,7 @@ ModelConfig preset_model(const std::string& preset) {
 Config read_config(const std::string& path, const std::vector<std::string>& settings) {
     std::string text;
     try {
-        text = read_text_file(path, kMostConfigBytes);
+        text = read_text_file(path, kMaxConfigBytes);
     } catch (const Error& error) {
         throw_usage("{}", error.what());
     }

@@ -137,9 +137,9 @@ class Reader final : public FieldVisitor {
         const Json* json = find(name);
         if (!json) return;
         if (!json->is_array()) wrong(name, "a list of objects", *json, doc);
-        constexpr size_t kMostObjects = 1000;
-        if (json->size() > kMostObjects)
-            throw_usage("{}: {} entries, at most {}", dotted(name), json->size(), kMostObjects);
+        constexpr size_t kMaxObjects = 1000;
+        if (json->size() > kMaxObjects)
+            throw_usage("{}: {} entries, at most {}", dotted(name), json->size(), kMaxObjects);
         resize(json->size());
         for (size_t i = 0; i < json->size(); ++i) {
             Reader inner((*json)[i], fmt::format("{}[{}]", dotted(name), i));

@@ -143,7 +143,7 @@ class SharedParts {
 
     void count(const Json& schema) {
         const std::string text = body_of(schema).dump();
-        if (text.size() >= kLeastSize && ++times_[text] > 1) return;
+        if (text.size() >= kMinSize && ++times_[text] > 1) return;
         for_each_inner(schema, [&](const std::string&, const Json& inner) { count(inner); });
     }
     void move(const std::string& key, Json& schema) {
@@ -166,7 +166,7 @@ class SharedParts {
     }
 
   private:
-    static constexpr size_t kLeastSize = 400;  // characters
+    static constexpr size_t kMinSize = 400;  // characters
 
     static Json body_of(Json schema) {
         schema.erase("description");

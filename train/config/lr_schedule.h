@@ -55,9 +55,9 @@ struct ScheduleConfig {
         if (warmup_steps > steps)
             throw_usage("schedule.warmup_steps {} exceeds schedule.steps {}", warmup_steps, steps);
         check_final_steps();
-        constexpr size_t kMostStages = 1000;  // each one is validated as a config
-        if (stages.size() > kMostStages)
-            throw_usage("schedule.stages has {} entries, at most {}", stages.size(), kMostStages);
+        constexpr size_t kMaxStages = 1000;  // each one is validated as a config
+        if (stages.size() > kMaxStages)
+            throw_usage("schedule.stages has {} entries, at most {}", stages.size(), kMaxStages);
         for (size_t i = 0; i < stages.size(); ++i) {
             if (stages[i] > (i == 0 ? 0 : stages[i - 1])) continue;
             throw_usage("schedule.stages[{}] is {}, expected more than {}: a stage has at least one step", i,

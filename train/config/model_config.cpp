@@ -43,9 +43,9 @@ constexpr Replacement kReplacements[] = {
 
 // Logits or gradients are divided by it: an f32 below 1e-38 would make them infinite.
 void check_divisor(const char* key, double value) {
-    constexpr double kLeast = 1e-6;
-    if (value > 0 && value < kLeast)
-        throw_usage("{} is {}: set it to 0, which leaves it out, or to {} or more", key, value, kLeast);
+    constexpr double kMin = 1e-6;
+    if (value > 0 && value < kMin)
+        throw_usage("{} is {}: set it to 0, which leaves it out, or to {} or more", key, value, kMin);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ ModelConfig ModelConfig::in_stage(int64_t stage) const {
     for (auto& [name, keys] : model.parts.windows) set_stage(keys, stage);
     model.parts.loss = model.parts.loss.in_stage(stage);
     HeadConfig& head = model.parts.head;
-    if (!head.apart) head.apart = head.comes_apart() && stage > head.untied_after;
+    if (!head.apart) head.apart = head.unties() && stage > head.untied_after;
     return model;
 }
 
@@ -144,11 +144,11 @@ void Config::validate_scheduled() const {
     for (int64_t stage = 0; stage < schedule.num_stages(); ++stage)
         tokens += static_cast<double>(schedule.end_step(stage) - schedule.first_step(stage)) *
                   static_cast<double>(batch.tokens_per_step.in(stage).from);
-    if (tokens > kMostTokens)
+    if (tokens > kMaxTokens)
         throw_usage(
             "{} steps would be {:.1e} tokens, at most {:.0e} are counted: lower schedule.steps or "
             "batch.tokens_per_step",
-            schedule.total_steps(), tokens, kMostTokens);
+            schedule.total_steps(), tokens, kMaxTokens);
     std::vector<std::string> known;
     for (const auto& [name, keys] : model.parts.windows) known.push_back(name);
     for (const auto& [name, keys] : eval.windows) {

@@ -14,7 +14,7 @@ namespace speedrun {
 namespace {
 
 constexpr int64_t kTypicalDocuments = 2048, kReadTokens = 1 << 22;
-constexpr int64_t kPackedTokens = 1 << 18, kFewestRows = 16;  // minimum of both
+constexpr int64_t kPackedTokens = 1 << 18, kMinRows = 16;  // minimum of both
 
 bool has_shards(const std::vector<std::string>& patterns) {
     try {
@@ -27,14 +27,14 @@ bool has_shards(const std::vector<std::string>& patterns) {
 }  // namespace
 
 DocumentLengths typical_documents() {
-    constexpr double kMedian = 403, kMean = 690, kLeast = 32;
+    constexpr double kMedian = 403, kMean = 690, kMin = 32;
     const double sigma = std::sqrt(2 * std::log(kMean / kMedian));
     DocumentLengths documents{.tokens = {},
                               .source = "typical of FineWeb, log-normal, median 403, mean 690 tokens"};
     for (int64_t i = 0; i < kTypicalDocuments; ++i) {
         const double p = (static_cast<double>(i) + 0.5) / static_cast<double>(kTypicalDocuments);
         const double length = kMedian * std::exp(sigma * normal_quantile(p));
-        documents.tokens.push_back(std::llround(std::max(kLeast, length)));
+        documents.tokens.push_back(std::llround(std::max(kMin, length)));
     }
     std::mt19937_64 generator(1);  // std::shuffle differs between libraries
     for (size_t i = documents.tokens.size(); i > 1; --i)
@@ -66,7 +66,7 @@ std::string documents_note(const Config& config) {
 std::vector<int32_t> packed_first_keys(const Config& stage, const DocumentLengths& documents) {
     if (!stage.data.document_mask) return {};
     const int64_t length = stage.batch.sequence_length, most = document_tokens(stage);
-    const int64_t rows = std::max(kFewestRows, (kPackedTokens + length - 1) / length);
+    const int64_t rows = std::max(kMinRows, (kPackedTokens + length - 1) / length);
     std::vector<int32_t> first_keys;
     first_keys.reserve(static_cast<size_t>(rows * length));
     size_t next = 0;

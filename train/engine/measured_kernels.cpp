@@ -24,17 +24,17 @@ double distance(double a, double b) {
     return std::abs(std::log(a / b));
 }
 
-constexpr double kMost = 1e18;  // FLOPs, bytes or rates; products of two stay finite
+constexpr double kMax = 1e18;  // FLOPs, bytes or rates; products of two stay finite
 
 double number_of(const nlohmann::json& line, const char* key) {
     const auto it = line.find(key);
     const double value = it != line.end() && it->is_number() ? it->get<double>() : 0;
-    return value >= 1 / kMost && value <= kMost ? value : 0;
+    return value >= 1 / kMax && value <= kMax ? value : 0;
 }
 
 std::optional<nlohmann::json> parsed(std::string_view text) {
     try {
-        return parse_json<nlohmann::json>(text, {.bytes = kMostFileBytes});
+        return parse_json<nlohmann::json>(text, {.bytes = kMaxFileBytes});
     } catch (const JsonError&) {
         return std::nullopt;
     }
@@ -82,7 +82,8 @@ int differences(const OpCost& a, const OpCost& b) {
 
 }  // namespace
 
-MeasuredKernels::MeasuredKernels(const std::string& path, DType real, KernelChoice choice) : real_(real) {
+MeasuredKernels::MeasuredKernels(const std::string& path, DType compute_dtype, KernelChoice choice)
+    : compute_dtype_(compute_dtype) {
     const std::string text = read_text_file(path);
     DamagedLines damaged;
     if (const auto report = parsed(text); report && report->is_object() && report->contains("ops")) {
@@ -101,13 +102,13 @@ MeasuredKernels::MeasuredKernels(const std::string& path, DType real, KernelChoi
         }
     }
     if (cases_.empty())
-        throw_data("{}: no operation in {} has passed there{}", path, name_of(real),
+        throw_data("{}: no operation in {} has passed there{}", path, name_of(compute_dtype),
                    damaged.any() ? "; " + damaged.text() : "");
     if (damaged.any()) std::fprintf(stderr, "warning: %s: %s\n", path.c_str(), damaged.text().c_str());
 }
 
 void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
-    if (!record.is_object() || text_of(record, "dtype") != name_of(real_)) return;
+    if (!record.is_object() || text_of(record, "dtype") != name_of(compute_dtype_)) return;
     if (text_of(record, "kind") == "ceilings") {
         flops_per_s_ = std::max(flops_per_s_, number_of(record, "tflops") * 1e12);
         bytes_per_s_ = std::max(bytes_per_s_, number_of(record, "gb_per_s") * 1e9);
@@ -115,17 +116,17 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     if (text_of(record, "kind") != "op" || text_of(record, "status") != "passed") return;
     Case measured{.name = text_of(record, "name"),
                   .op = text_of(record, "op"),
-                  .share_of_floor = number_of(record, "share_of_floor"),
+                  .share_of_bound = number_of(record, "share_of_floor"),
                   .ms = number_of(record, "median_ms")};
     measured.cost.flops = static_cast<int64_t>(number_of(record, "flops"));
     measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
     measured.cost.loss = loss_of(measured.op, measured.name);
-    const bool by_hand = text_of(record, "products") == word_of(Products::hand);
-    if (measured.op == "matmul" && by_hand != choice.hand_products) return;
+    const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
+    if (measured.op == "matmul" && is_native != choice.native_matmul) return;
     const std::string attention = text_of(record, "attention");
     const bool by_wgmma = attention == word_of(AttentionKind::wgmma);
-    if (attention == word_of(AttentionKind::cudnn) || measured.share_of_floor <= 0) return;
+    if (attention == word_of(AttentionKind::cudnn) || measured.share_of_bound <= 0) return;
     if (measured.op.rfind("attention_", 0) == 0 && by_wgmma != choice.wgmma_attention) return;
     cases_[measured.name] = std::move(measured);
 }
@@ -147,7 +148,8 @@ const MeasuredKernels::Case* MeasuredKernels::nearest(const OpCost& cost) const 
 }
 
 GpuModel MeasuredKernels::with_rates(GpuModel gpu) const {
-    if (flops_per_s_ > 0) (real_ == DType::bf16 ? gpu.bf16_flops_per_s : gpu.f32_flops_per_s) = flops_per_s_;
+    if (flops_per_s_ > 0)
+        (compute_dtype_ == DType::bf16 ? gpu.bf16_flops_per_s : gpu.f32_flops_per_s) = flops_per_s_;
     if (bytes_per_s_ > 0) gpu.bytes_per_s = bytes_per_s_;
     if (flops_per_s_ > 0 && bytes_per_s_ > 0) gpu.source = "measured, by the report; gaps assumed";
     return gpu;

@@ -55,16 +55,16 @@ int64_t bytes_of_nccl(const TrainState& state) {
 }
 
 // Collectives of values between ranks that share rows or matrices, in a microbatch of a stage.
-CollectiveRow value_collectives(const TrainState& state, int64_t stage) {
+BucketCollectives value_collectives(const TrainState& state, int64_t stage) {
     const size_t model = state.stages.stages[static_cast<size_t>(stage)].model;
-    return state.models[model]->value_collectives(state.ranks.mesh(), state.runtime.real());
+    return state.models[model]->value_collectives(state.ranks.mesh(), state.runtime.compute_dtype());
 }
 
-// Program step with the most bytes of values and gradients, over all models.
-BusiestStep busiest_step(const TrainState& state) {
-    BusiestStep most;
+// Program instruction with the most bytes of values and gradients, over all models.
+MemoryPeak memory_peak(const TrainState& state) {
+    MemoryPeak most;
     for (const auto& model : state.models) {
-        BusiestStep busiest = model->busiest_step();
+        MemoryPeak busiest = model->memory_peak();
         if (busiest.bytes > most.bytes) most = std::move(busiest);
     }
     return most;
@@ -97,7 +97,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     StepRunner runner(config, runtime, ranks.without_world());
     runner.warm_up();
     std::vector<StepWork> work;
-    std::vector<CollectiveRow> values;
+    std::vector<BucketCollectives> values;
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage) {
         work.push_back(runner.work_per_step(stage));
         values.push_back(value_collectives(runner.state(), stage));
@@ -106,11 +106,11 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
             .bytes = runtime.device().memory().total(),
             .host_bytes = bytes_on_host(config, ranks, runner, runtime.device().memory()),
             .nccl_bytes = bytes_of_nccl(runner.state()),
-            .busiest_step = busiest_step(runner.state()),
+            .memory_peak = memory_peak(runner.state()),
             .work = std::move(work),
             .values = std::move(values),
             .device = runtime.device().kind(),
-            .real = runtime.real()};
+            .compute_dtype = runtime.compute_dtype()};
 }
 
 int64_t largest_microbatch(Config config, int64_t bytes, const Ranks& ranks) {

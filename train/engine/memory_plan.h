@@ -8,7 +8,7 @@
 
 #include "kernels/runtime/runtime.h"
 #include "train/engine/step_work.h"
-#include "train/model/graph/busiest_step.h"
+#include "train/model/graph/memory_peak.h"
 #include "train/sharding/ranks.h"
 #include "train/sharding/step_collectives.h"
 
@@ -22,12 +22,12 @@ struct MemoryPlan {
     // host memory, bytes: snapshots of checkpoints, final weights, batches, the program
     int64_t host_bytes = 0;
     int64_t nccl_bytes = 0;      // device memory of NCCL, assumed; the run measures it
-    BusiestStep busiest_step;    // largest use of memory for activations and their gradients
+    MemoryPeak memory_peak;      // largest use of memory for activations and their gradients
     std::vector<StepWork> work;  // per step; index: stage
     // collectives of values per microbatch, between ranks that share rows; index: stage
-    std::vector<CollectiveRow> values;
+    std::vector<BucketCollectives> values;
     DeviceKind device = DeviceKind::cpu;
-    DType real = DType::f32;
+    DType compute_dtype = DType::f32;
 
     // Bytes of device memory with nccl_bytes; on a CPU including host_bytes.
     int64_t needed() const { return bytes + nccl_bytes + (device == DeviceKind::cpu ? host_bytes : 0); }

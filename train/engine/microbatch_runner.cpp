@@ -7,7 +7,7 @@ namespace speedrun {
 void MicrobatchRunner::upload(const Batch& batch, Transformer& model, const StagePoint& point) {
     model.put_batch(batch, state_.config.model.parts.loss.in_stage(point.stage).numbers_at(point));
     for (const RowIds& rows : model.description().row_ids)
-        state_.reducer.see_rows(state_.table()[rows.table], rows.column.of(batch));
+        state_.reducer.mark_rows(state_.table()[rows.table], rows.column.of(batch));
 }
 
 Microbatch MicrobatchRunner::first_of(const RunStage& stage, int64_t step) const {
@@ -49,7 +49,7 @@ MicrobatchRunner::GraphKey MicrobatchRunner::key_of(size_t model, const Microbat
                                                     int64_t step_targets) const {
     return {model,           microbatch.first,
             microbatch.last, microbatch.step % state_.period,
-            step_targets,    state_.schedule.state().scales().num_exact()};
+            step_targets,    state_.schedule.state().scales().num_current_scaling()};
 }
 
 void MicrobatchRunner::run(size_t model, const Microbatch& microbatch, int64_t step_targets) {

@@ -9,21 +9,21 @@ namespace speedrun {
 
 namespace {
 
-std::string name_of(const Step& step, const NodeGraph& graph) {
-    if (step.kind == Step::Kind::sort) return "order of ids";
-    if (step.kind == Step::Kind::add) return "sum of gradients";
+std::string name_of(const Instruction& step, const NodeGraph& graph) {
+    if (step.kind == Instruction::Kind::sort) return "order of ids";
+    if (step.kind == Instruction::Kind::add) return "sum of gradients";
     std::string name;
     for (const NodeCall& call : step.calls) name += (name.empty() ? "" : " + ") + call.node->describe(graph);
     return name;
 }
 
-// Attributes the operations recorded by a meter to the model's program steps.
+// Attributes the operations recorded by a meter to the model's program instructions.
 class Tally {
   public:
     Tally(const MeteredOps& meter, const NodeGraph& graph) : meter_(meter), graph_(graph) {}
 
     // null: the following operations belong to no step
-    void begins(const Step* step) {
+    void begins(const Instruction* step) {
         for (; counted_ < meter_.calls().size(); ++counted_) {
             if (!pass_) continue;
             NodeWork::Pass& into = rows_[row_].*pass_;
@@ -31,10 +31,10 @@ class Tally {
             into.bytes += meter_.calls()[counted_].cost.bytes;
         }
         pass_ = nullptr;
-        if (!step || step->kind == Step::Kind::enter) return;
+        if (!step || step->kind == Instruction::Kind::enter) return;
         row_ = row_of(name_of(*step, graph_));
-        pass_ =
-            step->kind == Step::Kind::forward && !step->repeats ? &NodeWork::forward : &NodeWork::backward;
+        pass_ = step->kind == Instruction::Kind::forward && !step->repeats ? &NodeWork::forward
+                                                                           : &NodeWork::backward;
         ++(rows_[row_].*pass_).steps;
     }
     const std::vector<NodeWork>& rows() const { return rows_; }
@@ -65,7 +65,7 @@ std::vector<NodeWork> node_work(const Config& config, const Ranks& ranks) {
     runner.warm_up();
     runner.use_graphs(false);
     Tally tally(meter, runner.state().model().graph());
-    runner.state().model().watch([&](const Step* step) { tally.begins(step); });
+    runner.state().model().watch([&](const Instruction* step) { tally.begins(step); });
     meter.start();
     runner.enqueue(0, batches);
     runner.collect();

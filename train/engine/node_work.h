@@ -13,7 +13,7 @@ struct NodeWork {
     struct Pass {
         int64_t flops = 0;  // FLOPs of matmuls and attention, as counted by Ops::flops()
         int64_t bytes = 0;  // lower bound: each operand read once, each result written once
-        int64_t steps = 0;  // program steps
+        int64_t steps = 0;  // program instructions
     };
     std::string name;                  // Node::describe(); "a + b" for a fusion of both
     Pass forward = {}, backward = {};  // per optimizer step and rank; backward includes recomputation

@@ -49,7 +49,7 @@ RunEstimate estimate_run(const Config& config, double seconds) {
     Runtime runtime(runtime_options(config, ranks));
     require_memory(config, runtime.device(), ranks);
     const std::vector<RunStage> stages = run_stages(config, ranks).stages;
-    const auto first_alike = [&](size_t i) {
+    const auto first_equal = [&](size_t i) {
         return static_cast<size_t>(std::find_if(stages.begin(), stages.end(),
                                                 [&](const RunStage& other) {
                                                     return other.model == stages[i].model &&
@@ -58,13 +58,13 @@ RunEstimate estimate_run(const Config& config, double seconds) {
                                    stages.begin());
     };
     int64_t num_shapes = 0;
-    for (size_t i = 0; i < stages.size(); ++i) num_shapes += first_alike(i) == i;
+    for (size_t i = 0; i < stages.size(); ++i) num_shapes += first_equal(i) == i;
 
     RunEstimate estimate;
     estimate.device = runtime.description();
     for (size_t i = 0; i < stages.size(); ++i) {
         const auto number = static_cast<int64_t>(i);
-        const double ms = first_alike(i) < i ? estimate.stages[first_alike(i)].step_ms
+        const double ms = first_equal(i) < i ? estimate.stages[first_equal(i)].step_ms
                                              : measured_step_ms(config.in_stage(number), runtime,
                                                                 seconds / static_cast<double>(num_shapes));
         estimate.stages.push_back({config.schedule.first_step(number), config.schedule.end_step(number), ms});

@@ -6,7 +6,7 @@
 
 namespace speedrun {
 
-int64_t RunStages::most_microbatches() const {
+int64_t RunStages::max_microbatches() const {
     int64_t most = 1;
     for (const RunStage& stage : stages) most = std::max(most, stage.microbatches);
     return most;

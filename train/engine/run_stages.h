@@ -20,7 +20,7 @@ struct RunStages {
     std::vector<RunStage> stages;
     RunStage validation;  // one microbatch per step
 
-    int64_t most_microbatches() const;  // per step
+    int64_t max_microbatches() const;  // per step
 };
 
 RunStages run_stages(const Config& config, const Ranks& ranks);

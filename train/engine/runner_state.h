@@ -21,7 +21,7 @@ class RunnerState final : public RunState {
     }
     void await_snapshot() override { state_.snapshots.await(); }
     double idle_ms() override { return runner_.idle_ms(); }
-    void publish_state(int64_t steps) override { state_.publish(steps); }
+    void finish_load(int64_t steps) override { state_.finish_load(steps); }
 
   private:
     StepRunner& runner_;

@@ -71,11 +71,10 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
     Batches batches(config);
     result.data = batches.name();
     StepRunner runner(config, runtime, ranks);
-    const CeilingSizes sizes =
-        options.ceilings.product > 0 ? options.ceilings : ceiling_sizes(runtime.device());
+    const PeakSizes sizes = options.peaks.product > 0 ? options.peaks : peak_sizes(runtime.device());
     const auto measure = [&] {
-        measure_ceilings(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), sizes,
-                         result.ceilings);
+        measure_peaks(runtime.device(), runtime.ops(), runtime.compute(), runtime.compute_dtype(), sizes,
+                      result.peaks);
     };
     runner.warm_up();
     result.work = runner.work_per_step();
@@ -107,7 +106,7 @@ StepBench bench_steps(const Config& config, Runtime& runtime, const Ranks& ranks
     measure();
 
     result.plain_step_ms = mean_of_middle_half(plain);
-    result.profile = profile_steps(timed_calls(meter.calls(), step_ends, 0), period, result.ceilings);
+    result.profile = profile_steps(timed_calls(meter.calls(), step_ends, 0), period, result.peaks);
     return result;
 }
 

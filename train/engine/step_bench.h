@@ -12,16 +12,16 @@
 namespace speedrun {
 
 struct StepBenchOptions {
-    int64_t steps = 10;     // number of steps timed with events, and again without
-    int64_t warmup = 3;     // untimed steps before
-    CeilingSizes ceilings;  // 0: the device's defaults
+    int64_t steps = 10;  // number of steps timed with events, and again without
+    int64_t warmup = 3;  // untimed steps before
+    PeakSizes peaks;     // 0: the device's defaults
 };
 
 struct StepBench {
     std::string data;          // "dataset", or "synthetic" if the shards do not exist
     StepProfile profile;       // steps with events around each operation
     double plain_step_ms = 0;  // steps without events, as in training
-    Ceilings ceilings;         // best measured before and after the steps
+    Peaks peaks;               // best measured before and after the steps
     StepWork work;             // without the optimizer's, as in the plan
     int64_t memory_bytes = 0;  // total of the device's memory table, as in the plan
     // Resident memory of the process after the first steps and before any peak is measured, minus its memory before the

@@ -8,16 +8,16 @@
 
 namespace speedrun {
 
-DryStep dry_gpu_step(Config config, DType real) {
+DryStep dry_gpu_step(Config config, DType compute_dtype) {
     RuntimeOptions options = dry_runtime_options(config);
     options.device = DeviceKind::cpu;  // the device determines only this default:
     config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
-    options.precision = real;
+    options.precision = compute_dtype;
     return {std::move(config), options};
 }
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu) {
-    return {.hand_products = config.cuda.products == Products::hand,
+    return {.native_matmul = config.cuda.products == MatmulKind::native,
             .wgmma_attention = config.cuda.attention == AttentionKind::wgmma && gpu.has_wgmma &&
                                gpu_compute_type(config) == DType::bf16};
 }
@@ -26,7 +26,7 @@ OperationTimes::OperationTimes(const Config& stage, const GpuModel& gpu, const M
                                const DocumentLengths& documents)
     : gpu_(gpu),
       measured_(report),
-      real_(gpu_compute_type(stage)),
+      compute_dtype_(gpu_compute_type(stage)),
       choice_(kernel_choice(stage, gpu)),
       first_keys_(std::make_shared<std::vector<int32_t>>(packed_first_keys(stage, documents))),
       row_length_(stage.batch.sequence_length),
@@ -36,7 +36,7 @@ AttentionWork OperationTimes::work_of(const OpCost& cost, const KernelModel& ker
     if (!cost.attention.present()) return {};
     const auto [found, fresh] = works_->try_emplace({cost.attention, cost.op});
     if (fresh) {
-        const AttentionTiming* const timing = attention_timing(cost, real_, kernel);
+        const AttentionTiming* const timing = attention_timing(cost, compute_dtype_, kernel);
         const bool packed = cost.attention.keys == row_length_;  // false: a case of a report
         found->second =
             attention_work(cost.attention, timing ? timing->tiling : AttentionTiling{kAttentionOwned, 0},
@@ -46,15 +46,15 @@ AttentionWork OperationTimes::work_of(const OpCost& cost, const KernelModel& ker
     return found->second;
 }
 
-ModelledCall OperationTimes::modelled(const OpCost& cost, double share_of_floor) const {
+ModelledCall OperationTimes::modelled(const OpCost& cost, double share_of_bound) const {
     const KernelModel kernel = kernel_model(cost.op, choice_);
-    return model_call(cost, real_, gpu_, kernel, share_of_floor, work_of(cost, kernel));
+    return model_call(cost, compute_dtype_, gpu_, kernel, share_of_bound, work_of(cost, kernel));
 }
 
 ModelledCall OperationTimes::of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
     if (!found) return modelled(cost, 0);
-    if (!found->cost.attention.present() || found->ms == 0) return modelled(cost, found->share_of_floor);
+    if (!found->cost.attention.present() || found->ms == 0) return modelled(cost, found->share_of_bound);
     // Tiles of a causal case are known, so its time corrects the model of a tile.
     OpCost timed = found->cost;
     timed.op = cost.op;
@@ -67,12 +67,13 @@ std::string OperationTimes::source_of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
     if (found) return "measured: " + found->name;
     const KernelModel kernel = kernel_model(cost.op, choice_);
-    const AttentionTiming* const timing = attention_timing(cost, real_, kernel);
+    const AttentionTiming* const timing = attention_timing(cost, compute_dtype_, kernel);
     return timing ? timing->source : kernel.source;
 }
 
-std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period) {
-    const auto [config, options] = dry_gpu_step(of, real);
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType compute_dtype,
+                                    int64_t& period) {
+    const auto [config, options] = dry_gpu_step(of, compute_dtype);
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
@@ -102,10 +103,10 @@ StepModel model_step(const Config& config, const Ranks& ranks, const GpuModel& g
 
 StepModel model_step(const Config& config, const Ranks& ranks, const OperationTimes& times) {
     StepModel model;
-    model.real = times.real();
+    model.compute_dtype = times.compute_dtype();
     model.microbatches = config.microbatches_per_step(ranks.num_data_ranks());
     int64_t period = 1;
-    const std::vector<OpCost> costs = step_operations(config, ranks, model.real, period);
+    const std::vector<OpCost> costs = step_operations(config, ranks, model.compute_dtype, period);
     const double per_step = 1.0 / static_cast<double>(period);
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // share of a row's bound set by matmuls
@@ -116,15 +117,15 @@ StepModel model_step(const Config& config, const Ranks& ranks, const OperationTi
         row.calls += per_step;
         row.flops += static_cast<double>(cost.flops) * per_step;
         row.bytes += static_cast<double>(cost.bytes) * per_step;
-        row.floor_ms += call.floor_ms * per_step;
+        row.bound_ms += call.bound_ms * per_step;
         row.ms += call.ms * per_step;
-        if (call.compute_bound) compute_ms[cost.name()] += call.floor_ms * per_step;
+        if (call.compute_bound) compute_ms[cost.name()] += call.bound_ms * per_step;
         row.gap_ms += call.gap_ms * per_step;
     }
     for (auto& [name, row] : rows) {
         row.name = name;
-        row.compute_bound = compute_ms[name] > row.floor_ms / 2;
-        model.floor_ms += row.floor_ms;
+        row.compute_bound = compute_ms[name] > row.bound_ms / 2;
+        model.bound_ms += row.bound_ms;
         model.ms += row.ms;
         model.gap_ms += row.gap_ms;
         model.operations.push_back(row);

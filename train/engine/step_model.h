@@ -18,20 +18,20 @@ namespace speedrun {
 // Sums over the calls with the same OpCost::name() in a step.
 struct ModelledOperation {
     std::string name;
-    double calls = 0, flops = 0, bytes = 0, floor_ms = 0, ms = 0;
+    double calls = 0, flops = 0, bytes = 0, bound_ms = 0, ms = 0;
     double gap_ms = 0;           // included in ms
-    bool compute_bound = false;  // true if compute sets most of floor_ms
+    bool compute_bound = false;  // true if compute sets most of bound_ms
     // source of the share of the roofline bound: the assumption or the measured case
     std::string source;
 
-    double lost_ms() const { return ms - floor_ms; }
+    double lost_ms() const { return ms - bound_ms; }
 };
 
 struct StepModel {
     std::vector<ModelledOperation> operations;  // largest lost_ms() first
-    DType real = DType::f32;
+    DType compute_dtype = DType::f32;
     int64_t microbatches = 0;  // per step and rank
-    double floor_ms = 0;
+    double bound_ms = 0;
     double ms = 0;      // sum of operations in sequence
     double gap_ms = 0;  // included in ms: time between kernels
 };
@@ -41,7 +41,7 @@ struct DryStep {
     Config config;
     RuntimeOptions runtime;
 };
-DryStep dry_gpu_step(Config config, DType real);
+DryStep dry_gpu_step(Config config, DType compute_dtype);
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
 
@@ -54,18 +54,18 @@ class OperationTimes {
     OperationTimes(const Config& stage, const GpuModel& gpu, const MeasuredKernels* report,
                    const DocumentLengths& documents);
 
-    DType real() const { return real_; }
+    DType compute_dtype() const { return compute_dtype_; }
     ModelledCall of(const OpCost& cost) const;
     // Returns the source of the share of the roofline bound.
     std::string source_of(const OpCost& cost) const;
 
   private:
-    ModelledCall modelled(const OpCost& cost, double share_of_floor) const;
+    ModelledCall modelled(const OpCost& cost, double share_of_bound) const;
     AttentionWork work_of(const OpCost& cost, const KernelModel& kernel) const;
 
     const GpuModel& gpu_;
     const MeasuredKernels* const measured_;
-    const DType real_;
+    const DType compute_dtype_;
     const KernelChoice choice_;
     const std::shared_ptr<const std::vector<int32_t>> first_keys_;
     const int64_t row_length_;  // tokens per row of first_keys_
@@ -74,7 +74,8 @@ class OperationTimes {
 
 // Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run with this compute
 // dtype, from StepRunner::first_steady_step(). `period` is set to the optimizer groups' common period.
-std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType real, int64_t& period);
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType compute_dtype,
+                                    int64_t& period);
 
 // bf16 unless the config requests f32: every modelled GPU supports bf16.
 DType gpu_compute_type(const Config& config);

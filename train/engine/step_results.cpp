@@ -45,8 +45,8 @@ void StepRunner::add_parts(const StepSlot& slot, StepResult& result) {
     };
     Interval idle{time_of(*slot.backward_done), result.clock_ms};
     const StepSlot& next = slots_[collected_ % slots_.size()];
-    if (state_.ranks.size() > 1 && uncollected() > 0 && next.begun->complete())
-        idle.end = std::min(idle.end, time_of(*next.begun));
+    if (state_.ranks.size() > 1 && uncollected() > 0 && next.started->complete())
+        idle.end = std::min(idle.end, time_of(*next.started));
     const ExposureMeter::Parts parts = state_.reducer.meter().measure(
         *slot.step_done, result.clock_ms, {{last_clock_ms_, result.clock_ms}, idle});
     result.comm_exposed_ms = parts.exposed;

@@ -46,7 +46,7 @@ void StepRunner::enqueue(int64_t step, BatchSource& source, bool stop) {
     slot.step = step;
     slot.lr_factor = first.lr_factor;
     if (timeline_) timeline_->begin_step(step);
-    if (state_.ranks.size() > 1) state_.runtime.compute().record(*slot.begun);
+    if (state_.ranks.size() > 1) state_.runtime.compute().record(*slot.started);
     state_.reducer.meter().turn(state_.ranks.size() > 1);  // a single rank has no communication to expose
     state_.refresh_copies_before(step);
     state_.schedule.state().scales().begin_step(step);

@@ -5,7 +5,7 @@ namespace speedrun {
 StepSlot::StepSlot(const TrainState& state)
     : memory(state.runtime.device(), state.schedule.statistics().host_bytes()) {
     Device& device = state.runtime.device();
-    for (auto* event : {&begun, &backward_done, &step_done}) *event = device.create_event(EventKind::timed);
+    for (auto* event : {&started, &backward_done, &step_done}) *event = device.create_event(EventKind::timed);
     reduce_done = device.create_event();
     for (auto* count : {&counts.reduce, &counts.gather, &counts.exchange, &values})
         count->done = device.create_event();

@@ -14,14 +14,14 @@ struct StepSlot {
     // to the host. stop: this rank asks to end the run.
     void enqueue_update(TrainState& state, bool stop);
 
-    StepNumbers numbers() const { return StepNumbers(memory.as<float>()); }
+    HostStatistics numbers() const { return HostStatistics(memory.as<float>()); }
     double loss() const { return numbers().loss_sum() / static_cast<double>(targets); }
 
     int64_t step = 0;
     int64_t targets = 0;  // valid targets, all ranks
     double lr_factor = 0;
     HostBuffer memory;  // statistics on the host
-    std::unique_ptr<Event> begun, backward_done, reduce_done, step_done;
+    std::unique_ptr<Event> started, backward_done, reduce_done, step_done;
     Reducer::Counts counts;  // totals since the ranks connected
     Reducer::Count values;   // counters of the communicators used by nodes
 };

@@ -15,8 +15,8 @@ std::unique_ptr<Communicator> connect_values(const Ranks& ranks, Axis axis) {
                                   ranks.mesh().group(ranks.rank(), {axis}));
 }
 
-BucketRules rules_of(const Config& config, const Ranks& ranks, DType real) {
-    config.optimizers.check_precision(real);  // resolves precision=auto
+BucketRules rules_of(const Config& config, const Ranks& ranks, DType compute_dtype) {
+    config.optimizers.check_precision(compute_dtype);  // resolves precision=auto
     return bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                         config.optimizers, rank_tokens(config, ranks));
 }
@@ -30,13 +30,13 @@ TrainState::TrainState(const Config& c, Runtime& r, const Ranks& all)
       period(common_period(config.optimizers)),
       stages(run_stages(config, ranks)),
       models(Transformer::make(stages.shapes, runtime,
-                               {.rules = rules_of(config, ranks, runtime.real()),
+                               {.rules = rules_of(config, ranks, runtime.compute_dtype()),
                                 .documents = config.data.document_mask,
                                 .memory = config.memory})),
       context(connect_values(ranks, Axis::context)),
       tensor(connect_values(ranks, Axis::tensor)),
       gradients(table(), model().parameters().layout(), runtime,
-                gradient_memory(ranks, stages.most_microbatches(), period == 1)),
+                gradient_memory(ranks, stages.max_microbatches(), period == 1)),
       reducer(ranks, model().parameters(), gradients, runtime),
       schedule(config.optimizers, table(), ranks, {model().parameters(), gradients, reducer, runtime}),
       snapshots(runtime) {
@@ -63,9 +63,9 @@ void TrainState::assign(const std::vector<std::vector<float>>& values) {
     schedule.gather_all();
 }
 
-void TrainState::publish(int64_t trained_steps) {
+void TrainState::finish_load(int64_t trained_steps) {
     steps = trained_steps;
-    model().parameters().publish_shards();
+    model().parameters().cast_shards_to_compute();
     schedule.gather_all();
 }
 

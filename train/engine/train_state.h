@@ -32,7 +32,7 @@ struct TrainState {
     void assign(const std::vector<std::vector<float>>& values);
     // Call after masters and optimizer state were set to their values after `trained_steps` steps. Updates the compute copies.
     // Collective. Waits.
-    void publish(int64_t trained_steps);
+    void finish_load(int64_t trained_steps);
     // Copies the f32 values of a whole parameter (Parameter::whole_numel) to the host. Collective. Waits.
     void read_master(const Parameter& p, float* host);
     // Enqueues copies of the source values into parameters that the last step's stage does not use

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "kernels/ops/ceilings.h"
+#include "kernels/ops/peaks.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/run_position.h"
 #include "train/comm/joint_check.h"
@@ -24,9 +24,9 @@ namespace {
 // matmul is smaller than in `bench`. A few cores with vector units reach their peak at size 512, in 1/8 of the time of
 // 1024. AMX and many cores need 1024. Under an emulator such sizes take minutes, so 256 must suffice; it takes about 1
 // ms on a real CPU.
-double measure_product_ceiling(Runtime& runtime) {
+double measure_matmul_peak(Runtime& runtime) {
     const auto rate = [&](int64_t size, int rounds) {
-        return LargeProduct(runtime.device(), runtime.ops(), runtime.compute(), runtime.real(), size)
+        return LargeMatmul(runtime.device(), runtime.ops(), runtime.compute(), runtime.compute_dtype(), size)
             .rate(rounds);
     };
     if (runtime.threads() == 0) return rate(8192, 4);
@@ -50,11 +50,11 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       loader_(train_data_, loader_options(config, ranks)),
       val_loader_(val_data_, validation_options(config, ranks)),
       runner_(config, runtime, ranks),
-      ceiling_flops_per_s_(over_ranks(options.warm_up ? measure_product_ceiling(runtime) : 0)),
+      peak_flops_per_s_(over_ranks(options.warm_up ? measure_matmul_peak(runtime) : 0)),
       run_state_(runner_),
       checkpointer_(config, ranks, runtime, run_state_, folder.path(),
                     [this](const std::string& text, bool problem) { report(text, problem); },
-                    {.system = options.file_system, .most_fetched = options.most_fetched}) {
+                    {.system = options.file_system, .max_fetched = options.max_fetched}) {
     folder.log(loader_.describe());
     if (options.warm_up) runner_.warm_up();
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -63,7 +63,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                                       .tokens = config.tokens_before(config.schedule.total_steps()),
                                       .quiet = options.quiet || !ranks.first(),
                                       .num_ranks = ranks.size(),
-                                      .ceiling_flops_per_s = ceiling_flops_per_s_});
+                                      .ceiling_flops_per_s = peak_flops_per_s_});
     runner_.state().initialize(static_cast<uint64_t>(config.seed));
     if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
         runner_.state().assign(read_hf_weights(from, runner_.state().table(), config.model));
@@ -111,7 +111,7 @@ void Trainer::resume_time_to_target(const CheckpointInfo& info, const RunFolder:
     const Config there =
         parse_config(info.config, options_.resume->folder() + "/checkpoint.json: config", {});
     const double target = config_.record.target_loss;
-    const bool alike = validates_alike(there, config_);
+    const bool alike = same_validation(there, config_);
     validations_from_ = info.measured.validations_from;
     if (alike && there.record.target_loss == target) {
         summary_.time_to_target_ms = info.measured.time_to_target_ms;
@@ -146,7 +146,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
     CheckpointInfo info;
     set_position(info, config_, summary_.steps);
     info.train_loss = summary_.train_loss.value_or(0);
-    info.precision = std::string(name_of(runtime_.real()));
+    info.precision = std::string(name_of(runtime_.compute_dtype()));
     info.ranks = ranks_.size();
     info.mesh = ranks_.mesh().describe();
     info.strategy = word_of(ranks_.sharing().strategy);
@@ -371,7 +371,7 @@ void Trainer::finish(RunSummary& s) {
         s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
         s.flops_per_s = flops_before(s.steps) / (s.train_ms * 1e-3);
     }
-    s.ceiling_flops_per_s = ceiling_flops_per_s_;
+    s.ceiling_flops_per_s = peak_flops_per_s_;
     s.memory_bytes = runtime_.device().memory().total();
     s.peak_rss_bytes = peak_rss_bytes();
     s.wall_s = (process_age_ms() - options_.began_ms) * 1e-3;

@@ -28,9 +28,9 @@ struct TrainerOptions {
     const std::atomic<int>* stop_signal = nullptr;  // nonzero: finish the step and end on all ranks
     // checkpoint to continue from; used only by the constructor
     const CheckpointReader* resume = nullptr;
-    std::string data{};                 // identity of the shards for checkpoints, JSON; empty: omitted
-    FileSystem* file_system = nullptr;  // for checkpoints; tests pass their own
-    int64_t most_fetched = kMostNumbersFetched;  // RankFile::most_fetched; tests lower it
+    std::string data{};                        // identity of the shards for checkpoints, JSON; empty: omitted
+    FileSystem* file_system = nullptr;         // for checkpoints; tests pass their own
+    int64_t max_fetched = kMaxNumbersFetched;  // RankFile::max_fetched; tests lower it
     // age of the process in ms at the start of the run, for its start-up time; 0: run and process start together
     double began_ms = 0;
 };
@@ -105,7 +105,7 @@ class Trainer {
     ValidationLoader val_loader_;
     StepRunner runner_;
     const int64_t period_ = runner_.state().period;  // common period of the optimizer groups
-    double ceiling_flops_per_s_ = 0;                 // sum over ranks, FLOP/s
+    double peak_flops_per_s_ = 0;                    // sum over ranks, FLOP/s
     std::vector<double> flops_per_step_;             // index: stage
     TrainClock clock_;
     StepTimes step_times_;

@@ -8,25 +8,25 @@ namespace speedrun {
 
 std::vector<StepWork> WarmUp::run() {
     // Several ranks run real collectives, which set up connections.
-    const bool rehearsal = state_.ranks.size() == 1;
-    if (rehearsal) state_.runtime.device().rehearse(true);
+    const bool dry_run = state_.ranks.size() == 1;
+    if (dry_run) state_.runtime.device().set_dry_run(true);
     ScaleStore& scales = state_.schedule.state().scales();
-    const std::vector<int64_t> turns = scales.turns();
+    const std::vector<int64_t> switch_steps = scales.switch_steps();
     std::vector<StepWork> work;
     for (const RunStage& stage : state_.stages.stages) {
         work.emplace_back();
         // Steps between the first and the last switch have no other shapes.
-        for (const int64_t turn : std::set{turns.front(), turns.back()}) {
-            scales.begin_step(turn);
+        for (const int64_t switch_step : std::set{switch_steps.front(), switch_steps.back()}) {
+            scales.begin_step(switch_step);
             work.back() = run_step(stage);
         }
     }
     run_validation();
     state_.runtime.synchronize();
-    if (rehearsal) state_.runtime.device().rehearse(false);
+    if (dry_run) state_.runtime.device().set_dry_run(false);
     if (!state_.config.cuda.graph || state_.exchanges_values()) return work;  // MPI cannot run in a graph
-    for (const int64_t turn : turns) {
-        scales.set_step(turn);
+    for (const int64_t switch_step : switch_steps) {
+        scales.set_step(switch_step);
         for (const RunStage& stage : state_.stages.stages) microbatches_.capture(stage);
     }
     return work;
@@ -48,9 +48,9 @@ StepWork WarmUp::run_step(const RunStage& stage) {
 // Needed only if no stage has run these shapes: rows or windows differ, or training uses FP8 matmuls and validation
 // does not.
 void WarmUp::run_validation() {
-    const bool trains_alike = !state_.config.model.parts.uses_fp8();
+    const bool same_forward = !state_.config.model.parts.uses_fp8();
     for (const RunStage& stage : state_.stages.stages)
-        if (trains_alike && stage.model == state_.stages.validation.model) return;
+        if (same_forward && stage.model == state_.stages.validation.model) return;
     ZeroBatches source(state_.validation_model(), state_.stages.validation.tokens_per_step);
     state_.validation_model().put_batch(source.next());
     state_.validation_model().forward(false);

@@ -55,7 +55,7 @@ class AttentionLayer : public AttentionContext {
     }
     int64_t head_dim() const { return head_width().size / heads.size; }
     ValueId head_rows(const std::string& name) const {
-        return w.real(name, w.extents.tokens(), head_width());
+        return w.compute_value(name, w.extents.tokens(), head_width());
     }
 
     // Runs `write` when the graph reaches the slot.

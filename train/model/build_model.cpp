@@ -129,7 +129,7 @@ class Builder {
     // Adds the output of the last sublayer to the stream and returns it.
     ValueId entered(const std::string& name) {
         if (delta_ == kNoValue) return stream_;
-        const ValueId sum = w_.real(name, w_.extents.stream_tokens(), w_.extents.width());
+        const ValueId sum = w_.compute_value(name, w_.extents.stream_tokens(), w_.extents.width());
         w_.add<Add>({.sum = sum, .x = stream_, .delta = delta_});
         delta_ = kNoValue;
         stream_ = sum;
@@ -201,7 +201,7 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
     return Builder(config, batch, options).build();
 }
 
-ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence, const TensorPart& tensor) {
+ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence, const TensorSlice& tensor) {
     // One row per rank, so that ranks can share the rows evenly.
     const BatchShape batch{
         .tokens = tensor.size * longest_sequence, .sequence_length = longest_sequence, .tensor = tensor};

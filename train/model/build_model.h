@@ -12,6 +12,6 @@ ModelGraph build_model(const ModelConfig& config, const BatchShape& batch, const
 // Declares only the parameters: whole, or one tensor rank's part. They are equal in all stages and, of the batch,
 // depend only on the longest sequence.
 ParameterTable parameters_of(const ModelConfig& config, int64_t longest_sequence,
-                             const TensorPart& tensor = {});
+                             const TensorSlice& tensor = {});
 
 }  // namespace speedrun

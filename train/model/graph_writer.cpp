@@ -31,8 +31,8 @@ ValueId GraphWriter::input(const Column& column) {
     return value;
 }
 
-ValueId GraphWriter::real(const std::string& name, const Extent& rows, const Extent& columns) {
-    return model.graph.value(prefix_ + name, Element::real, {rows, columns});
+ValueId GraphWriter::compute_value(const std::string& name, const Extent& rows, const Extent& columns) {
+    return model.graph.value(prefix_ + name, Element::compute_dtype, {rows, columns});
 }
 
 ValueId GraphWriter::f32(const std::string& name, std::vector<Extent> extents) {
@@ -46,7 +46,7 @@ ValueId GraphWriter::view(ValueId of, const std::string& name, int64_t first, in
 ValueId GraphWriter::one() {
     if (one_ == kNoValue)
         one_ = model.graph.constant("one", {{Dimension::numbers, 1}, {Dimension::numbers, 1}}, {1},
-                                    Element::real);
+                                    Element::compute_dtype);
     return one_;
 }
 
@@ -81,7 +81,7 @@ NormStatistics GraphWriter::statistics(const std::string& name, ValueId x) {
 }
 
 ValueId GraphWriter::norm(const std::string& name, ValueId x) {
-    const ValueId y = real(name, rows_of(x), extents.width());
+    const ValueId y = compute_value(name, rows_of(x), extents.width());
     const NormStatistics kept = statistics(name, x);
     NormParameters parameters;
     if (parts_.norms.gain)
@@ -101,7 +101,7 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
     const ParameterId bias =
         w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
                : kNoParameter;
-    const ValueId y = real(name, rows_of(x), w.outputs);
+    const ValueId y = compute_value(name, rows_of(x), w.outputs);
     // Only one term of a sum has the bias.
     Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0, .fp8 = w.fp8};
     if (w.fp8) {
@@ -116,7 +116,7 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
 }
 
 int GraphWriter::kept_scale(const std::string& of, const Fp8ScaleConfig& how) {
-    if (how.by != Fp8ScaleBy::last_step) return -1;
+    if (how.by != Fp8ScaleBy::delayed) return -1;
     return model.table.declare_scale(
         {.name = name(of), .factor = how.factor(), .exact_steps = how.exact_steps});
 }
@@ -133,7 +133,7 @@ ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gate
 ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
                          const std::vector<WeightedSum::Term>& terms) {
     const Extent rows = rows_of(terms.front().value);
-    const ValueId y = real(name, rows, columns);
+    const ValueId y = compute_value(name, rows, columns);
     // With a share of the tokens the sequence length is unused: such a sum has no shifted terms.
     add<WeightedSum>({.y = y, .terms = terms},
                      rows.dimension == Dimension::own_tokens ? rows.size : batch.local_length());

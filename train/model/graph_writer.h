@@ -34,7 +34,7 @@ class GraphWriter {
     std::string name(const std::string& own) const { return prefix_ + own; }
     Extent rows_of(ValueId value) const { return model.graph[value].extents.front(); }
     ValueId input(const Column& column);  // ids (rows, tokens, per_token); one value per name
-    ValueId real(const std::string& name, const Extent& rows, const Extent& columns);
+    ValueId compute_value(const std::string& name, const Extent& rows, const Extent& columns);
     ValueId f32(const std::string& name, std::vector<Extent> extents);
     ValueId view(ValueId of, const std::string& name, int64_t first, int64_t count);
     ValueId one();  // constant 1, real (1, 1)

@@ -19,12 +19,12 @@ class TokenTables {
 
     ParameterId operator[](const std::string& table) const { return tables_.at(table); }
     // True if tensor ranks share the table. A lookup for the stream is then a term of a sum over ranks.
-    bool gives_terms(const std::string& table) const {
+    bool is_sharded(const std::string& table) const {
         return rows_in(table).parts > 1 || columns_of(table).parts > 1;
     }
     // Returns the table's rows for the batch's tokens or positions, plus rows of the table `positions` unless it is empty.
     ValueId lookup(const std::string& name, const std::string& table, const std::string& positions = "");
-    // Returns x plus the table's rows of n-grams. x must be a term if gives_terms(table).
+    // Returns x plus the table's rows of n-grams. x must be a term if is_sharded(table).
     ValueId add_ngrams(ValueId x, const std::string& table);
     // Returns the table's rows for the batch's tokens or 2-grams, placed as the stream. Each table is looked up once.
     ValueId in_stream(const std::string& table);
@@ -61,19 +61,19 @@ class Networks {
     std::vector<int64_t> layers_read() const;
     // Writes the networks that read x, this place of the stream.
     void write(const StreamPlace& place, ValueId x);
-    // Returns f32 coefficients by their name in the open unit (NetworkNumbers::name): (tokens, count), with the tokens
+    // Returns f32 coefficients by their name in the open unit (NetworkOutputs::name): (tokens, count), with the tokens
     // of their reader …
     ValueId number(const std::string& name) const { return given_.at(w_.name(name)); }
     // … or (tokens, heads), with this rank's heads.
     ValueId by_heads(const std::string& name, const Extent& heads);
 
   private:
-    using Reader = NetworkNumbers::Reader;
+    using Reader = NetworkOutputs::Reader;
     struct Network {
         std::string name;
         const NetworkConfig& config;
         StreamPlace place;
-        std::vector<NetworkNumbers> asked;
+        std::vector<NetworkOutputs> requested;
         int64_t count = 0;  // number of coefficients
         ParameterId up, down, bias, scale = kNoParameter;
     };
@@ -90,16 +90,16 @@ class Networks {
     struct Run {
         Reader reader;
         int64_t first, count;
-        std::vector<const NetworkNumbers*> asked;
+        std::vector<const NetworkOutputs*> requested;
     };
     static std::vector<Run> runs_of(const Network& network);
     void give(const Network& network, ValueId numbers, const Run& run);
-    bool travels(Reader reader) const;
+    bool is_exchanged(Reader reader) const;
     ValueId at_reader(const Network& network, ValueId numbers, const Run& run);
 
     GraphWriter& w_;
     std::vector<Network> networks_;
-    std::map<std::string, ValueId> given_;     // key: NetworkNumbers::name
+    std::map<std::string, ValueId> given_;     // key: NetworkOutputs::name
     std::map<std::string, Columns> of_heads_;  // as given_, for heads split over ranks
 };
 

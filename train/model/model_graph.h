@@ -15,8 +15,8 @@ namespace speedrun {
 struct BatchShape {
     int64_t tokens = 0, sequence_length = 0;  // per microbatch; tokens is a multiple of sequence_length
     int64_t longest_sequence = 0;             // rows of a position table; 0: sequence_length
-    ContextPart part = {};                    // share of every row on this context rank
-    TensorPart tensor = {};                   // share of every matrix on this tensor rank
+    ContextSlice part = {};                   // share of every row on this context rank
+    TensorSlice tensor = {};                  // share of every matrix on this tensor rank
 
     bool operator==(const BatchShape&) const = default;
     int64_t num_positions() const { return longest_sequence > 0 ? longest_sequence : sequence_length; }

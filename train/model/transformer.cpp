@@ -51,8 +51,8 @@ Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const T
       model(
           build_model(shape.config, shape.batch, {.documents = options.documents, .logit_rows = logit_rows})),
       fusions(model_fusions()),
-      program(derive_program(model.graph, fusions, retained_of(model.graph, options.memory), runtime.real(),
-                             shape.trains)) {}
+      program(derive_program(model.graph, fusions, retained_of(model.graph, options.memory),
+                             runtime.compute_dtype(), shape.trains)) {}
 
 Transformer::Transformer(Derived derived, std::shared_ptr<Shared> shared, Runtime& runtime)
     : derived_(std::move(derived)),

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "data/batch.h"
-#include "train/model/graph/busiest_step.h"
 #include "train/model/graph/executor.h"
+#include "train/model/graph/memory_peak.h"
 #include "train/model/graph/value_collectives.h"
 #include "train/model/model_graph.h"
 #include "train/sharding/pass_tracker.h"
@@ -59,7 +59,7 @@ class Transformer {
     void put_batch(const Batch& batch, std::span<const float> loss_weights = {});
     // Receives the events of all later passes, see Executor::track.
     void track(PassTracker* tracker) { executor_.track(tracker); }
-    void watch(StepWatch watch) { executor_.watch(std::move(watch)); }
+    void watch(InstructionWatch watch) { executor_.watch(std::move(watch)); }
     // Sets the ranks that share rows and matrices with this one (BatchShape), see Executor::connect.
     void connect(const Peers& peers) { executor_.connect(peers); }
     // Sets the store with the table's scales, see Executor::scale_by.
@@ -72,7 +72,7 @@ class Transformer {
     void loss(Tensor loss_sum, bool accumulate);
     // Enqueues the loss and backward: gradients of gradient_scale · Σ losses. The tracker receives each gradient's completion.
     void loss_and_backward(Tensor loss_sum, bool accumulate, float gradient_scale);
-    // After forward(): returns the logits of one row (real [1, V]), before the softcap.
+    // After forward(): returns the logits of one row (compute dtype [1, V]), before the softcap.
     Tensor logits_of(int64_t row);
     // Losses of the last loss() or loss_and_backward(), f32 [T].
     Tensor losses() const { return executor_.held(derived_.model.losses); }
@@ -80,12 +80,12 @@ class Transformer {
     // not.
     int64_t recomputed_flops() const { return executor_.repeated_flops(); }
     // Returns the step with the most bytes of values and gradients, and these.
-    BusiestStep busiest_step() const { return busiest_step_of(derived_.program, derived_.model.graph); }
+    MemoryPeak memory_peak() const { return memory_peak_of(derived_.program, derived_.model.graph); }
 
-    // Collectives of a microbatch among ranks that share rows or matrices. `real`: compute dtype.
-    CollectiveRow value_collectives(const Mesh& mesh, DType real) const {
-        return speedrun::value_collectives({.program = derived_.program, .graph = graph(), .real = real},
-                                           mesh);
+    // Collectives of a microbatch among ranks that share rows or matrices.
+    BucketCollectives value_collectives(const Mesh& mesh, DType compute_dtype) const {
+        return speedrun::value_collectives(
+            {.program = derived_.program, .graph = graph(), .compute_dtype = compute_dtype}, mesh);
     }
 
   private:

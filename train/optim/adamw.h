@@ -10,7 +10,7 @@ namespace speedrun {
 
 // Largest decay of a moment in bf16. A bf16 has 8 significant bits: some values that shrink by less than 1/256 are rounded to
 // themselves and never shrink.
-constexpr double kMostBf16Decay = 1 - 1.0 / 256;
+constexpr double kMaxBf16Decay = 1 - 1.0 / 256;
 
 struct AdamwConfig {
     double beta1 = 0.9, beta2 = 0.95;
@@ -22,7 +22,7 @@ struct AdamwConfig {
     void fields(FieldVisitor& v) {
         v.field("beta1", beta1, "adamw: decay of the mean gradient, below 1", kDecays);
         v.field("beta2", beta2, "adamw: decay of the mean squared gradient, below 1", kDecays);
-        v.field("epsilon", epsilon, "adamw: added to the denominator, above 0", {kLeastEpsilon, 1});
+        v.field("epsilon", epsilon, "adamw: added to the denominator, above 0", {kMinEpsilon, 1});
         v.choice("moments_dtype", moments_dtype,
                  "adamw: type of both stored moments; steps compute in f32, bf16 is rounded to nearest");
         v.choice(
@@ -44,11 +44,11 @@ struct AdamwConfig {
         }
         if (moments_dtype == DType::f32) return;
         for (const auto& [key, beta] : {std::pair{"beta1", beta1}, std::pair{"beta2", beta2}}) {
-            if (beta <= kMostBf16Decay) continue;
+            if (beta <= kMaxBf16Decay) continue;
             throw_usage(
                 "{}.{} is {}, but moments_dtype is {}, which rounds away a decay of less than 1/256 per step: "
                 "lower it to {} or less, or set moments_dtype=f32",
-                group.name, key, beta, word_of(moments_dtype), kMostBf16Decay);
+                group.name, key, beta, word_of(moments_dtype), kMaxBf16Decay);
         }
     }
 };

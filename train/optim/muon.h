@@ -52,7 +52,7 @@ struct MuonConfig {
         v.field("cautious", cautious, "muon: decay only weights that have the sign of their update");
         v.field("polar_epsilon", polar_epsilon,
                 "muon: added to 1.02 times the norm of a matrix, its divisor before orthogonalisation",
-                {kLeastEpsilon, 1});
+                {kMinEpsilon, 1});
         v.field("normuon", normuon,
                 "muon: divide the lines of the update by their running root mean square, keep its norm");
         v.choice(
@@ -61,7 +61,7 @@ struct MuonConfig {
             "lines, rows of a square matrix");
         v.field("beta2", beta2, "normuon: decay of the mean squares of the lines, below 1", kDecays);
         v.field("epsilon", epsilon, "normuon: added to the root mean square of a line, above 0",
-                {kLeastEpsilon, 1});
+                {kMinEpsilon, 1});
         v.field(
             "heads_per_matrix", heads_per_matrix,
             "muon: number of heads of q, and of k, that are orthogonalised as one matrix, a divisor of the "

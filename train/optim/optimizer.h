@@ -53,9 +53,9 @@ inline int64_t updates_in_last(const StepSettings& group, int64_t steps) {
 }
 
 // Ranges that optimizers share. A decay of 1 would freeze a running mean and make its bias correction divide by 0, and
-// an f32 closer to 1 is 1. Below kLeastEpsilon the reciprocal of an f32 could be infinite.
+// an f32 closer to 1 is 1. Below kMinEpsilon the reciprocal of an f32 could be infinite.
 constexpr Limits kDecays{0, 0.999999};
-constexpr double kLeastEpsilon = 1e-30;
+constexpr double kMinEpsilon = 1e-30;
 
 // The group of the checked optimizer.
 struct CheckedGroup {
@@ -137,7 +137,7 @@ class MatrixOptimizer {
     virtual std::vector<StateKind> state_kinds(int64_t rows, int64_t cols) const = 0;
     // Heads of queries or keys that form one matrix; 0: all heads.
     virtual int64_t heads_per_matrix() const = 0;
-    // Writes update (real [n]) from gradient and state, element by element.
+    // Writes update (compute dtype [n]) from gradient and state, element by element.
     virtual void propose(const Tensor& update, const OptimizerShard& shard,
                          const StepContext& context) const = 0;
     virtual void transform(const MatrixBatch& batch, const StepContext& context) const = 0;

@@ -123,14 +123,14 @@ void OptimizersConfig::validate(int64_t steps) const {
         groups[i].validate(fmt::format("optimizers.groups[{}]", i), steps);
 }
 
-void OptimizersConfig::check_precision(DType real) const {
+void OptimizersConfig::check_precision(DType compute_dtype) const {
     for (size_t i = 0; i < groups.size(); ++i) {
         const DType stored = groups[i].weights_dtype();
-        if (stored == DType::f32 || real == stored) continue;
+        if (stored == DType::f32 || compute_dtype == stored) continue;
         throw_usage(
             "optimizers.groups[{}].weights_dtype is {}, but the run computes in {}, which would keep a copy of "
             "{}: set precision=bf16, which runs on every device, or weights_dtype=f32",
-            i, word_of(stored), word_of(real), word_of(real));
+            i, word_of(stored), word_of(compute_dtype), word_of(compute_dtype));
     }
 }
 

@@ -60,7 +60,7 @@ struct OptimizersConfig {
     void fields(FieldVisitor& v);
     void validate(int64_t steps) const;  // throws a usage error
     // Throws a usage error for a weights_dtype that a run with this compute type cannot store.
-    void check_precision(DType real) const;
+    void check_precision(DType compute_dtype) const;
 };
 
 // Returns the smallest number of steps that is a multiple of every group's period.

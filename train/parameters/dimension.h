@@ -51,7 +51,7 @@ class DimensionSet {
     constexpr void add(const DimensionSet& others) { bits_ |= others.bits_; }
     constexpr void remove(Dimension dimension) { bits_ &= ~bit(dimension); }
     constexpr bool contains(Dimension dimension) const { return (bits_ & bit(dimension)) != 0; }
-    constexpr bool meets(const DimensionSet& other) const { return (bits_ & other.bits_) != 0; }
+    constexpr bool intersects(const DimensionSet& other) const { return (bits_ & other.bits_) != 0; }
     constexpr bool operator==(const DimensionSet&) const = default;
 
   private:

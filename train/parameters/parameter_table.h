@@ -57,7 +57,7 @@ struct Parameter {
     int64_t numel() const;
     std::vector<int64_t> whole_shape() const;
     int64_t whole_numel() const;
-    std::vector<Box> boxes(const Range& in_part) const { return boxes_of(shape, cut, in_part); }
+    std::vector<Box> boxes(const Range& in_slice) const { return boxes_of(shape, cut, in_slice); }
     int unit() const { return uses.front().unit; }  // first unit, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
 

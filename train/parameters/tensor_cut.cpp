@@ -8,13 +8,13 @@ namespace speedrun {
 
 // A part cut along dimension 0 has one block per stack; cut along dimension 1, one per row. In the whole parameter, the
 // blocks of the other parts follow each block.
-std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_part) {
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_slice) {
     int64_t numel = 1;
     for (const int64_t size : shape) numel *= size;
-    auto [first, count] = in_part;
-    if (first < 0 || count < 0 || in_part.end() > numel)
-        throw_internal("elements {} to {} of a part of {}", first, in_part.end(), numel);
-    if (count > 0 && cut.all()) return {Box::of(in_part)};
+    auto [first, count] = in_slice;
+    if (first < 0 || count < 0 || in_slice.end() > numel)
+        throw_internal("elements {} to {} of a part of {}", first, in_slice.end(), numel);
+    if (count > 0 && cut.all()) return {Box::of(in_slice)};
     if (cut.dimension == 0 && cut.whole > 0 && cut.stacked == 1) {
         const int64_t rows = std::clamp<int64_t>(cut.whole - cut.index * shape[0], 0, shape[0]);
         count = std::min(count, rows * (numel / shape[0]) - first);

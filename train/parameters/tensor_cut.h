@@ -9,11 +9,11 @@
 namespace speedrun {
 
 // A rank of the tensor axis, and how the axis splits a model.
-struct TensorPart {
+struct TensorSlice {
     int size = 1, index = 0;
     bool sequence = false;  // sequence parallelism: each rank has a share of the tokens outside of matrices
 
-    bool operator==(const TensorPart&) const = default;
+    bool operator==(const TensorSlice&) const = default;
 };
 
 // If dimension 0 has `stacked` stacks, each is cut separately.
@@ -30,6 +30,6 @@ struct TensorCut {
 // Returns the location of a part's elements in the whole parameter: at most three boxes, ascending. Their elements are
 // consecutive in the part. An uncut parameter has one box of one row. Padding at the end of the last parts has no box.
 // Throws an internal error for elements outside the part.
-std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_part);
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_slice);
 
 }  // namespace speedrun

@@ -15,7 +15,7 @@ namespace {
 // Number of changes below which a correlation may be chance: with 64 changes, two seeds reach 0.4.
 constexpr size_t kFewChanges = 40;
 // Records of 2026: -0.34 to 0.40 for two seeds, 0.82 to 1.00 for one seed with equal batches.
-constexpr double kMostOfTwoSeeds = 0.75, kLeastOfOneSeed = 0.4;
+constexpr double kMaxOfTwoSeeds = 0.75, kMinOfOneSeed = 0.4;
 
 struct Changes {
     std::vector<double> a, b;
@@ -79,14 +79,14 @@ bool draws_by_seed(const std::string& config) {
 std::string batches_problem(const std::vector<RunLine>& a, const std::vector<RunLine>& b, bool one_seed) {
     const std::optional<double> correlation = loss_correlation(a, b);
     if (!correlation) return "";
-    if (!one_seed && *correlation > kMostOfTwoSeeds)
+    if (!one_seed && *correlation > kMaxOfTwoSeeds)
         return fmt::format("two seeds, but their losses vary together (correlation {:.2f}, {} at most)",
-                           *correlation, kMostOfTwoSeeds);
-    if (one_seed && *correlation < kLeastOfOneSeed)
+                           *correlation, kMaxOfTwoSeeds);
+    if (one_seed && *correlation < kMinOfOneSeed)
         return fmt::format(
             "one seed and the same batches, but their losses do not vary together (correlation {:.2f}, {} "
             "at least)",
-            *correlation, kLeastOfOneSeed);
+            *correlation, kMinOfOneSeed);
     return "";
 }
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr int kReferenceSchema = 1;
 constexpr double kSameLoss = 1e-9;  // compilers and libms may round logarithms differently
-constexpr double kMostLoss = 11.1;  // nats; above the uniform distribution over 65,536 tokens
+constexpr double kMaxLoss = 11.1;   // nats; above the uniform distribution over 65,536 tokens
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -73,13 +73,13 @@ std::string matching(const Json& json, const char* key, const char* pattern) {
 void expect_shards_of(const Track& track, const std::vector<ShardInfo>& shards) {
     if (const std::string problem = data_problem(track, shards); !problem.empty())
         throw_data("data: {}", problem);
-    for (const ShardInfo& wanted : track.shards) {
+    for (const ShardInfo& requested : track.shards) {
         const bool there = std::any_of(shards.begin(), shards.end(), [&](const ShardInfo& s) {
-            return s.sha256 == wanted.sha256 && s.split == wanted.split && s.tokens == wanted.tokens;
+            return s.sha256 == requested.sha256 && s.split == requested.split && s.tokens == requested.tokens;
         });
         if (!there)
-            throw_data("data: {} of track {} ({} tokens, SHA-256 {}) is missing", wanted.file, track.name,
-                       wanted.tokens, wanted.sha256);
+            throw_data("data: {} of track {} ({} tokens, SHA-256 {}) is missing", requested.file, track.name,
+                       requested.tokens, requested.sha256);
     }
 }
 
@@ -92,10 +92,10 @@ CountsReference reference_of(const Json& json, const Track& track) {
     CountsReference r;
     r.track = json.at("track").get<std::string>();
     if (r.track != track.name) throw_data("track: {}, the folder's is {}", r.track, track.name);
-    r.order = whole_in(json, "order", 1, kMostContextTokens);
+    r.order = whole_in(json, "order", 1, kMaxContextTokens);
     r.row_length = whole_in(json, "row_length", 1, track.validation_tokens);
     r.tokens = whole_in(json, "tokens", track.validation_tokens, track.validation_tokens);
-    r.loss = number_in(json, "loss", 0, kMostLoss);
+    r.loss = number_in(json, "loss", 0, kMaxLoss);
     if (!json.at("repetitions").is_array() || json.at("repetitions").empty())
         throw_data("repetitions: {}, expected a list of seconds", shown(json.at("repetitions")));
     for (const Json& seconds : json.at("repetitions"))

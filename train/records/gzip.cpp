@@ -11,7 +11,7 @@ namespace speedrun {
 namespace {
 
 constexpr int kGzip = 16 + MAX_WBITS;  // zlib: add a gzip header
-constexpr size_t kMostText = size_t{256} << 20;
+constexpr size_t kMaxText = size_t{256} << 20;
 
 Bytef* bytes_of(const std::string& text) {  // zlib's input is not const
     return reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
@@ -20,7 +20,7 @@ Bytef* bytes_of(const std::string& text) {  // zlib's input is not const
 }  // namespace
 
 std::string gzip(const std::string& text) {
-    if (text.size() > kMostText) throw_internal("gzip of {} bytes, at most {}", text.size(), kMostText);
+    if (text.size() > kMaxText) throw_internal("gzip of {} bytes, at most {}", text.size(), kMaxText);
     z_stream stream{};
     if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY) !=
         Z_OK)
@@ -45,7 +45,7 @@ std::string gunzip(const std::string& bytes, const std::string& origin) {
     std::string text;
     std::array<char, 1 << 16> piece;
     int result = Z_OK;
-    while (result == Z_OK && text.size() <= kMostText) {
+    while (result == Z_OK && text.size() <= kMaxText) {
         stream.next_out = reinterpret_cast<Bytef*>(piece.data());
         stream.avail_out = static_cast<uInt>(piece.size());
         result = inflate(&stream, Z_NO_FLUSH);

@@ -10,8 +10,8 @@ namespace speedrun {
 
 namespace {
 
-constexpr int64_t kMostCountedTokens = int64_t{1}
-                                       << 28;  // about 100 bytes per token and order in the worst case
+constexpr int64_t kMaxCountedTokens = int64_t{1}
+                                      << 28;  // about 100 bytes per token and order in the worst case
 constexpr std::array<double, 3> kFallback = {0.5, 1.0, 1.5};
 constexpr uint64_t kEmpty = UINT64_MAX;  // unused slot; contexts are below 2^28
 
@@ -90,8 +90,8 @@ struct KneserNey::Types {
 };
 
 KneserNey::KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size) {
-    if (order < 1 || order > kMostContextTokens)
-        throw_usage("order {}: contexts of 1 to {} tokens can be counted", order, kMostContextTokens);
+    if (order < 1 || order > kMaxContextTokens)
+        throw_usage("order {}: contexts of 1 to {} tokens can be counted", order, kMaxContextTokens);
     if (vocab_size < 1 || vocab_size > 65536)
         throw_usage("a vocabulary of {} tokens, counts are made of 1 to 65536", vocab_size);
     int64_t tokens = 0;
@@ -101,8 +101,8 @@ KneserNey::KneserNey(int order, const std::vector<std::span<const uint16_t>>& te
             if (token >= vocab_size) throw_data("a token {} in a vocabulary of {}", token, vocab_size);
     }
     if (tokens == 0) throw_data("no tokens to count");
-    if (tokens > kMostCountedTokens)
-        throw_usage("{} tokens, counts are made of at most {}", tokens, kMostCountedTokens);
+    if (tokens > kMaxCountedTokens)
+        throw_usage("{} tokens, counts are made of at most {}", tokens, kMaxCountedTokens);
     uniform_ = 1.0 / vocab_size;
 
     // N-gram of the previous level that ends at each position; kNone if the text is too short.
@@ -177,12 +177,12 @@ uint32_t KneserNey::find(const Level& level, uint32_t context, uint16_t token) {
     return only != kNone && level.token[only] == token ? only : kNone;
 }
 
-void KneserNey::start(std::array<uint32_t, kMostContextTokens + 2>& contexts) const {
+void KneserNey::start(std::array<uint32_t, kMaxContextTokens + 2>& contexts) const {
     contexts.fill(kNone);
     contexts[0] = 0;  // the empty context
 }
 
-double KneserNey::step(std::array<uint32_t, kMostContextTokens + 2>& contexts, uint16_t token) const {
+double KneserNey::step(std::array<uint32_t, kMaxContextTokens + 2>& contexts, uint16_t token) const {
     double p = uniform_;
     uint32_t longer = 0;  // the n-gram of the previous level with the token: the next step's context
     for (size_t k = 0; k < levels_.size(); ++k) {
@@ -199,7 +199,7 @@ double KneserNey::step(std::array<uint32_t, kMostContextTokens + 2>& contexts, u
 }
 
 double KneserNey::probability(std::span<const uint16_t> context, uint16_t token) const {
-    std::array<uint32_t, kMostContextTokens + 2> contexts{};
+    std::array<uint32_t, kMaxContextTokens + 2> contexts{};
     start(contexts);
     const size_t length = std::min(context.size(), static_cast<size_t>(order()));
     for (const uint16_t t : context.last(length)) step(contexts, t);
@@ -207,7 +207,7 @@ double KneserNey::probability(std::span<const uint16_t> context, uint16_t token)
 }
 
 double KneserNey::loss_sum(std::span<const uint16_t> row) const {
-    std::array<uint32_t, kMostContextTokens + 2> contexts{};
+    std::array<uint32_t, kMaxContextTokens + 2> contexts{};
     start(contexts);
     double sum = 0;
     for (size_t i = 0; i < row.size(); ++i) {

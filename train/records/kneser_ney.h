@@ -26,12 +26,12 @@
 
 namespace speedrun {
 
-inline constexpr int kMostContextTokens = 12;
+inline constexpr int kMaxContextTokens = 12;
 
 class KneserNey {
   public:
     // Counts n-grams of up to order + 1 tokens in each text; none crosses from one text to the next. One thread; equal texts
-    // have bitwise equal results. Throws a usage error if the order is not in [1, kMostContextTokens], the vocabulary not in
+    // have bitwise equal results. Throws a usage error if the order is not in [1, kMaxContextTokens], the vocabulary not in
     // [1, 65536], or there are too many tokens; a data error for texts without a token, or with one that is not below
     // vocab_size.
     KneserNey(int order, const std::vector<std::span<const uint16_t>>& texts, int32_t vocab_size);
@@ -87,8 +87,8 @@ class KneserNey {
     static uint32_t find(const Level& level, uint32_t context, uint16_t token);
     static void weigh(Level& level, const Types& types, size_t num_contexts);
     // Updates contexts[k], the ids of the last k tokens, by the next token. Returns its probability.
-    double step(std::array<uint32_t, kMostContextTokens + 2>& contexts, uint16_t token) const;
-    void start(std::array<uint32_t, kMostContextTokens + 2>& contexts) const;
+    double step(std::array<uint32_t, kMaxContextTokens + 2>& contexts, uint16_t token) const;
+    void start(std::array<uint32_t, kMaxContextTokens + 2>& contexts) const;
 
     std::vector<Level> levels_;  // index: k
     double uniform_ = 0;

@@ -42,14 +42,14 @@ std::string wall_problem(const Record& record, size_t i) {
     if (!std::isfinite(wall) || wall <= 0) return fmt::format("{}", wall);
     if (wall + kTick < own) return fmt::format("{:.2f} s, start-up and training take {:.2f} s", wall, own);
     // The first run's wall_s includes the start-up of the attempt.
-    const double behind_startup = wall - run.startup_ms * 1e-3;
-    if (run.machine && run.machine->seconds + kTick < behind_startup)
+    const double after_startup = wall - run.startup_ms * 1e-3;
+    if (run.machine && run.machine->seconds + kTick < after_startup)
         return fmt::format("{:.2f} s, the machine was watched for {:.2f} s", wall, run.machine->seconds);
     if (i + 1 == record.runs.size()) return "";
     const auto began = seconds_of_utc(run.began_utc), next = seconds_of_utc(record.runs[i + 1].began_utc);
     if (!began || !next) return "";
     const auto passed = static_cast<double>(*next - *began);
-    if (passed + kSecondsOfStarts + 0.01 * passed < behind_startup)
+    if (passed + kSecondsOfStarts + 0.01 * passed < after_startup)
         return fmt::format("{:.2f} s, but the next run began after {:.0f} s", wall, passed);
     return "";
 }

@@ -30,10 +30,10 @@ ConfigJson taken(ConfigJson& model, const char* key) {
 }
 
 int64_t count_taken(ConfigJson& model, const char* key) {
-    constexpr int64_t kMost = 1000;
+    constexpr int64_t kMax = 1000;
     const ConfigJson value = taken(model, key);
-    if (!value.is_number_integer() || value < 0 || value > kMost)
-        throw_usage("model.{}: expected a whole number up to {}, got {}", key, kMost, shown(value));
+    if (!value.is_number_integer() || value < 0 || value > kMax)
+        throw_usage("model.{}: expected a whole number up to {}, got {}", key, kMax, shown(value));
     return value.get<int64_t>();
 }
 

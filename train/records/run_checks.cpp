@@ -15,7 +15,7 @@ namespace {
 // Milliseconds. GPU events have a resolution of 0.5 us in f32, so a clock of minutes is exact to hundredths.
 constexpr double kStepClockError = 0.05;
 // Milliseconds from the last step's end to the host's clock at a validation: at most 6 in the records of 2026.
-constexpr double kMostDrain = 100;
+constexpr double kMaxDrain = 100;
 constexpr double kRateError = 1e-6;
 // Number of lines below which equal values may be chance.
 constexpr int64_t kFewLines = 8;
@@ -140,7 +140,7 @@ std::string times_problem(const std::vector<RunLine>& lines) {
             return fmt::format("line {}: train_ms is {}, {} in the line before", line.number, line.train_ms,
                                before.train_ms);
         if (!line.is_step) {
-            if (passed > longest + kMostDrain)
+            if (passed > longest + kMaxDrain)
                 return fmt::format("line {}: train_ms grows by {:.3f} ms during a validation", line.number,
                                    passed);
         } else {
@@ -199,7 +199,7 @@ std::string last_losses_problem(const std::vector<const std::vector<RunLine>*>& 
     const Config training = config.in_last_stage(), validation = config.in_validation();
     if (training.model.parts.loss.weights != validation.model.parts.loss.weights) return "";
     // Longer rows, wider windows and other document cuts make a validation easier.
-    const double most_easier = validates_as_it_trains(config) ? 0.02 : 0.3;
+    const double max_easier = validates_as_it_trains(config) ? 0.02 : 0.3;
     double expected = 0, trend = 0, found = 0, variance = 0, num_runs = 0;
     for (const std::vector<RunLine>* lines : runs) {
         const std::vector<double> losses = figures_of(*lines, &RunLine::loss);
@@ -217,7 +217,7 @@ std::string last_losses_problem(const std::vector<const std::vector<RunLine>*>& 
     }
     if (num_runs == 0) return "";
     const double least =
-        (expected - std::max(0.0, trend)) / num_runs - kSigmas * std::sqrt(variance) / num_runs - most_easier;
+        (expected - std::max(0.0, trend)) / num_runs - kSigmas * std::sqrt(variance) / num_runs - max_easier;
     if (found / num_runs >= least) return "";
     return fmt::format(
         "validation loss {:.4f}, the losses of the steps before it, {:.4f}, allow {:.4f} or more",

@@ -71,8 +71,8 @@ RunMetrics read_unfinished_metrics(const std::string& text, const std::string& o
 int64_t step_lines_kept(const StepLines& lines) {
     // Limit for all metrics files of a record, which must stay below 500 kB. A line takes 71 bytes compressed (1,000 steps of
     // the KJV baseline), mostly digits of losses and times.
-    constexpr int64_t kMostStepLines = 5000;
-    const int64_t most = std::max<int64_t>(2, kMostStepLines / static_cast<int64_t>(lines.num_runs));
+    constexpr int64_t kMaxStepLines = 5000;
+    const int64_t most = std::max<int64_t>(2, kMaxStepLines / static_cast<int64_t>(lines.num_runs));
     return std::max<int64_t>(1, (lines.steps + most - 1) / most);
 }
 

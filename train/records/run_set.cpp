@@ -91,7 +91,7 @@ std::string without_seed(const std::string& config) {
 }
 
 // True if, in order of start, at most two consecutive runs are of the same set.
-bool made_in_turns(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b) {
+bool runs_alternate(const std::vector<RecordRun>& a, const std::vector<RecordRun>& b) {
     std::vector<std::tuple<std::string, int64_t, int>> order;  // ties within a second: by the second member
     for (const RecordRun& run : a) order.emplace_back(run.began_utc, run.order, 0);
     for (const RecordRun& run : b) order.emplace_back(run.began_utc, run.order, 1);
@@ -109,7 +109,7 @@ void warn(Comparison& c) {
             "not the same machine: {} / {}; times cannot be compared: `speedrun records attempt A "
             "--against B` runs the config of B again, here",
             c.a.machine, c.b.machine));
-    if (!c.in_turns)
+    if (!c.alternating)
         c.warnings.push_back(
             "the runs were not made in turns, so a machine that changed its speed in between counts as a "
             "difference; `speedrun records attempt A --against B` measures in turns");
@@ -221,7 +221,7 @@ Comparison compare_run_sets(const std::string& a, const std::string& b) {
     c.time_test = test_mean_less(column(c.a, time), column(c.b, time));
     c.loss_test = test_mean_less(column(c.a, loss), column(c.b, loss));
     c.differences = key_differences(without_seed(c.a.config), without_seed(c.b.config));
-    c.in_turns = made_in_turns(c.a.runs, c.b.runs);
+    c.alternating = runs_alternate(c.a.runs, c.b.runs);
     c.same_machine = c.a.machine == c.b.machine;
     warn(c);
     return c;
@@ -252,7 +252,7 @@ std::string comparison_json(const Comparison& c) {
                  {"ratio", c.ratio},
                  {"time", test_json(c.time_test)},
                  {"loss", test_json(c.loss_test)},
-                 {"in_turns", c.in_turns},
+                 {"in_turns", c.alternating},
                  {"same_machine", c.same_machine},
                  {"differences", differences},
                  {"warnings", c.warnings}})

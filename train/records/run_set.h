@@ -26,7 +26,7 @@ struct Comparison {
     double ratio = 0;                                // mean time of a / of b
     std::optional<TestResult> time_test, loss_test;  // Welch's; alternative: a's mean is below b's
     std::vector<KeyDifference> differences;
-    bool in_turns = false, same_machine = false;
+    bool alternating = false, same_machine = false;
     std::vector<std::string> warnings;
 };
 // If one record was measured against the other, the alternating runs of that attempt are used for both.

@@ -36,7 +36,7 @@ int64_t kilobytes_in(const char* path, const std::string& key) {
 
 }  // namespace
 
-RankPlace RankPlace::from_text(const std::string& text) {
+RankLocation RankLocation::from_text(const std::string& text) {
     const size_t end = text.find('\n');
     return {.host = text.substr(0, end), .device = text.substr(std::min(text.size(), end + 1))};
 }
@@ -78,7 +78,8 @@ std::string environment_to_json(const Environment& e) {
                         {"memory_bytes", gpu.memory_bytes}});
     }
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-    for (const RankPlace& place : e.ranks) ranks.push_back({{"host", place.host}, {"device", place.device}});
+    for (const RankLocation& place : e.ranks)
+        ranks.push_back({{"host", place.host}, {"device", place.device}});
     const nlohmann::ordered_json json = {
         {"version", e.version},
         {"git_sha", e.git_sha},

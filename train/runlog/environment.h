@@ -10,10 +10,10 @@
 namespace speedrun {
 
 // Location of a rank; other ranks' host and device are received as text.
-struct RankPlace {
+struct RankLocation {
     std::string host, device;
     std::string to_text() const { return host + '\n' + device; }
-    static RankPlace from_text(const std::string& text);
+    static RankLocation from_text(const std::string& text);
 };
 
 struct Environment {
@@ -29,7 +29,7 @@ struct Environment {
     CudaInfo cuda;
     std::string clock_source;
     std::string time_utc;
-    std::vector<RankPlace> ranks;  // index: rank; read_environment() leaves it empty
+    std::vector<RankLocation> ranks;  // index: rank; read_environment() leaves it empty
 };
 
 Environment read_environment();

@@ -23,11 +23,11 @@ namespace {
 
 using MachineJson = nlohmann::ordered_json;
 
-constexpr double kMostOfOthers = 0.05;    // share of the cores' time
-constexpr double kTicksPerCore = 0.02;    // seconds; the kernel counts ticks of 10 ms
-constexpr double kMostThrottled = 0.01;   // share of the periods
-constexpr double kMostClockMove_ms = 50;  // ms; time daemons slew, which moves both clocks
-constexpr double kMostClockRate = 0.001;  // the kernel's own correction is at most 0.0005
+constexpr double kMaxOfOthers = 0.05;    // share of the cores' time
+constexpr double kTicksPerCore = 0.02;   // seconds; the kernel counts ticks of 10 ms
+constexpr double kMaxThrottled = 0.01;   // share of the periods
+constexpr double kMaxClockMove_ms = 50;  // ms; time daemons slew, which moves both clocks
+constexpr double kMaxClockRate = 0.001;  // the kernel's own correction is at most 0.0005
 
 double seconds_of(clockid_t clock) {
     timespec now{};
@@ -99,15 +99,15 @@ double larger_size(double a, double b) {
 std::string MachineState::problem() const {
     const double core_s = static_cast<double>(cores) * seconds;
     const auto too_much = [&](double share) {
-        return share > kMostOfOthers && share * core_s > kTicksPerCore * static_cast<double>(cores);
+        return share > kMaxOfOthers && share * core_s > kTicksPerCore * static_cast<double>(cores);
     };
     if (too_much(others)) return fmt::format("other programs took {:.0f}% of the cores", others * 100);
     if (too_much(stolen)) return fmt::format("the hypervisor took {:.0f}% of the cores", stolen * 100);
-    if (static_cast<double>(throttled) > kMostThrottled * static_cast<double>(periods))
+    if (static_cast<double>(throttled) > kMaxThrottled * static_cast<double>(periods))
         return fmt::format("the control group throttled it in {} of {} periods", throttled, periods);
-    if (std::abs(clock_moved_ms) > kMostClockMove_ms)
+    if (std::abs(clock_moved_ms) > kMaxClockMove_ms)
         return fmt::format("the wall clock moved by {:.0f} ms", clock_moved_ms);
-    if (std::abs(clock_rate) > kMostClockRate)
+    if (std::abs(clock_rate) > kMaxClockRate)
         return fmt::format("the clock ran {:+.2f}% against the processor's", clock_rate * 100);
     std::set<std::string> slowdowns;
     for (const ClockReason& reason : kClockReasons)
@@ -128,8 +128,8 @@ std::set<int> cores_in_list(const std::string& list) {
         const char* const second = end + 1;
         const long last = is_range ? std::strtol(second, &end, 10) : first;
         if (is_range && end == second) return {};
-        constexpr long kMostCores = 1 << 16;
-        if (*end != '\0' || first < 0 || last < first || last > kMostCores) return {};
+        constexpr long kMaxCores = 1 << 16;
+        if (*end != '\0' || first < 0 || last < first || last > kMaxCores) return {};
         for (long core = first; core <= last; ++core) cores.insert(static_cast<int>(core));
     }
     return cores;

@@ -33,32 +33,32 @@ std::vector<Window> windows_of(const std::vector<TimedCall>& calls) {
 
 // Rows by name, and totals, over the added periods.
 struct Sums {
-    std::map<std::string, OperationRow> rows;
+    std::map<std::string, OperationStats> rows;
     std::map<std::string, double> compute_ms;  // compute-bound part of a row's bound
     double busy_ms = 0;
 
     void add(const std::vector<TimedCall>& calls, const Window& window, int64_t first_step, int64_t period,
-             const Ceilings& ceilings);
+             const Peaks& peaks);
 };
 
 void Sums::add(const std::vector<TimedCall>& calls, const Window& window, int64_t first_step, int64_t period,
-               const Ceilings& ceilings) {
+               const Peaks& peaks) {
     std::vector<Window> busy;
     for (const TimedCall& call : calls) {
         // The next step's first operations may overlap this step's last.
         if (call.step < first_step || call.step > first_step + period) continue;
-        OperationRow& row = rows[call.cost.name()];
+        OperationStats& row = rows[call.cost.name()];
         const double ms = window.share_of(call);
         row.ms += ms;
         if (ms > 0)
             busy.push_back({std::max(window.begin_ms, call.begin_ms), std::min(window.end_ms, call.end_ms)});
         if (call.step == first_step + period) continue;
-        const Floor floor =
-            floor_of(static_cast<double>(call.cost.flops), static_cast<double>(call.cost.bytes), ceilings);
+        const RooflineBound floor =
+            roofline_bound(static_cast<double>(call.cost.flops), static_cast<double>(call.cost.bytes), peaks);
         row.calls += 1;
         row.flops += static_cast<double>(call.cost.flops);
         row.bytes += static_cast<double>(call.cost.bytes);
-        row.floor_ms += floor.ms;
+        row.bound_ms += floor.ms;
         if (floor.compute_bound) compute_ms[call.cost.name()] += floor.ms;
     }
     std::sort(busy.begin(), busy.end(),
@@ -88,7 +88,7 @@ double mean_of_middle_half(const std::vector<double>& values) {
     return sum / static_cast<double>(middle.size());
 }
 
-StepProfile profile_steps(const std::vector<TimedCall>& calls, int64_t period, const Ceilings& ceilings) {
+StepProfile profile_steps(const std::vector<TimedCall>& calls, int64_t period, const Peaks& peaks) {
     const std::vector<Window> steps = windows_of(calls);
     std::vector<Window> periods;
     for (size_t i = 0; i + period <= steps.size(); i += period)
@@ -101,26 +101,26 @@ StepProfile profile_steps(const std::vector<TimedCall>& calls, int64_t period, c
     Sums sums;
     for (const size_t i : middle_half(lengths)) {
         const int64_t first = calls.front().step + 1 + static_cast<int64_t>(i) * period;
-        sums.add(calls, periods[i], first, period, ceilings);
+        sums.add(calls, periods[i], first, period, peaks);
         profile.step_ms += lengths[i];
         profile.steps += period;
     }
     const double per_step = 1.0 / static_cast<double>(profile.steps);
     for (auto& [name, row] : sums.rows) {
         row.name = name;
-        row.compute_bound = sums.compute_ms[name] > row.floor_ms / 2;
-        for (double* value : {&row.calls, &row.ms, &row.flops, &row.bytes, &row.floor_ms}) *value *= per_step;
+        row.compute_bound = sums.compute_ms[name] > row.bound_ms / 2;
+        for (double* value : {&row.calls, &row.ms, &row.flops, &row.bytes, &row.bound_ms}) *value *= per_step;
         profile.operations_ms += row.ms;
         profile.flops += row.flops;
         profile.bytes += row.bytes;
-        profile.floor_ms += row.floor_ms;
+        profile.bound_ms += row.bound_ms;
         profile.operations.push_back(row);
     }
     profile.step_ms *= per_step;
     profile.gaps_ms = profile.step_ms - sums.busy_ms * per_step;
     profile.overlapped_ms = profile.operations_ms - sums.busy_ms * per_step;
     std::stable_sort(profile.operations.begin(), profile.operations.end(),
-                     [](const OperationRow& a, const OperationRow& b) { return a.ms > b.ms; });
+                     [](const OperationStats& a, const OperationStats& b) { return a.ms > b.ms; });
     return profile;
 }
 

@@ -18,7 +18,7 @@ Progress::Progress(const ProgressOptions& options)
       tokens_(options.tokens),
       quiet_(options.quiet),
       terminal_(options.num_ranks == 1 && isatty(STDOUT_FILENO) == 1),
-      ceiling_(options.ceiling_flops_per_s) {}
+      peak_(options.ceiling_flops_per_s) {}
 
 std::string Progress::line(const StepMetrics& m, double flops) const {
     // Steps of different stages take different times, so the estimate is per token.
@@ -27,8 +27,8 @@ std::string Progress::line(const StepMetrics& m, double flops) const {
     std::string text =
         fmt::format("step {:>{}}/{}  loss {:.4f}  {:>6.1f}k tokens/s  {:.0f} ms", m.step + 1,
                     std::to_string(steps_).size(), steps_, m.loss, m.tokens_per_s * 1e-3, m.step_ms);
-    if (ceiling_ > 0 && m.train_ms > 0)
-        text += fmt::format("  MFU {:.0f}%", 100 * flops / (m.train_ms * 1e-3) / ceiling_);
+    if (peak_ > 0 && m.train_ms > 0)
+        text += fmt::format("  MFU {:.0f}%", 100 * flops / (m.train_ms * 1e-3) / peak_);
     return text +
            fmt::format("  trained {}  left {}", clock_text(m.train_ms * 1e-3), clock_text(left_ms * 1e-3));
 }

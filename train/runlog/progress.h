@@ -36,7 +36,7 @@ class Progress {
 
     const int64_t steps_, tokens_;
     const bool quiet_, terminal_;
-    const double ceiling_;
+    const double peak_;
     bool live_ = false;
     std::chrono::steady_clock::time_point last_{};
 };

@@ -85,8 +85,8 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
         throw_internal("{}: kept in bf16, computed with in f32", members.front()->name);
     bucket.offset = elements_;
     for (const Parameter* p : members)
-        if (!rules_.most_rows.empty()) bucket.most_rows += rules_.most_rows[static_cast<size_t>(p->id)];
-    if (bucket.most_rows > 0 && members.size() > 1)
+        if (!rules_.max_rows.empty()) bucket.max_rows += rules_.max_rows[static_cast<size_t>(p->id)];
+    if (bucket.max_rows > 0 && members.size() > 1)
         throw_internal("table {} has exchanged rows and shares its bucket", members.front()->name);
     const bool of_matrices = whole_matrix(bucket.group) && rules_.matrix_shards > 0;
     bucket.num_shards = of_matrices ? rules_.matrix_shards : rules_.num_shards;

@@ -32,7 +32,7 @@ struct BucketRules {
     std::vector<bool> bf16_weights;         // index: group; bf16 masters; empty: none
     // Index: parameter. For a table with a row exchange of its gradient: the most rows that a rank's tokens touch
     // between two exchanges. Such a table has its own placement. 0: the whole gradient is reduced. Empty: 0 for all.
-    std::vector<int64_t> most_rows;
+    std::vector<int64_t> max_rows;
     int64_t target = 0;                     // elements of a full bucket; 0: one parameter per bucket
     std::optional<Reshard> stored_sharded;  // set: each rank stores only its shards of parameters
 };
@@ -73,8 +73,8 @@ struct Bucket {
     int64_t count = 0;              // elements without the padding at the end
     int num_shards = 1, index = 0;  // ranks that share its optimizer state, and this rank's index
     int64_t shard_size = 0;         // elements per shard
-    // BucketRules::most_rows of the bucket's only table; 0: no rows are exchanged
-    int64_t most_rows = 0;
+    // BucketRules::max_rows of the bucket's only table; 0: no rows are exchanged
+    int64_t max_rows = 0;
     std::vector<const Parameter*> parameters;  // ascending
 
     const Parameter& first() const { return *parameters.front(); }

@@ -209,11 +209,11 @@ void BucketSchedule::update(const Bucket& bucket) {
         group.begin(bucket, context);
     });
     if (!gradients_.memory().accumulators) optimizer.record(*memory_free_[bucket.id]);
-    if (group.at_once()) publish(bucket);
+    if (group.is_single_phase()) gather_updated(bucket);
 }
 
 // Gathers the bucket's updated values on all ranks.
-void BucketSchedule::publish(const Bucket& bucket) {
+void BucketSchedule::gather_updated(const Bucket& bucket) {
     Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
     optimizer.record(*updated_[bucket.id]);
     if (bucket.num_shards == 1 || gatherer_.active()) return;
@@ -233,7 +233,7 @@ void BucketSchedule::finish_updates(const Event& reduce_done) {
         std::vector<int> due;
         for (const int id : layout_.forward_order())
             if (layout_[id].group == static_cast<int>(number) && is_due(layout_[id])) due.push_back(id);
-        if (group.at_once() || due.empty()) continue;
+        if (group.is_single_phase() || due.empty()) continue;
         if (!by_norm_of_all_) optimizer.wait(reduce_done);
         const StepContext context = context_of(layout_[due.front()], statistics_.coefficient());
         if (timeline_) timeline_->mark(optimizer, Phase::step);
@@ -241,7 +241,7 @@ void BucketSchedule::finish_updates(const Event& reduce_done) {
         for (const int id : due) {
             if (timeline_) timeline_->mark(optimizer, Phase::step, id);
             time_optimizer([&] { group.finish(layout_[id], context); });
-            publish(layout_[id]);
+            gather_updated(layout_[id]);
         }
     }
 }
@@ -294,7 +294,7 @@ void BucketSchedule::trace(Timeline* timeline) {
     std::vector<TracedBucket> buckets;
     for (const Bucket& bucket : layout_.all()) buckets.push_back({bucket.name(), {}});
     if (ranks_.size() > 1) {
-        for (const CollectiveRow& row : reducer_.collectives()) {
+        for (const BucketCollectives& row : reducer_.collectives()) {
             if (row.bucket < 0) continue;
             for (const StepCollective& collective : row.collectives)
                 buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
@@ -333,7 +333,7 @@ void BucketSchedule::copy(const Parameter& from, const Parameter& to) {
     for (size_t i = 0; i < values.size(); ++i) copy_values(into[i].values, values[i].values);
     if (parameters_.copied(source))
         copy_values(parameters_.compute_padded_shard(target), parameters_.compute_padded_shard(source));
-    publish(target);
+    gather_updated(target);
 }
 
 void BucketSchedule::gather_all() {

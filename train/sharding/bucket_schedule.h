@@ -118,7 +118,7 @@ class BucketSchedule final : public PassTracker {
     void reduce_pending(const Event& backward_done);
     void update(const Bucket& bucket);
     void finish_updates(const Event& reduce_done);
-    void publish(const Bucket& bucket);
+    void gather_updated(const Bucket& bucket);
     StepContext context_of(const Bucket& bucket, const Tensor& grad_scale) const;
     // Times optimizer work that waits for no other stream.
     template <class Enqueue>

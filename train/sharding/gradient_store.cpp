@@ -6,14 +6,14 @@ namespace {
 
 // In a ring a gradient lives one stage longer, while it is reduced and backward continues.
 SharedMemory place_gradients(const ParameterTable& table, const BucketLayout& layout, bool ring) {
-    const Stages stages(table.num_units());
+    const UnitPasses unit_passes(table.num_units());
     std::vector<std::vector<Lifetime>> lifetimes;
     for (const Bucket& bucket : layout.all()) {
-        Lifetime lifetime = gradient_of(bucket, stages);
+        Lifetime lifetime = gradient_of(bucket, unit_passes);
         if (ring) {
             ++lifetime.last;
         } else {
-            lifetime = {0, stages.count()};
+            lifetime = {0, unit_passes.count()};
         }
         lifetimes.push_back({lifetime});
     }

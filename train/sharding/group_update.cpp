@@ -17,7 +17,7 @@ class ElementwiseUpdate final : public GroupUpdate {
         : optimizer_(std::move(optimizer)),
           stores_(stores),
           state_(optimizer_->state_kinds(), members, stores.parameters.layout(), stores.runtime.device()) {}
-    bool at_once() const override { return true; }
+    bool is_single_phase() const override { return true; }
     void begin(const Bucket& bucket, const StepContext& context) override {
         if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard is only padding
         optimizer_->step({.compute = stores_.parameters.compute_shard(bucket),
@@ -55,15 +55,15 @@ class ExtendedUpdate final : public GroupUpdate {
                 {extension, StateMemory(extension->state_kinds(), members, stores.parameters.layout(),
                                         stores.runtime.device())});
     }
-    bool at_once() const override { return update_->at_once(); }
+    bool is_single_phase() const override { return update_->is_single_phase(); }
     void begin(const Bucket& bucket, const StepContext& context) override {
         update_->begin(bucket, context);
-        if (at_once()) extend(bucket, context);
+        if (is_single_phase()) extend(bucket, context);
     }
     void compute_updates(const StepContext& context) override { update_->compute_updates(context); }
     void finish(const Bucket& bucket, const StepContext& context) override {
         update_->finish(bucket, context);
-        if (!at_once()) extend(bucket, context);
+        if (!is_single_phase()) extend(bucket, context);
     }
     void reset(Stream& stream) override {
         update_->reset(stream);

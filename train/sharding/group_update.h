@@ -18,14 +18,14 @@ struct UpdateStores {
     Reducer& reducer;
     Runtime& runtime;
     // Elements of the matrices transformed in one batch, at least one matrix. Bounds the workspace.
-    int64_t most_batched = int64_t{32} << 20;
+    int64_t max_batched = int64_t{32} << 20;
 };
 
 class GroupUpdate {
   public:
     virtual ~GroupUpdate() = default;
     // True if begin() completes a bucket's update. Otherwise finish() changes master and compute copy.
-    virtual bool at_once() const = 0;
+    virtual bool is_single_phase() const = 0;
     // Called for each bucket, in the order given to make_group_update(), after its gradient is reduced. The gradient is
     // not read later.
     virtual void begin(const Bucket& bucket, const StepContext& context) = 0;

@@ -8,32 +8,32 @@
 
 namespace speedrun {
 
-std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Reshard reshard) {
+std::vector<Lifetime> reads_of(const Bucket& bucket, const UnitPasses& unit_passes, Reshard reshard) {
     constexpr int kNever = std::numeric_limits<int>::max();
     Lifetime forward{kNever, -1}, backward{kNever, -1};
-    const auto extend = [](Lifetime& lifetime, int stage) {
-        lifetime.first = std::min(lifetime.first, stage);
-        lifetime.last = std::max(lifetime.last, stage);
+    const auto extend = [](Lifetime& lifetime, int unit_pass) {
+        lifetime.first = std::min(lifetime.first, unit_pass);
+        lifetime.last = std::max(lifetime.last, unit_pass);
     };
     for (const Parameter* p : bucket.parameters) {
         for (const UnitUse& use : p->uses) {
-            extend(forward, stages.of(use.unit, Pass::forward));
-            if (use.in_backward) extend(backward, stages.of(use.unit, Pass::backward));
+            extend(forward, unit_passes.of(use.unit, Pass::forward));
+            if (use.in_backward) extend(backward, unit_passes.of(use.unit, Pass::backward));
         }
     }
-    if (reshard == Reshard::no) return {{forward.first, stages.count() - 1}};
+    if (reshard == Reshard::no) return {{forward.first, unit_passes.count() - 1}};
     if (backward.last < 0) return {forward};
-    if (reshard == Reshard::except_last && backward.first == stages.count() / 2)
+    if (reshard == Reshard::except_last && backward.first == unit_passes.count() / 2)
         return {{forward.first, backward.last}};
     return {forward, backward};
 }
 
-Lifetime gradient_of(const Bucket& bucket, const Stages& stages) {
-    Lifetime lifetime{stages.count(), 0};
+Lifetime gradient_of(const Bucket& bucket, const UnitPasses& unit_passes) {
+    Lifetime lifetime{unit_passes.count(), 0};
     for (const Parameter* p : bucket.parameters) {
         const std::vector<UnitUse>& uses = p->uses;
-        lifetime.first = std::min(lifetime.first, stages.of(uses.back().unit, Pass::backward));
-        lifetime.last = std::max(lifetime.last, stages.of(uses.front().unit, Pass::backward));
+        lifetime.first = std::min(lifetime.first, unit_passes.of(uses.back().unit, Pass::backward));
+        lifetime.last = std::max(lifetime.last, unit_passes.of(uses.front().unit, Pass::backward));
     }
     return lifetime;
 }

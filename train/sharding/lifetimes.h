@@ -16,9 +16,9 @@ inline constexpr int64_t kAlignedBytes = 64;  // a cache line, and the widest ve
 
 enum class Pass : uint8_t { forward, backward };
 
-class Stages {
+class UnitPasses {
   public:
-    explicit Stages(int num_units) : units_(num_units) {}
+    explicit UnitPasses(int num_units) : units_(num_units) {}
     int count() const { return 2 * units_; }
     int of(int unit, Pass pass) const { return pass == Pass::forward ? unit : 2 * units_ - 1 - unit; }
 
@@ -29,9 +29,9 @@ class Stages {
 // Returns the stages at which compute reads a bucket's values: one lifetime, or one per pass if the gathered values are
 // freed between the passes. Reshard::yes frees every bucket after forward; except_last keeps the values that the first
 // stage of backward reads; no keeps all until their update.
-std::vector<Lifetime> reads_of(const Bucket& bucket, const Stages& stages, Reshard reshard);
+std::vector<Lifetime> reads_of(const Bucket& bucket, const UnitPasses& unit_passes, Reshard reshard);
 // Returns the stages from the first to the last contribution to a bucket's gradient.
-Lifetime gradient_of(const Bucket& bucket, const Stages& stages);
+Lifetime gradient_of(const Bucket& bucket, const UnitPasses& unit_passes);
 
 // Offsets of buckets in shared memory, and its size.
 struct SharedMemory {

@@ -75,7 +75,7 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     if (!member.exchanges()) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
     if (!owner) return;
-    const int64_t landing = land(member, m, in_banks);
+    const int64_t landing = receive_offset(member, m, in_banks);
     for (int rank = 0; rank < member.ranks.size(); ++rank) {
         const Range theirs = MatrixOwners::stored(bucket, m, rank);
         const int64_t part = landing + member.ranks.part_of(rank) * m.numel();
@@ -85,7 +85,7 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
 
 // Returns the offset at which the parts of a matrix are received, consecutively: its slot, or staging memory if the
 // parts are columns of the matrix.
-int64_t MatrixUpdate::land(Member& member, const Matrix& m, int64_t in_banks) {
+int64_t MatrixUpdate::receive_offset(Member& member, const Matrix& m, int64_t in_banks) {
     if (!m.columns_cut()) return in_banks;
     const int64_t in_staging =
         member.columns.empty() ? 0 : member.columns.back().in_staging + member.columns.back().numel();
@@ -124,17 +124,18 @@ void MatrixUpdate::add_run(Member& member, const Run& run) {
 
 void MatrixUpdate::allocate(int64_t stored) {
     Device& device = stores_.runtime.device();
-    const int64_t real = size_of(stores_.runtime.real());
+    const int64_t dtype_bytes = size_of(stores_.runtime.compute_dtype());
     int64_t workspace = 0;
     for (const auto& [shape, bank] : banks_) {
         const int64_t batch = batch_of(bank);
         workspace = std::max(workspace, optimizer_->workspace(batch, bank.rows, bank.cols));
     }
-    updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * real);
-    matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * real);
+    updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * dtype_bytes);
+    matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * dtype_bytes);
     if (staged_elements_ > 0)
-        staging_ = Buffer(device, "parts of matrices", MemoryCategory::workspace, staged_elements_ * real);
-    workspace_ = Buffer(device, "transform of matrices", MemoryCategory::workspace, workspace * real);
+        staging_ =
+            Buffer(device, "parts of matrices", MemoryCategory::workspace, staged_elements_ * dtype_bytes);
+    workspace_ = Buffer(device, "transform of matrices", MemoryCategory::workspace, workspace * dtype_bytes);
     if (matrix_state_numbers_ > 0) {
         matrix_state_ = Buffer(device, "state of whole matrices", MemoryCategory::optimizer_state,
                                matrix_state_numbers_ * size_of(DType::f32));
@@ -142,7 +143,7 @@ void MatrixUpdate::allocate(int64_t stored) {
 }
 
 int64_t MatrixUpdate::batch_of(const Bank& bank) const {
-    return std::clamp<int64_t>(stores_.most_batched / bank.numel(), 1, std::max<int64_t>(1, bank.count));
+    return std::clamp<int64_t>(stores_.max_batched / bank.numel(), 1, std::max<int64_t>(1, bank.count));
 }
 
 OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) const {
@@ -153,8 +154,8 @@ OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) cons
 }
 
 Tensor MatrixUpdate::all_of(const Buffer& buffer) const {
-    const DType real = stores_.runtime.real();
-    return buffer.tensor(real, {buffer.bytes() / size_of(real)});
+    const DType compute_dtype = stores_.runtime.compute_dtype();
+    return buffer.tensor(compute_dtype, {buffer.bytes() / size_of(compute_dtype)});
 }
 
 Tensor MatrixUpdate::update_slice(const Member& member, const Run& run) const {
@@ -174,10 +175,10 @@ void MatrixUpdate::begin(const Bucket& bucket, const StepContext& context) {
     if (!member.exchanges()) return;
     stores_.reducer.exchange(bucket, all_of(landing(member)), all_of(updates_), member.to_owners,
                              context.stream);
-    copy_columns(member, Way::to_banks, context.stream);
+    copy_columns(member, CopyDirection::to_banks, context.stream);
 }
 
-void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) const {
+void MatrixUpdate::copy_columns(const Member& member, CopyDirection direction, Stream& stream) const {
     for (const Columns& matrix : member.columns) {
         const Tensor whole = elements(all_of(matrices_), {matrix.in_banks, matrix.numel()})
                                  .reshaped({matrix.rows, matrix.parts * matrix.cols}),
@@ -186,7 +187,7 @@ void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) c
         for (int64_t p = 0; p < matrix.parts; ++p) {
             const Tensor columns = whole.column_slice(p * matrix.cols, matrix.cols),
                          part = parts.row_slice(p * matrix.rows, matrix.rows);
-            const bool to_banks = way == Way::to_banks;
+            const bool to_banks = direction == CopyDirection::to_banks;
             stores_.runtime.ops().weighted_sum_forward({.y = to_banks ? columns : part,
                                                         .terms = {{{.source = to_banks ? part : columns}}},
                                                         .sequence_length = matrix.rows},
@@ -196,7 +197,7 @@ void MatrixUpdate::copy_columns(const Member& member, Way way, Stream& stream) c
 }
 
 void MatrixUpdate::compute_updates(const StepContext& context) {
-    const DType real = stores_.runtime.real();
+    const DType compute_dtype = stores_.runtime.compute_dtype();
     for (const auto& [shape, bank] : banks_) {
         const int64_t batch = batch_of(bank);
         for (int64_t first = 0; first < bank.count; first += batch) {
@@ -206,10 +207,10 @@ void MatrixUpdate::compute_updates(const StepContext& context) {
                 state.push_back(state_of(bank, kind, first, count));
             const int64_t workspace = optimizer_->workspace(count, bank.rows, bank.cols);
             optimizer_->transform(
-                {.updates = matrices_.tensor(real, {count, bank.rows, bank.cols},
-                                             (bank.first + first * bank.numel()) * size_of(real)),
+                {.updates = matrices_.tensor(compute_dtype, {count, bank.rows, bank.cols},
+                                             (bank.first + first * bank.numel()) * size_of(compute_dtype)),
                  .state = state,
-                 .workspace = workspace_.tensor(real, {workspace})},
+                 .workspace = workspace_.tensor(compute_dtype, {workspace})},
                 context);
         }
     }
@@ -218,7 +219,7 @@ void MatrixUpdate::compute_updates(const StepContext& context) {
 void MatrixUpdate::finish(const Bucket& bucket, const StepContext& context) {
     const Member& member = members_.at(bucket.id);
     if (member.exchanges()) {
-        copy_columns(member, Way::to_staging, context.stream);
+        copy_columns(member, CopyDirection::to_staging, context.stream);
         stores_.reducer.exchange(bucket, all_of(updates_), all_of(landing(member)), member.from_owners,
                                  context.stream);
     }

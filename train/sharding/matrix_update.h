@@ -22,7 +22,7 @@ class MatrixUpdate final : public GroupUpdate {
   public:
     MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer, const std::vector<const Bucket*>& members,
                  const UpdateStores& stores);
-    bool at_once() const override { return false; }
+    bool is_single_phase() const override { return false; }
     void begin(const Bucket& bucket, const StepContext& context) override;
     void compute_updates(const StepContext& context) override;
     void finish(const Bucket& bucket, const StepContext& context) override;
@@ -69,7 +69,7 @@ class MatrixUpdate final : public GroupUpdate {
 
         bool exchanges() const { return ranks.size() > 1; }
     };
-    enum class Way : uint8_t { to_banks, to_staging };
+    enum class CopyDirection : uint8_t { to_banks, to_staging };
 
     void place(const MatrixOwners& owners, const std::vector<const Bucket*>& members);
     void size_banks(const MatrixOwners& owners);
@@ -77,7 +77,7 @@ class MatrixUpdate final : public GroupUpdate {
     std::vector<StateKind> matrix_kinds(const MatrixOptimizer::Shape& shape) const;
     void add_matrix(const OwnedMatrix& owned, const Bucket& bucket);
     int64_t take_slot(Member& member, const Matrix& m);
-    int64_t land(Member& member, const Matrix& m, int64_t in_banks);
+    int64_t receive_offset(Member& member, const Matrix& m, int64_t in_banks);
     static void add_run(Member& member, const Run& run);
     void allocate(int64_t stored);
     OptimizerShard shard_of(const Bucket& bucket, const Run& run) const;
@@ -86,7 +86,7 @@ class MatrixUpdate final : public GroupUpdate {
     const Buffer& landing(const Member& member) const {
         return member.columns.empty() ? matrices_ : staging_;
     }
-    void copy_columns(const Member& member, Way way, Stream& stream) const;
+    void copy_columns(const Member& member, CopyDirection direction, Stream& stream) const;
     int64_t batch_of(const Bank& bank) const;   // matrices transformed in one batch
     Tensor all_of(const Buffer& buffer) const;  // flat, in the compute dtype
     // Returns one kind of state of `count` matrices of a bank, from `first`: [count, values].

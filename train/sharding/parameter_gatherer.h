@@ -49,7 +49,7 @@ class ParameterGatherer {
     Reducer& reducer_;
     Runtime& runtime_;
     const Updated& updated_;
-    const Stages stages_;
+    const UnitPasses stages_;
     std::vector<std::vector<Lifetime>> reads_;           // index: bucket
     std::vector<int> fetched_;                           // gathered lifetime; index: bucket
     std::vector<std::unique_ptr<Event>> gathered_;       // index: bucket

@@ -9,7 +9,7 @@ namespace speedrun {
 namespace {
 
 // f32 values per chunk that are rounded to bf16 masters.
-constexpr int64_t kMostUnrounded = int64_t{1} << 20;
+constexpr int64_t kMaxUnrounded = int64_t{1} << 20;
 
 int64_t aligned(int64_t bytes) {
     return (bytes + kAlignedBytes - 1) / kAlignedBytes * kAlignedBytes;
@@ -43,24 +43,26 @@ ParameterStore::ParameterStore(const ParameterTable& table, const BucketRules& r
         master_offset_.push_back(bytes);
         if (bucket.master == DType::f32)
             bytes += (sharded ? bucket.shard_size : layout_.padded(bucket)) * size_of(DType::f32);
-        copy_offset_.push_back(stored_sharded() ? copy_bytes : bucket.offset * size_of(runtime.real()));
+        copy_offset_.push_back(stored_sharded() ? copy_bytes
+                                                : bucket.offset * size_of(runtime.compute_dtype()));
         if (dtype_of(bucket) != DType::f32)
-            copy_bytes = aligned(copy_bytes + bucket.shard_size * size_of(runtime.real()));
+            copy_bytes = aligned(copy_bytes + bucket.shard_size * size_of(runtime.compute_dtype()));
     }
     if (bytes > 0) masters_ = Buffer(runtime.device(), "f32 masters", MemoryCategory::master_weights, bytes);
     if (copy_bytes > 0) {
-        copies_ = Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
-                         stored_sharded() ? copy_bytes : layout_.elements() * size_of(runtime.real()));
+        copies_ =
+            Buffer(runtime.device(), "compute copies", MemoryCategory::parameters,
+                   stored_sharded() ? copy_bytes : layout_.elements() * size_of(runtime.compute_dtype()));
     }
     if (stored_sharded()) place_gathered();
 }
 
 void ParameterStore::place_gathered() {
-    const Stages stages(table_.num_units());
+    const UnitPasses unit_passes(table_.num_units());
     std::vector<std::vector<Lifetime>> lifetimes;
     std::vector<int64_t> element_bytes;
     for (const Bucket& bucket : layout_.all()) {
-        lifetimes.push_back(reads_of(bucket, stages, *layout_.rules().stored_sharded));
+        lifetimes.push_back(reads_of(bucket, unit_passes, *layout_.rules().stored_sharded));
         for (Lifetime& lifetime : lifetimes.back()) --lifetime.first;  // gathered one stage ahead
         element_bytes.push_back(size_of(dtype_of(bucket)));
     }
@@ -70,7 +72,7 @@ void ParameterStore::place_gathered() {
 }
 
 DType ParameterStore::dtype_of(const Parameter& p) const {
-    return p.full_precision ? DType::f32 : runtime_.real();
+    return p.full_precision ? DType::f32 : runtime_.compute_dtype();
 }
 
 Tensor ParameterStore::compute(const Parameter& p) const {
@@ -142,27 +144,27 @@ void ParameterStore::initialize(uint64_t seed) {
             }
             if (!unrounded.data())
                 unrounded = Buffer(runtime_.device(), "weights to round", MemoryCategory::workspace,
-                                   kMostUnrounded * size_of(DType::f32));
+                                   kMaxUnrounded * size_of(DType::f32));
             initialize_rounded(piece, values, unrounded, seed);
         }
     }
-    publish_shards();
+    cast_shards_to_compute();
     if (unrounded.data()) runtime_.compute().synchronize();
 }
 
 void ParameterStore::initialize_rounded(const Piece& piece, const Tensor& values, const Buffer& unrounded,
                                         uint64_t seed) {
     const auto [begin, all] = piece.in_parameter;
-    for (int64_t first = 0; first < all; first += kMostUnrounded) {
-        const int64_t count = std::min(kMostUnrounded, all - first);
+    for (int64_t first = 0; first < all; first += kMaxUnrounded) {
+        const int64_t count = std::min(kMaxUnrounded, all - first);
         const Tensor some = unrounded.tensor(DType::f32, {count});
         initialize_piece({piece.parameter, {begin + first, count}, piece.in_shard + first}, some, seed);
         runtime_.ops().cast({.out = elements(values, {first, count}), .in = some}, runtime_.compute());
     }
 }
 
-void ParameterStore::publish_shards() {
-    for (const Bucket& bucket : layout_.all()) publish_shard(bucket, runtime_.compute());
+void ParameterStore::cast_shards_to_compute() {
+    for (const Bucket& bucket : layout_.all()) cast_shard_to_compute(bucket, runtime_.compute());
 }
 
 void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
@@ -183,7 +185,7 @@ void ParameterStore::assign(const std::vector<std::vector<float>>& values) {
             const Tensor to = elements(shard, {piece.in_shard, count});
             runtime_.device().copy(to.data, source, to.bytes(), runtime_.compute());
         }
-        publish_shard(bucket, runtime_.compute());
+        cast_shard_to_compute(bucket, runtime_.compute());
     }
     runtime_.compute().synchronize();
 }
@@ -235,12 +237,12 @@ void ParameterStore::initialize_piece(const Piece& piece, const Tensor& values, 
     }
 }
 
-void ParameterStore::publish_shard(const Bucket& bucket, Stream& stream) {
+void ParameterStore::cast_shard_to_compute(const Bucket& bucket, Stream& stream) {
     if (!copied(bucket) || layout_.valid(bucket) == 0) return;
     runtime_.ops().cast({.out = compute_shard(bucket), .in = master_shard(bucket)}, stream);
 }
 
-void ParameterStore::publish(const Parameter& p, Stream& stream) {
+void ParameterStore::cast_to_compute(const Parameter& p, Stream& stream) {
     if (copied(layout_.bucket_of(p))) runtime_.ops().cast({.out = compute_flat(p), .in = master(p)}, stream);
 }
 
@@ -250,7 +252,7 @@ void ParameterStore::assign(const Parameter& p, const float* values) {
     if (to.dtype == DType::bf16) halves = std::vector<Bf16>(values, values + p.numel());
     const void* const source = halves.empty() ? static_cast<const void*>(values) : halves.data();
     runtime_.device().copy(to.data, source, to.bytes(), runtime_.compute());
-    publish(p, runtime_.compute());
+    cast_to_compute(p, runtime_.compute());
     runtime_.compute().synchronize();
 }
 

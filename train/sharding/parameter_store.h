@@ -39,7 +39,7 @@ class ParameterStore {
     Tensor compute_whole(const Bucket& bucket) const;
     Tensor compute_padded_shard(const Bucket& bucket) const;
     DType dtype_of(const Bucket& bucket) const {
-        return bucket.full_precision ? DType::f32 : runtime_.real();
+        return bucket.full_precision ? DType::f32 : runtime_.compute_dtype();
     }
     // True if compute reads a rounded copy of the masters.
     bool copied(const Bucket& bucket) const { return dtype_of(bucket) != bucket.master; }
@@ -48,20 +48,20 @@ class ParameterStore {
     // element of the whole parameter, not on layout or tensor axis. Waits if masters are bf16.
     void initialize(uint64_t seed);
     // Enqueues on compute the rounding of this rank's masters to their compute copies.
-    void publish_shards();
+    void cast_shards_to_compute();
     // Sets this rank's shards of masters and compute copies from host values of whole parameters; index: parameter.
     // Waits.
     void assign(const std::vector<std::vector<float>>& values);
     // Sets one master and its compute copy from host values; requires a whole master, as master(). Waits.
     void assign(const Parameter& p, const float* values);
     // Enqueues the rounding of one master to its compute copy; requires a whole master, as master().
-    void publish(const Parameter& p, Stream& stream);
+    void cast_to_compute(const Parameter& p, Stream& stream);
 
   private:
     DType dtype_of(const Parameter& p) const;
     void initialize_piece(const Piece& piece, const Tensor& values, uint64_t seed);
     void initialize_rounded(const Piece& piece, const Tensor& values, const Buffer& unrounded, uint64_t seed);
-    void publish_shard(const Bucket& bucket, Stream& stream);
+    void cast_shard_to_compute(const Bucket& bucket, Stream& stream);
     int64_t master_offset(const Bucket& bucket) const {
         return master_offset_[static_cast<size_t>(bucket.id)];
     }

@@ -8,21 +8,21 @@ PassTracker::PassTracker(const ParameterTable& table, const GradientStore& gradi
     : table_(table),
       gradients_(gradients),
       unused_(unused),
-      begun_(table.size()),
+      started_(table.size()),
       ready_(table.size()),
-      bucket_begun_(gradients.layout().all().size()) {}
+      bucket_started_(gradients.layout().all().size()) {}
 
 void PassTracker::begin_pass(const std::vector<bool>& fresh, ParameterId unused) {
     unused_ = unused;
     std::fill(ready_.begin(), ready_.end(), false);
-    std::fill(bucket_begun_.begin(), bucket_begun_.end(), false);
+    std::fill(bucket_started_.begin(), bucket_started_.end(), false);
     const bool all = gradients_.memory().reused() || fresh.empty();
     for (const Parameter& p : table_.all())
-        if (all || fresh[static_cast<size_t>(gradients_.layout().bucket_of(p).group)]) begun_[p.id] = false;
+        if (all || fresh[static_cast<size_t>(gradients_.layout().bucket_of(p).group)]) started_[p.id] = false;
 }
 
 void PassTracker::mark_contributions() {
-    std::fill(begun_.begin(), begun_.end(), true);
+    std::fill(started_.begin(), started_.end(), true);
 }
 
 bool PassTracker::is_unused(const Bucket& bucket) const {
@@ -32,16 +32,16 @@ bool PassTracker::is_unused(const Bucket& bucket) const {
 ParameterGradient PassTracker::begin_gradient(const Parameter& p) {
     if (gradients_.memory().reused()) {
         const Bucket& bucket = gradients_.layout().bucket_of(p);
-        if (!bucket_begun_[bucket.id]) on_bucket_begin(bucket);
-        bucket_begun_[bucket.id] = true;
+        if (!bucket_started_[bucket.id]) on_bucket_begin(bucket);
+        bucket_started_[bucket.id] = true;
     }
-    const bool adds = begun_[p.id];
-    begun_[p.id] = true;
+    const bool adds = started_[p.id];
+    started_[p.id] = true;
     return {gradients_.of(p), adds};
 }
 
 void PassTracker::grad_ready(const Parameter& p, bool still_read) {
-    if (!begun_[p.id]) throw_internal("gradient of {} announced before any contribution", p.name);
+    if (!started_[p.id]) throw_internal("gradient of {} announced before any contribution", p.name);
     if (ready_[p.id]) throw_internal("gradient of {} announced twice in one microbatch", p.name);
     ready_[p.id] = true;
     on_grad_ready(p);

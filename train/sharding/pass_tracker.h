@@ -57,8 +57,8 @@ class PassTracker {
     const ParameterTable& table_;
     const GradientStore& gradients_;
     ParameterId unused_;
-    std::vector<bool> begun_, ready_;  // index: parameter
-    std::vector<bool> bucket_begun_;   // in this microbatch; index: bucket
+    std::vector<bool> started_, ready_;  // index: parameter
+    std::vector<bool> bucket_started_;   // in this microbatch; index: bucket
 };
 
 }  // namespace speedrun

@@ -10,7 +10,7 @@ using enum Axis;
 
 constexpr Placement kFull = Placement::replicate();
 constexpr Placement kCut = Placement::shard(0);
-constexpr std::array<StrategyRow, 4> kRows{{
+constexpr std::array<StrategySpec, 4> kRows{{
     // strategy       stored state  local  reduce_scatter  default accumulate  default reshard
     {Strategy::ddp, kFull, kFull, true, false, Accumulate::local, Reshard::no},
     {Strategy::zero1, kFull, kCut, true, false, Accumulate::local, Reshard::no},
@@ -26,10 +26,10 @@ Placement values_on(const DimensionSet& cut, const Parameter& parameter) {
 }
 Placement gradient_on(const DimensionSet& cut, const Parameter& parameter) {
     const Placement values = values_on(cut, parameter);
-    return values == kFull && parameter.summed.meets(cut) ? Placement::partial() : values;
+    return values == kFull && parameter.summed.intersects(cut) ? Placement::partial() : values;
 }
 
-void check_accumulate(const StrategyRow& row, Accumulate accumulate) {
+void check_accumulate(const StrategySpec& row, Accumulate accumulate) {
     if (accumulate == Accumulate::reduce_scatter && !row.allows_reduce_scatter) {
         throw_usage(
             "parallel.accumulate is reduce_scatter, but {} keeps gradients full until the last microbatch; "
@@ -63,12 +63,12 @@ std::optional<Collective> collective_between(Placement from, Placement to) {
     return to.kind == Kind::replicate ? Collective::all_gather : Collective::all_to_all;
 }
 
-const StrategyRow& row_of(Strategy strategy) {
+const StrategySpec& row_of(Strategy strategy) {
     return kRows[static_cast<size_t>(strategy)];
 }
 
 Sharing resolve_sharing(Sharing sharing) {
-    const StrategyRow& row = row_of(sharing.strategy);
+    const StrategySpec& row = row_of(sharing.strategy);
     if (!sharing.accumulate) sharing.accumulate = row.default_accumulate;
     if (!sharing.reshard_after_forward) sharing.reshard_after_forward = row.default_reshard;
     check_accumulate(row, *sharing.accumulate);
@@ -103,7 +103,7 @@ DimensionSet dimensions_cut_by(Axis axis) {
 }
 
 ParameterPlacement place_parameter(const Sharing& sharing, const Parameter& parameter) {
-    const StrategyRow& row = row_of(sharing.strategy);
+    const StrategySpec& row = row_of(sharing.strategy);
     const bool keeps_shard = sharing.accumulate.value() == Accumulate::reduce_scatter;
     ParameterPlacement place;
     for (const Axis axis : kAxes) {

@@ -52,7 +52,7 @@ struct ParameterPlacement {
 
 // Row of the table: placements on the axes that shard the optimizer (shard, context). Values are replicated along
 // `replicate`.
-struct StrategyRow {
+struct StrategySpec {
     Strategy strategy;
     Placement stored;
     Placement state;
@@ -61,7 +61,7 @@ struct StrategyRow {
     Accumulate default_accumulate;
     Reshard default_reshard;
 };
-const StrategyRow& row_of(Strategy strategy);
+const StrategySpec& row_of(Strategy strategy);
 
 // Sets all open options. Throws a usage error with the reason for each invalid combination.
 Sharing resolve_sharing(Sharing sharing);

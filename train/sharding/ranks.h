@@ -1,7 +1,7 @@
 // Ranks: this rank's position among the ranks of a run, and how they share the work.
 #pragma once
 
-#include "data/context_part.h"
+#include "data/context_slice.h"
 #include "train/comm/communicator.h"
 #include "train/comm/mesh.h"
 #include "train/parameters/tensor_cut.h"
@@ -35,12 +35,12 @@ class Ranks {
     // Ranks with different rows; ranks that share rows have equal indices.
     int num_data_ranks() const { return mesh_.size(Axis::replicate) * mesh_.size(Axis::shard); }
     int data_rank() const { return rank() / (mesh_.size(Axis::context) * mesh_.size(Axis::tensor)); }
-    ContextPart part() const {
+    ContextSlice part() const {
         return {.size = mesh_.size(Axis::context),
                 .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::context)]};
     }
 
-    TensorPart tensor() const {
+    TensorSlice tensor() const {
         return {.size = mesh_.size(Axis::tensor),
                 .index = mesh_.coordinates(rank())[static_cast<size_t>(Axis::tensor)],
                 .sequence = sharing_.sequence && mesh_.size(Axis::tensor) > 1};

@@ -12,11 +12,11 @@ namespace speedrun {
 GradientMemory gradient_memory(const Ranks& ranks, int64_t microbatches, bool every_step) {
     const Sharing& sharing = ranks.sharing();
     const bool in_backward = sharing.optimizer_step == OptimizerStep::in_backward;
-    const bool used_up_at_once = in_backward && microbatches == 1 && every_step;
+    const bool consumed_immediately = in_backward && microbatches == 1 && every_step;
     GradientMemory memory;
     memory.accumulators = sharing.accumulate.value() == Accumulate::reduce_scatter &&
-                          ranks.mesh().size({Axis::shard, Axis::context}) > 1 && !used_up_at_once;
-    memory.ring = sharing.launch == Launch::ready && (memory.accumulators || used_up_at_once);
+                          ranks.mesh().size({Axis::shard, Axis::context}) > 1 && !consumed_immediately;
+    memory.ring = sharing.launch == Launch::ready && (memory.accumulators || consumed_immediately);
     return memory;
 }
 
@@ -26,64 +26,67 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
       gradients_(gradients),
       ops_(runtime.ops()),
       norm_axes_(speedrun::norm_axes(parameters.layout(), ranks)),
-      collectives_(step_collectives(parameters.layout(), ranks, runtime.real())),
+      collectives_(step_collectives(parameters.layout(), ranks, runtime.compute_dtype())),
       rows_(parameters.layout().all().size()),
       rows_exchange_(collectives_, parameters.layout(), ranks, runtime),
       meter_(std::make_unique<ExposureMeter>(runtime.device())) {
-    for (const CollectiveRow& row : collectives_)
+    for (const BucketCollectives& row : collectives_)
         if (row.bucket >= 0) rows_[static_cast<size_t>(row.bucket)] = &row;
     if (ranks.sharing().reduce_dtype != DType::f32 && ranks.mesh().world_size() > 1) {
         int64_t largest = 0;
         for (const Bucket& bucket : parameters.layout().all())
             largest = std::max(largest,
-                               bucket.most_rows > 0 ? bucket.shard_size : parameters.layout().padded(bucket));
+                               bucket.max_rows > 0 ? bucket.shard_size : parameters.layout().padded(bucket));
         wire_ = Buffer(runtime.device(), "gradients to reduce", MemoryCategory::workspace,
                        largest * size_of(ranks.sharing().reduce_dtype));
     }
     if (ranks.size() == 1) return;
     // Ranks with different lists would deadlock or reduce mismatched tensors.
     std::vector<std::string> lines;
-    for (const CollectiveRow& row : collectives_) lines.push_back(row.describe());
+    for (const BucketCollectives& row : collectives_) lines.push_back(row.describe());
     lines.push_back(fmt::format("steps in {} order",
                                 ranks.sharing().step_order == StepOrder::reverse ? "reverse" : "forward"));
     expect_same_on_all_ranks(*ranks.world(), "collectives of a step", lines);
-    for (const CollectiveRow& row : collectives_)
+    for (const BucketCollectives& row : collectives_)
         for (const StepCollective& collective : row.collectives) connect(collective);
 }
 
-Reducer::Lane Reducer::lane_of(const StepCollective& collective) {
-    if (collective.kind == Collective::all_gather) return Lane::gather;
-    return collective.kind == Collective::all_to_all && !collective.rows ? Lane::exchange : Lane::reduce;
+Reducer::StreamKind Reducer::stream_kind_of(const StepCollective& collective) {
+    if (collective.kind == Collective::all_gather) return StreamKind::gather;
+    return collective.kind == Collective::all_to_all && !collective.rows ? StreamKind::exchange
+                                                                         : StreamKind::reduce;
 }
 
 int64_t Reducer::num_communicators() const {
-    std::set<std::pair<Lane, std::string>> keys;
-    for (const CollectiveRow& row : collectives_)
+    std::set<std::pair<StreamKind, std::string>> keys;
+    for (const BucketCollectives& row : collectives_)
         for (const StepCollective& collective : row.collectives)
-            keys.emplace(lane_of(collective), collective.axes.describe());
+            keys.emplace(stream_kind_of(collective), collective.axes.describe());
     return static_cast<int64_t>(keys.size());
 }
 
 void Reducer::connect(const StepCollective& collective) {
     constexpr std::array<const char*, 3> kNames{"reduce", "gather", "exchange"};
-    const Lane lane = lane_of(collective);
+    const StreamKind stream_kind = stream_kind_of(collective);
     const std::string axes = collective.axes.describe();
-    std::unique_ptr<Communicator>& communicator = communicators_[{lane, axes}];
+    std::unique_ptr<Communicator>& communicator = communicators_[{stream_kind, axes}];
     if (communicator) return;
-    communicator = ranks_.world()->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(lane)], axes),
-                                           ranks_.mesh().group(ranks_.rank(), collective.axes));
-    communicator->time_by(meter_.get(), lane == Lane::exchange ? ExposureMeter::Kind::exchange
-                                                               : ExposureMeter::Kind::collective);
+    communicator =
+        ranks_.world()->connect(fmt::format("{} over {}", kNames[static_cast<size_t>(stream_kind)], axes),
+                                ranks_.mesh().group(ranks_.rank(), collective.axes));
+    communicator->time_by(meter_.get(), stream_kind == StreamKind::exchange
+                                            ? ExposureMeter::Kind::exchange
+                                            : ExposureMeter::Kind::collective);
 }
 
-Communicator* Reducer::over(AxisSet axes, Lane lane) const {
-    const auto found = communicators_.find({lane, axes.describe()});
+Communicator* Reducer::over(AxisSet axes, StreamKind stream_kind) const {
+    const auto found = communicators_.find({stream_kind, axes.describe()});
     return found == communicators_.end() ? nullptr : found->second.get();
 }
 
 Communicator* Reducer::of(const Bucket& bucket, Collective kind) const {
     for (const StepCollective& collective : row_of(bucket).collectives)
-        if (collective.kind == kind) return over(collective.axes, lane_of(collective));
+        if (collective.kind == kind) return over(collective.axes, stream_kind_of(collective));
     return nullptr;
 }
 
@@ -134,9 +137,9 @@ void Reducer::scatter(Communicator& group, const StepCollective& collective, con
 
 void Reducer::reduce(const Bucket& bucket, bool first, bool last, Stream& stream) {
     for (const StepCollective& collective : row_of(bucket).collectives) {
-        if (lane_of(collective) != Lane::reduce) continue;
+        if (stream_kind_of(collective) != StreamKind::reduce) continue;
         if (collective.when == When::last_microbatch && !last) continue;
-        Communicator* const group = over(collective.axes, Lane::reduce);
+        Communicator* const group = over(collective.axes, StreamKind::reduce);
         if (!group) continue;
         const Tensor whole = gradients_.whole(bucket);
         if (collective.kind == Collective::reduce_scatter || (collective.rows && bucket.num_shards > 1)) {
@@ -159,12 +162,12 @@ Tensor Reducer::summed_by(const StepCollective& all_reduce, const Bucket& bucket
 }
 
 void Reducer::reduce_over_all(const Tensor& values, Reduction reduction, Stream& stream) {
-    if (Communicator* const all = over(ranks_.mesh().larger_than_one(loss_axes()), Lane::reduce))
+    if (Communicator* const all = over(ranks_.mesh().larger_than_one(loss_axes()), StreamKind::reduce))
         all->all_reduce(values, stream, reduction);
 }
 
 void Reducer::reduce_over_shards(const Tensor& values, Reduction reduction, Stream& stream) {
-    if (Communicator* const shards = over(norm_axes_, Lane::reduce))
+    if (Communicator* const shards = over(norm_axes_, StreamKind::reduce))
         shards->all_reduce(values, stream, reduction);
 }
 
@@ -199,17 +202,17 @@ CollectiveCounts Reducer::counts() const {
 }
 
 void Reducer::count(Counts& into, Runtime& runtime) const {
-    const auto count = [&](Count& to, Lane lane, Stream& stream) {
+    const auto count = [&](Count& to, StreamKind stream_kind, Stream& stream) {
         std::vector<const Communicator*> all;
         for (const auto& [key, communicator] : communicators_)
-            if (key.first == lane) all.push_back(communicator.get());
+            if (key.first == stream_kind) all.push_back(communicator.get());
         if (all.empty()) return;
         Communicator::count_at(to.counts, std::move(all), stream);
         stream.record(*to.done);
     };
-    count(into.reduce, Lane::reduce, runtime.reduce());
-    count(into.gather, Lane::gather, runtime.gather());
-    count(into.exchange, Lane::exchange, runtime.optimizer());
+    count(into.reduce, StreamKind::reduce, runtime.reduce());
+    count(into.gather, StreamKind::gather, runtime.gather());
+    count(into.exchange, StreamKind::exchange, runtime.optimizer());
 }
 
 }  // namespace speedrun

@@ -26,14 +26,14 @@ class Reducer {
     // nothing.
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
-    const std::vector<CollectiveRow>& collectives() const { return collectives_; }
+    const std::vector<BucketCollectives>& collectives() const { return collectives_; }
     // Number of communicators of these collectives, also of ranks without a world.
     int64_t num_communicators() const;
     // Times this reducer's collectives and the waits of compute.
     ExposureMeter& meter() const { return *meter_; }
 
-    // Call before a microbatch with the rows that its tokens look up, see RowExchange::see.
-    void see_rows(const Parameter& p, std::span<const int32_t> ids) { rows_exchange_.see(p, ids); }
+    // Call before a microbatch with the rows that its tokens look up, see RowExchange::mark.
+    void mark_rows(const Parameter& p, std::span<const int32_t> ids) { rows_exchange_.mark(p, ids); }
     // Call after a microbatch has written a bucket's raw gradient; first, last: of its step. After the last one, the
     // optimizer's input gradient is the sum over all ranks and microbatches, whole or this rank's shard.
     void reduce(const Bucket& bucket, bool first, bool last, Stream& stream);
@@ -65,13 +65,15 @@ class Reducer {
 
   private:
     // Streams of their own, because NCCL runs the collectives of one communicator in order.
-    enum class Lane : uint8_t { reduce, gather, exchange };
-    static Lane lane_of(const StepCollective& collective);
+    enum class StreamKind : uint8_t { reduce, gather, exchange };
+    static StreamKind stream_kind_of(const StepCollective& collective);
 
-    const CollectiveRow& row_of(const Bucket& bucket) const { return *rows_[static_cast<size_t>(bucket.id)]; }
+    const BucketCollectives& row_of(const Bucket& bucket) const {
+        return *rows_[static_cast<size_t>(bucket.id)];
+    }
     void connect(const StepCollective& collective);
     // Returns null if there are no other ranks.
-    Communicator* over(AxisSet axes, Lane lane) const;
+    Communicator* over(AxisSet axes, StreamKind stream_kind) const;
     // Returns the communicator of the bucket's collective of this kind, or null.
     Communicator* of(const Bucket& bucket, Collective kind) const;
     // Sums in reduce_dtype: over all members in place, or this rank's shard of `whole` into `shard`.
@@ -90,12 +92,13 @@ class Reducer {
     GradientStore& gradients_;
     Ops& ops_;
     const AxisSet norm_axes_;
-    const std::vector<CollectiveRow> collectives_;
-    std::vector<const CollectiveRow*> rows_;  // index: bucket
+    const std::vector<BucketCollectives> collectives_;
+    std::vector<const BucketCollectives*> rows_;  // index: bucket
     RowExchange rows_exchange_;
     std::unique_ptr<ExposureMeter> meter_;
     Buffer wire_;  // gradients in reduce_dtype, one bucket at a time; empty if that is f32
-    std::map<std::pair<Lane, std::string>, std::unique_ptr<Communicator>> communicators_;  // key: lane, axes
+    std::map<std::pair<StreamKind, std::string>, std::unique_ptr<Communicator>>
+        communicators_;  // key: lane, axes
 };
 
 }  // namespace speedrun

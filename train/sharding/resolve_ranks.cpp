@@ -86,7 +86,7 @@ void validate_tensor(const Config& config, const Mesh& mesh) {
     }
     if (!config.parallel.sequence) return;
     const auto validate_tokens = [&](const char* where, const BatchConfig& batch) {
-        const ContextPart part{.size = mesh.size(Axis::context), .index = 0};
+        const ContextSlice part{.size = mesh.size(Axis::context), .index = 0};
         const int64_t tokens =
             batch.microbatch_tokens / batch.sequence_length * part.local_length(batch.sequence_length);
         validate_shares({where, tokens, "tokens on a rank (parallel.sequence shares them)"}, ranks);

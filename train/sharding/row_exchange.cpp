@@ -13,16 +13,16 @@ namespace {
 constexpr int64_t kBits = 64;
 
 int64_t received(const RowOwners& owners, int index) {
-    return std::max<int64_t>(owners.most_received(index), 1);
+    return std::max<int64_t>(owners.max_received(index), 1);
 }
 
 }  // namespace
 
-RowExchange::RowExchange(const std::vector<CollectiveRow>& collectives, const BucketLayout& layout,
+RowExchange::RowExchange(const std::vector<BucketCollectives>& collectives, const BucketLayout& layout,
                          const Ranks& ranks, Runtime& runtime)
     : ranks_(ranks), device_(runtime.device()), ops_(runtime.ops()) {
-    int64_t most_ids = 0, most_packed = 0, most_received = 0;  // ids; the others in elements
-    for (const CollectiveRow& row : collectives) {
+    int64_t max_ids = 0, max_packed = 0, max_received = 0;  // ids; the others in elements
+    for (const BucketCollectives& row : collectives) {
         for (const StepCollective& c : row.collectives) {
             if (!c.rows) continue;
             const Bucket& bucket = layout[row.bucket];
@@ -31,15 +31,15 @@ RowExchange::RowExchange(const std::vector<CollectiveRow>& collectives, const Bu
             Table table{.parameter = bucket.first().id,
                         .owners = RowOwners(bucket, all_own_all, group.size()),
                         .index = group.index,
-                        .seen = std::vector<uint64_t>(
+                        .touched = std::vector<uint64_t>(
                             static_cast<size_t>((bucket.first().shape[0] + kBits - 1) / kBits)),
                         .staged = {}};
-            const int64_t in = received(table.owners, table.index), out = table.owners.most_packed();
+            const int64_t in = received(table.owners, table.index), out = table.owners.max_packed();
             for (Staged& staged : table.staged)
                 staged = {HostBuffer(device_, (out + 2 * in) * size_of(DType::i32)), device_.create_event()};
-            most_ids = std::max(most_ids, out + 2 * in);
-            most_packed = std::max(most_packed, out * table.owners.columns());
-            most_received = std::max(most_received, in * table.owners.columns());
+            max_ids = std::max(max_ids, out + 2 * in);
+            max_packed = std::max(max_packed, out * table.owners.columns());
+            max_received = std::max(max_received, in * table.owners.columns());
             tables_.emplace(bucket.id, std::move(table));
         }
     }
@@ -48,36 +48,36 @@ RowExchange::RowExchange(const std::vector<CollectiveRow>& collectives, const Bu
         return Buffer(device_, name, MemoryCategory::workspace, elements * size_of(dtype));
     };
     const DType reduce = ranks.sharing().reduce_dtype;
-    ids_ = buffer("numbers of rows to exchange", most_ids, DType::i32);
-    packed_ = buffer("rows to send", most_packed, DType::f32);
-    if (reduce != DType::f32) sent_ = buffer("rows to send, rounded", most_packed, reduce);
-    received_ = buffer("rows received", most_received, reduce);
+    ids_ = buffer("numbers of rows to exchange", max_ids, DType::i32);
+    packed_ = buffer("rows to send", max_packed, DType::f32);
+    if (reduce != DType::f32) sent_ = buffer("rows to send, rounded", max_packed, reduce);
+    received_ = buffer("rows received", max_received, reduce);
 }
 
-void RowExchange::see(const Parameter& p, std::span<const int32_t> ids) {
+void RowExchange::mark(const Parameter& p, std::span<const int32_t> ids) {
     for (auto& [bucket, table] : tables_) {
         if (table.parameter != p.id) continue;
         for (const int32_t id : ids) {
             if (id < 0 || id > table.owners.rows())
                 throw_data("{}: row {} is outside the table of {} rows", p.name, id, table.owners.rows());
             if (id < table.owners.rows())
-                table.seen[static_cast<size_t>(id / kBits)] |= uint64_t{1} << (id % kBits);
+                table.touched[static_cast<size_t>(id / kBits)] |= uint64_t{1} << (id % kBits);
         }
     }
 }
 
-std::vector<int32_t> RowExchange::take_seen(Table& table) {
+std::vector<int32_t> RowExchange::take_marked(Table& table) {
     std::vector<int32_t> rows;
-    for (size_t word = 0; word < table.seen.size(); ++word) {
-        for (uint64_t bits = table.seen[word]; bits != 0; bits &= bits - 1)
+    for (size_t word = 0; word < table.touched.size(); ++word) {
+        for (uint64_t bits = table.touched[word]; bits != 0; bits &= bits - 1)
             rows.push_back(static_cast<int32_t>(static_cast<int64_t>(word) * kBits + std::countr_zero(bits)));
-        table.seen[word] = 0;
+        table.touched[word] = 0;
     }
     return rows;
 }
 
-std::vector<std::vector<int32_t>> RowExchange::tell_all(const std::vector<int32_t>& rows,
-                                                        const Group& group) const {
+std::vector<std::vector<int32_t>> RowExchange::gather_rows(const std::vector<int32_t>& rows,
+                                                           const Group& group) const {
     std::string text(rows.size() * sizeof(int32_t), '\0');
     if (!rows.empty()) std::memcpy(text.data(), rows.data(), text.size());
     const std::vector<std::string> texts = ranks_.world()->all_gather(text);
@@ -91,7 +91,7 @@ std::vector<std::vector<int32_t>> RowExchange::tell_all(const std::vector<int32_
 }
 
 RowExchange::Ids RowExchange::ids_in(void* memory, const Table& table) const {
-    const int64_t out = table.owners.most_packed(), in = received(table.owners, table.index);
+    const int64_t out = table.owners.max_packed(), in = received(table.owners, table.index);
     auto* const ids = static_cast<int32_t*>(memory);
     return {Tensor(ids, DType::i32, {out}), Tensor(ids + out, DType::i32, {2, in})};
 }
@@ -146,7 +146,7 @@ void RowExchange::unpack(const Table& table, const std::vector<std::vector<int32
 void RowExchange::sum(Communicator& group, const Bucket& bucket, const Tensor& whole, Stream& stream) {
     Table& table = tables_.at(bucket.id);
     const RowOwners& owners = table.owners;
-    const std::vector<std::vector<int32_t>> rows = tell_all(take_seen(table), group.group());
+    const std::vector<std::vector<int32_t>> rows = gather_rows(take_marked(table), group.group());
     const auto exchange = std::make_shared<Exchange>();
     Staged& staged = table.staged[table.next++ % table.staged.size()];
     staged.copied->synchronize();
@@ -162,7 +162,7 @@ void RowExchange::sum(Communicator& group, const Bucket& bucket, const Tensor& w
     const int64_t columns = owners.columns();
     const DType reduce = ranks_.sharing().reduce_dtype;
     const Tensor gradient(whole.data, DType::f32, {owners.rows(), columns});
-    const Tensor packed = packed_.tensor(DType::f32, {owners.most_packed(), columns});
+    const Tensor packed = packed_.tensor(DType::f32, {owners.max_packed(), columns});
     Tensor sent = packed;
     if (count > 0)
         ops_.embedding_forward({.out = packed.row_slice(0, count),
@@ -170,17 +170,17 @@ void RowExchange::sum(Communicator& group, const Bucket& bucket, const Tensor& w
                                 .table = gradient},
                                stream);
     if (sent_.data()) {
-        sent = sent_.tensor(reduce, {owners.most_packed(), columns});
+        sent = sent_.tensor(reduce, {owners.max_packed(), columns});
         if (count > 0) ops_.cast({.out = sent.row_slice(0, count), .in = packed.row_slice(0, count)}, stream);
     }
     const int64_t capacity = received(owners, table.index);
-    const Tensor come = received_.tensor(reduce, {capacity, columns});
-    group.all_to_all(come, sent, exchange, stream);
+    const Tensor incoming = received_.tensor(reduce, {capacity, columns});
+    group.all_to_all(incoming, sent, exchange, stream);
     const Range own = owners.owned_by(table.index);
     if (own.count == 0) return;
     ops_.embedding_backward({.dtable = gradient.row_slice(own.begin, own.count),
                              .order = ids.order,
-                             .dout = come,
+                             .dout = incoming,
                              .accumulate = false,
                              .others = true},
                             stream);

@@ -23,12 +23,12 @@ namespace speedrun {
 class RowExchange {
   public:
     // Handles the tables in `collectives` with exchanged rows. layout, ranks and runtime must outlive it.
-    RowExchange(const std::vector<CollectiveRow>& collectives, const BucketLayout& layout, const Ranks& ranks,
-                Runtime& runtime);
+    RowExchange(const std::vector<BucketCollectives>& collectives, const BucketLayout& layout,
+                const Ranks& ranks, Runtime& runtime);
 
     // Records that the next microbatch looks up these rows of p, if its rows are exchanged. An id equal to the number
     // of rows refers to no row of this rank.
-    void see(const Parameter& p, std::span<const int32_t> ids);
+    void mark(const Parameter& p, std::span<const int32_t> ids);
     // Sums the rows of `whole` (f32, BucketLayout::padded) that this rank owns over the group, without rounding; other
     // rows may change. Waits for the other ranks' hosts.
     void sum(Communicator& group, const Bucket& bucket, const Tensor& whole, Stream& stream);
@@ -42,8 +42,8 @@ class RowExchange {
     struct Table {
         int parameter;  // id
         RowOwners owners;
-        int index;                   // index of this rank among the owners
-        std::vector<uint64_t> seen;  // one bit per row
+        int index;                      // index of this rank among the owners
+        std::vector<uint64_t> touched;  // one bit per row
         std::array<Staged, 2> staged;
         size_t next = 0;  // next of `staged`
     };
@@ -53,9 +53,9 @@ class RowExchange {
     };
     Ids ids_in(void* memory, const Table& table) const;
     // Returns the rows seen since the last call, ascending.
-    static std::vector<int32_t> take_seen(Table& table);
+    static std::vector<int32_t> take_marked(Table& table);
     // All-gathers the rows; index: member of the group.
-    std::vector<std::vector<int32_t>> tell_all(const std::vector<int32_t>& rows, const Group& group) const;
+    std::vector<std::vector<int32_t>> gather_rows(const std::vector<int32_t>& rows, const Group& group) const;
     // Writes the ids of rows to send to `sends`, and the slices per owner to `exchange`. Returns the number of rows.
     static int64_t pack(const Table& table, std::span<const int32_t> rows, Exchange& exchange,
                         std::span<int32_t> sends);

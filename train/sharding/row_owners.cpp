@@ -7,7 +7,7 @@ namespace speedrun {
 RowOwners::RowOwners(const Bucket& bucket, bool all_own_all, int num_ranks)
     : rows_(bucket.first().shape.at(0)),
       columns_(bucket.first().shape.at(1)),
-      most_(bucket.most_rows),
+      most_(bucket.max_rows),
       elements_(bucket.count),
       shard_size_(bucket.shard_size),
       num_ranks_(num_ranks),
@@ -24,19 +24,19 @@ Range RowOwners::owned_by(int rank) const {
     return {first, (shard.end() + columns_ - 1) / columns_ - first};
 }
 
-int64_t RowOwners::most_packed() const {
+int64_t RowOwners::max_packed() const {
     if (all_own_all_) return most_;
     int64_t in_shards = 0;
     for (int rank = 0; rank < num_ranks_; ++rank) in_shards += owned_by(rank).count;
     return std::min(most_ + num_ranks_ - 1, in_shards);
 }
 
-double RowOwners::most_sent() const {
+double RowOwners::max_sent() const {
     if (all_own_all_) return static_cast<double>((num_ranks_ - 1) * most_);
     int64_t in_shards = 0, sent = 0;
     for (int rank = 0; rank < num_ranks_; ++rank) in_shards += owned_by(rank).count;
     for (int rank = 0; rank < num_ranks_; ++rank)
-        sent += std::min(most_packed(), in_shards - owned_by(rank).count);
+        sent += std::min(max_packed(), in_shards - owned_by(rank).count);
     return static_cast<double>(sent) / num_ranks_;
 }
 

@@ -1,4 +1,4 @@
-// RowOwners: ranks that sum the exchanged rows of a table's gradient (Bucket::most_rows). A shard begins at any
+// RowOwners: ranks that sum the exchanged rows of a table's gradient (Bucket::max_rows). A shard begins at any
 // element, so two ranks may own parts of one row, which is then sent to both.
 #pragma once
 
@@ -31,11 +31,11 @@ class RowOwners {
     Range owned_by(int rank) const;
     // Upper bound of rows that a rank sends, including to itself. A row for two owners counts twice; a row for all
     // owners counts once.
-    int64_t most_packed() const;
+    int64_t max_packed() const;
     // Upper bound of rows that this rank of the owners receives.
-    int64_t most_received(int rank) const { return num_ranks_ * std::min(most_, owned_by(rank).count); }
+    int64_t max_received(int rank) const { return num_ranks_ * std::min(most_, owned_by(rank).count); }
     // Upper bound of rows sent to other ranks, mean over ranks.
-    double most_sent() const;
+    double max_sent() const;
 
   private:
     const int64_t rows_, columns_, most_, elements_, shard_size_;

@@ -21,10 +21,10 @@ ScaleStore::ScaleStore(const std::vector<KeptScale>& scales, Reducer& reducer, R
     runtime.compute().synchronize();  // the source may be freed
 }
 
-std::vector<int64_t> ScaleStore::turns() const {
-    std::set<int64_t> turns{0};
-    for (const KeptScale& scale : scales_) turns.insert(scale.exact_steps);
-    return {turns.begin(), turns.end()};
+std::vector<int64_t> ScaleStore::switch_steps() const {
+    std::set<int64_t> switch_steps{0};
+    for (const KeptScale& scale : scales_) switch_steps.insert(scale.exact_steps);
+    return {switch_steps.begin(), switch_steps.end()};
 }
 
 void ScaleStore::begin_step(int64_t step) {
@@ -34,7 +34,7 @@ void ScaleStore::begin_step(int64_t step) {
                           [&] { runtime_.compute().wait(*renewed_); });
 }
 
-int64_t ScaleStore::num_exact() const {
+int64_t ScaleStore::num_current_scaling() const {
     return std::count_if(scales_.begin(), scales_.end(),
                          [&](const KeptScale& scale) { return step_ < scale.exact_steps; });
 }

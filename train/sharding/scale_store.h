@@ -18,7 +18,7 @@ class ScaleStore {
     ScaleStore(const std::vector<KeptScale>& scales, Reducer& reducer, Runtime& runtime);
 
     // Steps at which a tensor switches from current to delayed scaling, and step 0, ascending.
-    std::vector<int64_t> turns() const;
+    std::vector<int64_t> switch_steps() const;
     // Sets the step of passes enqueued from now on.
     void set_step(int64_t step) { step_ = step; }
     // Sets the step, and makes compute wait for its scales.
@@ -26,7 +26,7 @@ class ScaleStore {
 
     // True if this step uses current scaling for the tensor.
     bool exact(int id) const { return step_ < scales_[static_cast<size_t>(id)].exact_steps; }
-    int64_t num_exact() const;
+    int64_t num_current_scaling() const;
     // f32 [1]: the divisor, and the amax of this step so far.
     Tensor scale(int id) const { return at(id); }
     Tensor amax(int id) const { return at(count() + id); }

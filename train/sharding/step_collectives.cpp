@@ -96,9 +96,9 @@ std::vector<int> placements_of(const ParameterTable& table, const Ranks& ranks) 
 }
 
 // Appends the collectives of one row, change by change.
-class RowBuilder {
+class BucketCollectivesBuilder {
   public:
-    RowBuilder(CollectiveRow& row, const Ranks& ranks, PaddedValues values)
+    BucketCollectivesBuilder(BucketCollectives& row, const Ranks& ranks, PaddedValues values)
         : row_(row), ranks_(ranks), values_(values) {}
 
     void change(const AxisPlacements& from, const AxisPlacements& to, DType dtype, When when) {
@@ -108,14 +108,14 @@ class RowBuilder {
     }
 
   private:
-    CollectiveRow& row_;
+    BucketCollectives& row_;
     const Ranks& ranks_;
     const PaddedValues values_;
 };
 
 // Replaces reductions of the whole gradient by an exchange of the rows that tokens touch: to the owners, or to all
 // ranks. Reductions of shards over their copies remain.
-void send_rows(CollectiveRow& row, const Bucket& bucket, int64_t elements) {
+void send_rows(BucketCollectives& row, const Bucket& bucket, int64_t elements) {
     for (StepCollective& c : row.collectives) {
         const bool whole = c.payload_bytes == elements * size_of(c.dtype) && !c.axes.contains(Axis::tensor);
         const bool sums = c.kind == Collective::reduce_scatter || (c.kind == Collective::all_reduce && whole);
@@ -124,23 +124,23 @@ void send_rows(CollectiveRow& row, const Bucket& bucket, int64_t elements) {
         const int64_t row_bytes = owners.columns() * size_of(c.dtype);
         c.kind = Collective::all_to_all;
         c.rows = true;
-        c.payload_bytes = bucket.most_rows * row_bytes;
+        c.payload_bytes = bucket.max_rows * row_bytes;
         c.padding_bytes = 0;
-        c.sent_bytes = owners.most_sent() * static_cast<double>(row_bytes);
+        c.sent_bytes = owners.max_sent() * static_cast<double>(row_bytes);
     }
 }
 
-CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
-                            DType compute) {
+BucketCollectives row_of_bucket(const BucketLayout& layout, const Bucket& bucket, const Ranks& ranks,
+                                DType compute) {
     const ParameterPlacement placement = place(bucket, ranks);
     const DType dtype = bucket.full_precision ? DType::f32 : compute;
     const DType reduce = ranks.sharing().reduce_dtype;
     const std::optional<Reshard>& stored_sharded = layout.rules().stored_sharded;
-    CollectiveRow row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
+    BucketCollectives row{.name = bucket.name(), .bucket = bucket.id, .collectives = {}};
     const int64_t elements = layout.padded(bucket);
-    RowBuilder add(row, ranks, {.elements = elements, .padding = elements - bucket.count});
+    BucketCollectivesBuilder add(row, ranks, {.elements = elements, .padding = elements - bucket.count});
     if (stored_sharded) {
-        const auto reads = reads_of(bucket, Stages(layout.num_units()), *stored_sharded);
+        const auto reads = reads_of(bucket, UnitPasses(layout.num_units()), *stored_sharded);
         const When when = *stored_sharded == Reshard::no ? When::after_step : When::before_forward;
         add.change(placement.stored, placement.computed, dtype, when);
         if (reads.size() > 1) add.change(placement.stored, placement.computed, dtype, When::before_backward);
@@ -148,13 +148,13 @@ CollectiveRow row_of_bucket(const BucketLayout& layout, const Bucket& bucket, co
     add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
     add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
     if (!stored_sharded) add.change(placement.state, placement.computed, dtype, When::after_step);
-    if (bucket.most_rows > 0) send_rows(row, bucket, elements);
+    if (bucket.max_rows > 0) send_rows(row, bucket, elements);
     return row;
 }
 
 // Adds the exchanges of matrix slices: to the owners, and back.
-void add_exchanges(CollectiveRow& row, const Bucket& bucket, const MatrixOwners& owners, const Ranks& ranks,
-                   DType compute) {
+void add_exchanges(BucketCollectives& row, const Bucket& bucket, const MatrixOwners& owners,
+                   const Ranks& ranks, DType compute) {
     const MatrixRanks among(bucket);
     AxisSet axes = ranks.sharing().strategy == Strategy::ddp ? kDataAxes : kShardAxes;
     if (among.parts > 1) axes.add(Axis::tensor);
@@ -234,14 +234,15 @@ std::vector<StepCollective> collectives_between(const AxisPlacements& from, cons
     return planned;
 }
 
-std::string CollectiveRow::describe() const {
+std::string BucketCollectives::describe() const {
     std::string text = name;
     for (const StepCollective& collective : collectives) text += "; " + collective.describe();
     return text;
 }
 
-std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute) {
-    std::vector<CollectiveRow> rows;
+std::vector<BucketCollectives> step_collectives(const BucketLayout& layout, const Ranks& ranks,
+                                                DType compute) {
+    std::vector<BucketCollectives> rows;
     std::map<int, MatrixOwners> owners;  // key: group
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
@@ -315,8 +316,8 @@ void set_apart(const ParameterTable& table, std::vector<int>& placement_of) {
 }
 
 // Returns the most rows that a rank's tokens touch between two exchanges.
-int64_t most_rows_of(const Parameter& p, const Ranks& ranks, const OptimizerGroupConfig& group,
-                     const RankTokens& tokens) {
+int64_t max_rows_of(const Parameter& p, const Ranks& ranks, const OptimizerGroupConfig& group,
+                    const RankTokens& tokens) {
     if (p.row_ids == 0) return 0;
     if (needs_whole_matrices(group))
         throw_usage(
@@ -340,7 +341,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
         const OptimizerGroupConfig& group =
             config.groups[static_cast<size_t>(rules.group_of[static_cast<size_t>(p.id)])];
         expect_even_parts(p, group);
-        rules.most_rows.push_back(most_rows_of(p, ranks, group, tokens));
+        rules.max_rows.push_back(max_rows_of(p, ranks, group, tokens));
     }
     rules.placement_of = placements_of(table, ranks);
     set_apart(table, rules.placement_of);
@@ -369,8 +370,8 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
 int64_t bucket_target(const Sharing& sharing, int num_ranks, int64_t elements) {
     if (num_ranks == 1) return 0;
     if (sharing.bucket_bytes > 0) return std::max<int64_t>(1, sharing.bucket_bytes / size_of(DType::f32));
-    constexpr int64_t kLeastBuckets = 16;
-    return std::min(num_ranks * kElementsPerRank, elements / kLeastBuckets);
+    constexpr int64_t kMinBuckets = 16;
+    return std::min(num_ranks * kElementsPerRank, elements / kMinBuckets);
 }
 
 int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements) {
@@ -382,10 +383,10 @@ int ranks_that_fit(const Sharing& sharing, int num_ranks, int64_t elements) {
     return fitting;
 }
 
-std::array<double, kNumCollectives> step_wire_bytes(const std::vector<CollectiveRow>& rows,
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<BucketCollectives>& rows,
                                                     int num_microbatches) {
     std::array<double, kNumCollectives> bytes{};
-    for (const CollectiveRow& row : rows) {
+    for (const BucketCollectives& row : rows) {
         for (const StepCollective& c : row.collectives)
             bytes[static_cast<size_t>(c.kind)] += c.sent_bytes * times_per_step(c.when, num_microbatches);
     }

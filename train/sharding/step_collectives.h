@@ -50,7 +50,7 @@ std::vector<StepCollective> collectives_between(const AxisPlacements& from, cons
                                                 When when);
 
 // Collectives of a bucket, or of a step's statistics.
-struct CollectiveRow {
+struct BucketCollectives {
     std::string name;
     int bucket = -1;  // -1: statistics
     std::vector<StepCollective> collectives;
@@ -60,7 +60,8 @@ struct CollectiveRow {
 
 // Returns a row per bucket, in the order in which backward completes them, and one for the statistics. compute: dtype
 // of gathered parameters (except full-precision ones) and exchanged matrices.
-std::vector<CollectiveRow> step_collectives(const BucketLayout& layout, const Ranks& ranks, DType compute);
+std::vector<BucketCollectives> step_collectives(const BucketLayout& layout, const Ranks& ranks,
+                                                DType compute);
 
 // Most tokens of a rank per microbatch and per step; 0: unknown.
 struct RankTokens {
@@ -91,7 +92,7 @@ AxisSet norm_axes(const BucketLayout& layout, const Ranks& ranks);
 bool adds_norm_term(const Bucket& bucket, AxisSet norm_axes, const Ranks& ranks);
 
 // Returns the bytes that a rank sends per optimizer step, mean over ranks; index: kind of collective.
-std::array<double, kNumCollectives> step_wire_bytes(const std::vector<CollectiveRow>& rows,
+std::array<double, kNumCollectives> step_wire_bytes(const std::vector<BucketCollectives>& rows,
                                                     int num_microbatches);
 
 }  // namespace speedrun

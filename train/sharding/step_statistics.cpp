@@ -11,7 +11,7 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
       gradients_(gradients),
       reducer_(reducer),
       runtime_(runtime),
-      own_terms_(StepNumbers::kNormTerms + layout.size()),
+      own_terms_(HostStatistics::kNormTerms + layout.size()),
       own_scales_(own_terms_ + layout.size()),
       memory_(runtime.device(), "step statistics", MemoryCategory::workspace,
               (own_scales_ + int64_t{2} * layout.size()) * size_of(DType::f32)),
@@ -45,30 +45,31 @@ Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {
 void StepStatistics::take_loss() {
     Stream& compute = runtime_.compute();
     reducer_.meter().time(ExposureMeter::Kind::wait, compute, [&] { compute.wait(*read_); });
-    runtime_.ops().cast({.out = at(StepNumbers::kLossTotal, 2), .in = at(StepNumbers::kLossSum, 2)}, compute);
+    runtime_.ops().cast({.out = at(HostStatistics::kLossTotal, 2), .in = at(HostStatistics::kLossSum, 2)},
+                        compute);
     // Ranks that share matrices have the losses of the same rows: one of them counts.
-    if (!adds_loss_) runtime_.ops().fill({.x = at(StepNumbers::kLossTotal), .value = 0.0f}, compute);
+    if (!adds_loss_) runtime_.ops().fill({.x = at(HostStatistics::kLossTotal), .value = 0.0f}, compute);
 }
 
 void StepStatistics::combine(const std::vector<bool>& due) {
     Ops& ops = runtime_.ops();
     Stream& reduce = runtime_.reduce();
     const int64_t count = layout_.size();
-    const Tensor terms = at(StepNumbers::kNormTerms, count);
+    const Tensor terms = at(HostStatistics::kNormTerms, count);
     reduce.wait(*read_);
     for (const Bucket& bucket : layout_.all())
         if (!due[static_cast<size_t>(bucket.id)])
             ops.fill({.x = at(own_terms_ + bucket.id), .value = 0.0f}, reduce);
     ops.cast({.out = terms, .in = at(own_terms_, count)}, reduce);
-    reducer_.reduce_over_all(at(StepNumbers::kLossTotal, 2), Reduction::sum, reduce);
+    reducer_.reduce_over_all(at(HostStatistics::kLossTotal, 2), Reduction::sum, reduce);
     if (!reducer_.norm_axes().empty()) {
         for (const int bucket : counted_elsewhere_)
-            ops.fill({.x = at(StepNumbers::kNormTerms + bucket), .value = 0.0f}, reduce);
+            ops.fill({.x = at(HostStatistics::kNormTerms + bucket), .value = 0.0f}, reduce);
         reducer_.reduce_over_shards(terms, norm_ == VectorNorm::infinity ? Reduction::max : Reduction::sum,
                                     reduce);
     }
     ops.clip_coefficient({.coefficient = coefficient(),
-                          .norm = at(StepNumbers::kGradNorm),
+                          .norm = at(HostStatistics::kGradNorm),
                           .terms = terms,
                           .max_norm = static_cast<float>(clip_),
                           .kind = norm_},
@@ -78,8 +79,8 @@ void StepStatistics::combine(const std::vector<bool>& due) {
 void StepStatistics::read(float* host, Stream& stream) {
     if (!runtime_.device().dry()) {
         // Excludes this rank's own terms, which the next step writes on compute.
-        const int64_t first = StepNumbers::kLossTotal;
-        const Tensor values = at(first, StepNumbers::kNormTerms + layout_.size() - first);
+        const int64_t first = HostStatistics::kLossTotal;
+        const Tensor values = at(first, HostStatistics::kNormTerms + layout_.size() - first);
         runtime_.device().copy(host + first, values.data, values.bytes(), stream);
     }
     stream.record(*read_);

@@ -9,9 +9,9 @@
 namespace speedrun {
 
 // Host copy of a step's statistics.
-class StepNumbers {
+class HostStatistics {
   public:
-    explicit StepNumbers(const float* values) : values_(values) {}
+    explicit HostStatistics(const float* values) : values_(values) {}
     double loss_sum() const { return values_[kLossTotal]; }  // sum over all ranks
     bool stop() const { return values_[kStopTotal] > 0; }    // a rank requests the end of the run
     double grad_norm() const { return values_[kGradNorm]; }  // before clipping
@@ -35,11 +35,11 @@ class StepStatistics {
 
     // f32 [1]: this rank's loss sum, which backward writes on compute; and the factor of all gradients: min(1, clip /
     // norm), not finite if the norm is not.
-    Tensor loss_sum() const { return at(StepNumbers::kLossSum); }
-    Tensor coefficient() const { return at(StepNumbers::kCoefficient); }
+    Tensor loss_sum() const { return at(HostStatistics::kLossSum); }
+    Tensor coefficient() const { return at(HostStatistics::kCoefficient); }
     // f32 [1], written on compute before take_loss(): 1 if this rank requests the end of the run, else 0. All ranks receive
     // the sum with the loss, which needs no collective of its own.
-    Tensor stop() const { return at(StepNumbers::kStop); }
+    Tensor stop() const { return at(HostStatistics::kStop); }
 
     // Enqueues the norm term of a bucket's reduced gradient on the reduce stream.
     void take_norm(const Bucket& bucket);
@@ -52,8 +52,8 @@ class StepStatistics {
     // term in this step; index: bucket.
     void combine(const std::vector<bool>& due);
 
-    int64_t host_bytes() const { return (StepNumbers::kNormTerms + layout_.size()) * size_of(DType::f32); }
-    // Enqueues the copy to the host, in the layout of StepNumbers. The next step's statistics wait for it.
+    int64_t host_bytes() const { return (HostStatistics::kNormTerms + layout_.size()) * size_of(DType::f32); }
+    // Enqueues the copy to the host, in the layout of HostStatistics. The next step's statistics wait for it.
     void read(float* host, Stream& stream);
 
   private:

@@ -10,9 +10,9 @@
 namespace speedrun {
 
 // Called for each collective when it is enqueued.
-using HearCollective = std::function<void(const Communicator&, const CollectiveCall&, Stream&)>;
+using CollectiveCallback = std::function<void(const Communicator&, const CollectiveCall&, Stream&)>;
 
 // Returns rank 0 of `size` ranks, which enqueues on a dry device.
-std::unique_ptr<World> make_recorded_world(int size, HearCollective hear);
+std::unique_ptr<World> make_recorded_world(int size, CollectiveCallback on_collective);
 
 }  // namespace speedrun

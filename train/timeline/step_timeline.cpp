@@ -87,25 +87,25 @@ void measure_exposure(const RecordedSteps& steps, const Window& window, double p
     }
     std::stable_sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
     int computing = 0;
-    std::set<std::pair<double, size_t>> talking;  // sorted by start
+    std::set<std::pair<double, size_t>> active_collectives;  // sorted by start
     double last = window.begin;
     for (const Edge& edge : edges) {
         const double ms = (edge.at - last) * 1e3 * per_step;
         last = edge.at;
         if (computing > 0) {
             result.compute_ms += ms;
-        } else if (!talking.empty()) {
+        } else if (!active_collectives.empty()) {
             result.exposed_ms += ms;
-            const RecordedItem& first = steps.items[talking.begin()->second];
+            const RecordedItem& first = steps.items[active_collectives.begin()->second];
             result.regions[static_cast<size_t>(phase_of(steps, first))].exposed_ms += ms;
         }
         const std::pair key{result.spans[edge.item].begin_s, edge.item};
         if (steps.items[edge.item].kind != ItemKind::collective) {
             computing += edge.begins ? 1 : -1;
         } else if (edge.begins) {
-            talking.insert(key);
+            active_collectives.insert(key);
         } else {
-            talking.erase(key);
+            active_collectives.erase(key);
         }
     }
 }
@@ -154,7 +154,7 @@ void add_collectives(const RecordedSteps& steps, const Network& network, double 
 // Follows the causes from the last item back to the window's start.
 void follow_causes(const RecordedSteps& steps, const Window& window, size_t last, double per_step,
                    StepTimeline& result) {
-    std::map<std::string, CriticalPart> parts;
+    std::map<std::string, CriticalSegment> parts;
     for (int i = result.spans[last].cause; i >= 0; i = result.spans[static_cast<size_t>(i)].cause) {
         const ReplaySpan& span = result.spans[static_cast<size_t>(i)];
         if (span.end_s <= window.begin) break;
@@ -167,14 +167,14 @@ void follow_causes(const RecordedSteps& steps, const Window& window, size_t last
                 ? fmt::format("{} ({})", item.label, kRegions[static_cast<size_t>(phase)])
                 : fmt::format("{} on stream {}", name_of(phase),
                               steps.streams[static_cast<size_t>(item.stream)]);
-        CriticalPart& part = parts[name];
+        CriticalSegment& part = parts[name];
         part.name = name;
         part.ms += ms;
         part.pieces += per_step;
     }
     for (auto& [name, part] : parts) result.critical_path.push_back(std::move(part));
     std::stable_sort(result.critical_path.begin(), result.critical_path.end(),
-                     [](const CriticalPart& a, const CriticalPart& b) { return a.ms > b.ms; });
+                     [](const CriticalSegment& a, const CriticalSegment& b) { return a.ms > b.ms; });
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct CommunicationRegion {
     double calls = 0, bytes = 0;  // sent per rank
     double ms = 0, exposed_ms = 0;
 };
-struct CriticalPart {
+struct CriticalSegment {
     std::string name;
     double ms = 0, pieces = 0;
 };
@@ -36,11 +36,11 @@ struct StepTimeline {
     double compute_ms = 0;  // device busy
     double exposed_ms = 0;  // communication without compute
     double communication_ms = 0,
-           latency_ms = 0;                     // sum over collectives; part of it without bytes
-    double reduced_bytes = 0, late_bytes = 0;  // gradients; part of it sent after backward
-    std::vector<CommunicationRegion> regions;  // index: Phase
-    std::vector<CriticalPart> critical_path;   // longest first; the sum is the step
-    std::vector<ReplaySpan> spans;             // one per recorded item
+           latency_ms = 0;                       // sum over collectives; part of it without bytes
+    double reduced_bytes = 0, late_bytes = 0;    // gradients; part of it sent after backward
+    std::vector<CommunicationRegion> regions;    // index: Phase
+    std::vector<CriticalSegment> critical_path;  // longest first; the sum is the step
+    std::vector<ReplaySpan> spans;               // one per recorded item
 };
 
 // device_shared: streams that compute at the same time share the device.

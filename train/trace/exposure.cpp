@@ -65,7 +65,7 @@ ExposureMeter::Parts ExposureMeter::measure(const Event& now, double now_ms, con
     for (const Known& one : open) add(one);
     std::erase_if(known_, [&](const Known& one) { return one.time.end <= step.end; });
     parts.exposed = length(exposed(times));
-    parts.other_waits = length(united(times.idle)) - parts.exposed;
+    parts.other_waits = length(merged_intervals(times.idle)) - parts.exposed;
     return parts;
 }
 

@@ -15,7 +15,7 @@ size_t first_after(const Intervals& all, double time) {
 
 }  // namespace
 
-Intervals united(std::vector<Interval> all) {
+Intervals merged_intervals(std::vector<Interval> all) {
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     Intervals result;
     for (const Interval& i : all) {
@@ -62,8 +62,8 @@ double length(const Intervals& all) {
 }
 
 Intervals exposed(const StreamTimes& times) {
-    const Intervals work = without(united(times.optimizer), united(times.exchanges));
-    return without(common(united(times.idle), united(times.collectives)), work);
+    const Intervals work = without(merged_intervals(times.optimizer), merged_intervals(times.exchanges));
+    return without(common(merged_intervals(times.idle), merged_intervals(times.collectives)), work);
 }
 
 }  // namespace speedrun

@@ -12,7 +12,7 @@ struct Interval {
 // Disjoint and ascending intervals.
 using Intervals = std::vector<Interval>;
 
-Intervals united(std::vector<Interval> all);
+Intervals merged_intervals(std::vector<Interval> all);
 Intervals common(const Intervals& a, const Intervals& b);
 Intervals without(const Intervals& a, const Intervals& b);
 double length(const Intervals& all);

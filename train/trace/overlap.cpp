@@ -13,11 +13,11 @@ namespace {
 
 template <class Values>
 std::string list(const Values& values) {
-    constexpr size_t kMost = 100;
+    constexpr size_t kMax = 100;
     std::string text;
     size_t count = 0;
     for (const auto& value : values) {
-        if (++count > kMost) return text + fmt::format(", ... ({} in all)", values.size());
+        if (++count > kMax) return text + fmt::format(", ... ({} in all)", values.size());
         text += fmt::format("{}{}", text.empty() ? "" : ", ", value);
     }
     return text;
@@ -90,7 +90,7 @@ RankSpans spans_of(const Trace& trace, int rank) {
     }
     all.ends.merge(last);
     for (Interval& i : all.compute) i.end += kLaunchMs;
-    all.compute = united(std::move(all.compute));
+    all.compute = merged_intervals(std::move(all.compute));
     for (Interval& i : all.compute) i.end -= kLaunchMs;
     constexpr double kAlways = std::numeric_limits<double>::infinity();
     all.times.idle = without({{-kAlways, kAlways}}, all.compute);
@@ -122,9 +122,10 @@ OverlapTable measure_overlap(const Trace& trace, int rank, std::optional<int64_t
         if (span.rank == rank && span.stream == "compute" && chosen(span.step))
             table.compute_ms += span.end_ms - span.begin_ms;
     std::vector<Interval> computing = all.compute;
-    for (const Interval& i : without(united(all.times.optimizer), united(all.times.exchanges)))
+    for (const Interval& i :
+         without(merged_intervals(all.times.optimizer), merged_intervals(all.times.exchanges)))
         computing.push_back(i);
-    const Intervals work = united(std::move(computing));
+    const Intervals work = merged_intervals(std::move(computing));
 
     constexpr const char *kStatistics = "loss, stop, norms", *kValues = "values";
     const auto num_steps = static_cast<double>(table.steps.size());

@@ -114,8 +114,8 @@ std::string draw_timeline(const Trace& trace, int rank, std::optional<int64_t> s
         begin = std::min(begin, span.begin_ms);
         end = std::max(end, span.end_ms);
     }
-    constexpr double kLeastMs = 1e-6;  // a nanosecond, the unit of the clocks
-    if (!(end - begin >= kLeastMs)) throw_data("the trace has no spans of rank {} to draw", rank);
+    constexpr double kMinMs = 1e-6;  // a nanosecond, the unit of the clocks
+    if (!(end - begin >= kMinMs)) throw_data("the trace has no spans of rank {} to draw", rank);
     std::vector<std::string> streams;
     for (const char* known : {"compute", "reduce", "optimizer", "gather"}) {
         const auto here = [&](const TraceSpan* span) { return span->stream == known; };

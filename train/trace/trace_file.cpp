@@ -16,9 +16,9 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-constexpr size_t kMostTraceBytes = size_t{512} << 20;
-constexpr int64_t kMostBytesSent = 1'000'000'000'000;  // per span; the sum over a file stays below 2^63
-constexpr double kMostMicroseconds = 1e15;             // 30 years
+constexpr size_t kMaxTraceBytes = size_t{512} << 20;
+constexpr int64_t kMaxBytesSent = 1'000'000'000'000;  // per span; the sum over a file stays below 2^63
+constexpr double kMaxMicroseconds = 1e15;             // 30 years
 
 int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t high) {
     const int64_t value = whole_number(object.at(key));
@@ -29,9 +29,9 @@ int64_t count_of(const SortedJson& object, const char* key, int64_t low, int64_t
 
 double number_of(const SortedJson& object, const char* key, double low) {
     const double value = object.at(key).get<double>();
-    if (!(value >= low && value <= kMostMicroseconds))
+    if (!(value >= low && value <= kMaxMicroseconds))
         throw JsonError(
-            fmt::format("{}: expected {:g} to {:g}, got {:g}", key, low, kMostMicroseconds, value));
+            fmt::format("{}: expected {:g} to {:g}, got {:g}", key, low, kMaxMicroseconds, value));
     return value;
 }
 
@@ -67,14 +67,14 @@ TraceSpan span_of(const SortedJson& event, const std::map<std::pair<int, int>, s
     if (stream != streams.end()) span.stream = stream->second;
     span.label = string_of(event, "name");
     span.communicates = event.value("cat", "") == "communication";
-    span.begin_ms = number_of(event, "ts", -kMostMicroseconds) * 1e-3;
+    span.begin_ms = number_of(event, "ts", -kMaxMicroseconds) * 1e-3;
     span.end_ms = span.begin_ms + number_of(event, "dur", 0) * 1e-3;
     if (!event.contains("args")) return span;
     const SortedJson& args = event.at("args");
     if (args.contains("step")) span.step = count_of(args, "step", -1, INT64_MAX - 1);
     if (args.contains("phase")) span.phase = string_of(args, "phase");
     if (args.contains("bucket")) span.bucket = string_of(args, "bucket");
-    if (args.contains("bytes")) span.bytes = count_of(args, "bytes", 0, kMostBytesSent);
+    if (args.contains("bytes")) span.bytes = count_of(args, "bytes", 0, kMaxBytesSent);
     return span;
 }
 
@@ -89,9 +89,9 @@ std::vector<int64_t> Trace::steps(int rank) const {
 
 Trace read_trace(const std::string& path) {
     Trace trace;
-    const std::string text = read_text_file(path, kMostTraceBytes);
+    const std::string text = read_text_file(path, kMaxTraceBytes);
     try {
-        const auto json = parse_json<SortedJson>(text, {.bytes = kMostTraceBytes});
+        const auto json = parse_json<SortedJson>(text, {.bytes = kMaxTraceBytes});
         const auto& events = json.at("traceEvents").get_ref<const SortedJson::array_t&>();
         std::map<std::pair<int, int>, std::string> streams;
         for (const SortedJson& event : events)

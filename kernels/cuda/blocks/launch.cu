@@ -51,7 +51,7 @@ LaunchTarget begin_launch(const LaunchSite& site, const void* kernel) {
     const char* const label = label_of(kernel, site);
     nvtxRangePushA(label);  // for profilers; almost free without one
     stream.begin_span(label);
-    return {stream.handle(), false, stream.device().kernels_begin_early()};
+    return {stream.handle(), false, stream.device().dependent_launch_enabled()};
 }
 
 void end_launch(const LaunchSite& site) {

@@ -110,10 +110,10 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared
 #endif
 
 // First statement of every kernel. Waits until earlier kernels of its stream have ended: their writes are
-// visible, and their inputs may be overwritten. With CudaDevice::let_kernels_begin_early, this kernel may
+// visible, and their inputs may be overwritten. With CudaDevice::enable_dependent_launch, this kernel may
 // have begun before they end. The next one may begin once all blocks of this one have called it. Otherwise a
 // no-op. See CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
-__device__ __forceinline__ void wait_for_kernels_before() {
+__device__ __forceinline__ void wait_for_prior_kernels() {
 #if SPEEDRUN_SIMT
     simt::note_waited();
 #elif __CUDA_ARCH__ >= 900

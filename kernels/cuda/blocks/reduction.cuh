@@ -18,7 +18,7 @@ inline int64_t reduce_blocks(int64_t elements) {
 template <int W, int K, class Body>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     reduce_kernel(float* partial, MapShape shape, int64_t chunks, Body body) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     float sums[K] = {};
     const int64_t items = shape.rows * chunks, stride = int64_t{gridDim.x} * sizes::kReduceThreads;
     for (int64_t item = int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x; item < items;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 template <int K>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     finish_kernel(float* out, const float* partial, int64_t blocks, bool accumulate) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
         float sum = 0.0f;
@@ -74,7 +74,7 @@ constexpr int64_t kAddChunksSharedBytes = kAddChunksThreads * 4;
 template <bool kAccumulate>
 __global__ void __launch_bounds__(kAddChunksThreads)
     add_chunks_kernel(float* out, float* second, const float* partial, int64_t chunks, int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     float* const to = blockIdx.y == 0 ? out : second;
     if (!to) return;
     constexpr int kGroups = sizes::kChunkGroups, kAhead = sizes::kChunksAhead;

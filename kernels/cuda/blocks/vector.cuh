@@ -210,7 +210,7 @@ inline unsigned grid_of(int64_t items, int64_t per_block) {
 // Calls body(row, col, chunk) for every chunk. The functor is copied into the kernel's arguments.
 template <int W, class Body>
 __global__ void __launch_bounds__(sizes::kMapThreads) map_kernel(MapShape shape, int64_t chunks, Body body) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t item = int64_t{blockIdx.x} * sizes::kMapThreads + threadIdx.x;
     if (item >= shape.rows * chunks) return;
     int64_t row = 0, chunk = item;

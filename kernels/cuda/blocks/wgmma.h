@@ -7,7 +7,7 @@
 // together. Warp w of the group has rows 16w … 16w + 15 of the 64 rows of a matmul, with the fragments of
 // ptx::mma_bf16:
 //   c[n][i]: row g + 8·(i / 2), column 8n + 2t + i % 2 · a[r]: row g + 8·(r % 2), k = 2t, 2t+1 (+ 8 for r ≥ 2)
-// Call order: write the operands to shared memory (stores, or completed cp.async); publish() by the same
+// Call order: write the operands to shared memory (stores, or completed cp.async); fence_async_proxy() by the same
 // threads; a barrier; begin(), multiply…, commit(), wait(). Between begin and wait no thread may access the
 // sums, the registers of a, or the shared memory of a and b.
 //
@@ -35,8 +35,8 @@ constexpr uint64_t describe(uint32_t address, int panel_bytes, int rows_bytes) {
 inline uint32_t shared_address(const void* tile) {
     return simt::shared_offset(tile);
 }
-inline void publish() {
-    simt::publish_shared();
+inline void fence_async_proxy() {
+    simt::fence_shared_proxy();
 }
 template <class... Sums>
 void begin(Sums&... /*sums*/) {
@@ -77,7 +77,7 @@ __device__ inline void pin(float (&c)[kTiles][4]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Makes this thread's writes to shared memory visible to the matmuls after the next barrier.
-__device__ inline void publish() {
+__device__ inline void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // Orders this thread's earlier accesses to the registers before the matmuls that follow.
@@ -165,7 +165,7 @@ __device__ inline void multiply_transposed(float (&c)[kTiles][4], const uint32_t
 
 #else  // another GPU: never launched there (attention_wgmma.cu)
 
-__device__ inline void publish() {
+__device__ inline void fence_async_proxy() {
     __trap();
 }
 template <class... Sums>

@@ -54,10 +54,10 @@ void enqueue_wait(cudaStream_t stream, uint32_t* word, uint32_t value) {
 // frees memory or loads a kernel. That thread waits for all streams, and this stream waits for us.
 void wait_for(uint32_t& word, uint32_t value) {
     constexpr int kSpins = 200;
-    constexpr std::chrono::microseconds kNap(20);
+    constexpr std::chrono::microseconds kPollInterval(20);
     for (int i = 0; static_cast<int32_t>(std::atomic_ref(word).load(std::memory_order_acquire) - value) < 0;
          ++i) {
-        if (i > kSpins) std::this_thread::sleep_for(kNap);
+        if (i > kSpins) std::this_thread::sleep_for(kPollInterval);
     }
 }
 
@@ -110,7 +110,7 @@ CudaStream::~CudaStream() {
     std::erase(device_.streams_, this);
     if (cudaStreamSynchronize(stream_) != cudaSuccess && host_) {  // the stream will not write any more
         abandoned_ = true;
-        std::atomic_ref(*begun_).store(tickets_, std::memory_order_release);
+        std::atomic_ref(*started_).store(tickets_, std::memory_order_release);
     }
     host_.reset();
     cudaStreamDestroy(stream_);
@@ -159,15 +159,15 @@ void CudaStream::submit(const char* label, std::function<void()> work) {
         void* word = nullptr;
         check(cudaHostAlloc(&word, 2 * sizeof *done_, cudaHostAllocMapped), "cudaHostAlloc");
         done_ = static_cast<uint32_t*>(word);
-        begun_ = done_ + 1;
-        *done_ = *begun_ = 0;
+        started_ = done_ + 1;
+        *done_ = *started_ = 0;
         host_ = std::make_unique<CpuStream>(name_ + " host", device_.host());
     }
     const uint32_t ticket = ++tickets_;
-    enqueue_write(stream_, begun_, ticket);
+    enqueue_write(stream_, started_, ticket);
     host_->submit(label, [this, label, ticket, work = std::move(work)] {
         run_host_work([&] {
-            wait_for(*begun_, ticket);
+            wait_for(*started_, ticket);
             if (abandoned_) return;
             const int64_t begin = now_ns();
             work();

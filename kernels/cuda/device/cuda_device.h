@@ -86,9 +86,9 @@ class CudaStream final : public Stream {
     std::vector<Span> spans_;
 
     // Host work, numbered by tickets. In pinned memory: `done_`, the last completed ticket, which the GPU
-    // waits for, and `begun_`, the last ticket that may begin, which the GPU writes.
+    // waits for, and `started_`, the last ticket that may begin, which the GPU writes.
     std::unique_ptr<CpuStream> host_;
-    uint32_t *done_ = nullptr, *begun_ = nullptr;
+    uint32_t *done_ = nullptr, *started_ = nullptr;
     uint32_t tickets_ = 0;
     std::atomic<bool> abandoned_ = false;  // the GPU has failed
     std::mutex mutex_;
@@ -122,8 +122,8 @@ class CudaDevice final : public Device {
     int64_t max_shared_memory() const { return max_shared_memory_; }
     // Later launches may begin while the kernel before them in their stream ends; compute capability 9.0 and
     // above.
-    void let_kernels_begin_early(bool allowed) { kernels_begin_early_ = allowed; }
-    bool kernels_begin_early() const { return kernels_begin_early_; }
+    void enable_dependent_launch(bool allowed) { dependent_launch_enabled_ = allowed; }
+    bool dependent_launch_enabled() const { return dependent_launch_enabled_; }
     TraceSink* trace() const { return trace_; }
     bool times_operations() const { return trace_ && !activities_; }
     ActivityTrace* activities() const { return activities_.get(); }
@@ -146,7 +146,7 @@ class CudaDevice final : public Device {
     const int index_;
     const bool dry_;
     int max_shared_memory_ = 227 << 10;
-    bool kernels_begin_early_ = false;
+    bool dependent_launch_enabled_ = false;
     std::optional<std::string> graph_fault_;  // empty: graphs work; nullopt: not tested yet
     // Freeing waits for all streams of the process. If ranks are threads, such a stream may wait for us. Then
     // released memory is kept until the device is destroyed.

@@ -12,9 +12,9 @@ CudaInfo query_cuda() {
     // whole queue. With ranks as threads of one process, that queue may hold the very write or copy that it
     // waits for. On an H100 four ranks hung in a collective in which one had not begun its copies, until 32
     // queues were requested for copies too.
-    static const bool asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
-                              setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0) == 0;
-    static_cast<void>(asked);
+    static const bool requested = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
+                                  setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0) == 0;
+    static_cast<void>(requested);
     CudaInfo info;
     const auto failed = [&](cudaError_t error, const char* call) {
         if (error == cudaSuccess) return false;

@@ -16,13 +16,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWatched(10);  // a thousand times the duration of the graph's work
 constexpr std::chrono::seconds kLimit(10);
-constexpr std::chrono::microseconds kNap(50);
+constexpr std::chrono::microseconds kPollInterval(50);
 
 bool completes(const Event& event, Clock::duration limit) {
     const auto until = Clock::now() + limit;
     while (!event.complete()) {
         if (Clock::now() > until) return false;
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(kPollInterval);
     }
     return true;
 }
@@ -37,7 +37,7 @@ std::string find_graph_wait_fault(Device& device) {
     const auto opened = device.create_event(), passed = device.create_event();
     const auto close_and_record = [&] {
         submit_to_gpu_stream(*gate, "gate", [&open] {
-            while (!open) std::this_thread::sleep_for(kNap);
+            while (!open) std::this_thread::sleep_for(kPollInterval);
         });
         gate->record(*opened);
     };

@@ -69,7 +69,7 @@ void CudaOps::enqueue(const op::AdamwStep& a, Stream& stream) {
                 1.0f - a.learning_rate * a.weight_decay,
                 a.learning_rate * correction1,
                 correction2,
-                a.least_product()};
+                a.min_product()};
             const bool aligned =
                 aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});
             cuda::with_width<float>(aligned, [&]<int W>() { map<W>({1, count}, body, stream); });

@@ -14,7 +14,7 @@ namespace speedrun::attention {
 // ---- rows: Σ dout·o per query and head (Dao et al. 2022, algorithm 4, line 19), one warp each.
 template <class Real>
 __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View<const Real> o, Sizes p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= p.rows) return;
     const int64_t head = blockIdx.y;
@@ -29,7 +29,7 @@ __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View
 // Lowest first visible key per group of queries; one warp each.
 template <bool kPlaced>
 __global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t groups = (p.queries() + kGroup - 1) / kGroup;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (index >= groups * p.num_sequences) return;

@@ -37,7 +37,7 @@ template <int D, bool kPlaced, int kStrips>
 __global__ void __launch_bounds__(threads_of(kStrips))
     attention_forward_mma_kernel(View<Bf16> o, float* lse, View<const Bf16> q, View<const Bf16> k,
                                  View<const Bf16> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kQueries = kOwned, kKeys = forward_keys(D), kTiles = kKeys / 8;
     constexpr int kThreads = threads_of(kStrips);
     Bf16* queries = shared_memory<Bf16>(0);
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(threads_of(1))
     attention_backward_keys_mma_kernel(View<Bf16> dk, View<Bf16> dv, View<const Bf16> dout, const float* lse,
                                        const float* delta, const int32_t* group_low, View<const Bf16> q,
                                        View<const Bf16> k, View<const Bf16> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kKeys = kOwned, kQueries = backward_queries(D), kTiles = kQueries / 8;
     constexpr int kStage = 2 * kQueries * D;  // elements: queries, then their dout
     constexpr int kThreads = threads_of(1);
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     attention_backward_queries_mma_kernel(View<Bf16> dq, View<const Bf16> dout, const float* lse,
                                           const float* delta, View<const Bf16> q, View<const Bf16> k,
                                           View<const Bf16> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     // Before sm_90 two such blocks do not fit, and the compiler lacks registers for more keys.
     constexpr bool kFewKeys = D == 128 && kStrips == 2 && kArchitecture > 0 && kArchitecture < 900;
     constexpr int kQueries = kOwned, kKeys = kFewKeys ? 16 : backward_keys(D, kStrips), kTiles = kKeys / 8;

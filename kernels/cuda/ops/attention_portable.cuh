@@ -56,7 +56,7 @@ template <class Real, bool kPlaced>
 __global__ void __launch_bounds__(kPortableThreads)
     attention_forward_kernel(View<Real> o, float* lse, View<const Real> q, View<const Real> k,
                              View<const Real> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* queries = shared_memory<float>(0);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kPortableThreads)
     attention_backward_keys_kernel(View<Real> dk, View<Real> dv, View<const Real> dout, const float* lse,
                                    const float* delta, const int32_t* group_low, View<const Real> q,
                                    View<const Real> k, View<const Real> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* keys = shared_memory<float>(0);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kPortableThreads)
     attention_backward_queries_kernel(View<Real> dq, View<const Real> dout, const float* lse,
                                       const float* delta, View<const Real> q, View<const Real> k,
                                       View<const Real> v, Problem<kPlaced> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int tile_floats = kPortableRows * (p.head_dim + 1), lane = ptx::lane_id();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     float* queries = shared_memory<float>(0);

@@ -50,7 +50,7 @@ __device__ inline int warp_of_block() {
 // Waits until the copies of all threads have arrived, visible to matmuls too.
 __device__ inline void copies_are_here() {
     ptx::copy_async_wait<0>();
-    wgmma::publish();
+    wgmma::fence_async_proxy();
     __syncthreads();
 }
 
@@ -98,7 +98,7 @@ template <int D>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     attention_forward_wgmma_kernel(View<Bf16> o, float* lse, View<const Bf16> q, View<const Bf16> k,
                                    View<const Bf16> v, Problem<false> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaKeys, kTiles = kKeys / 8;
     Bf16* queries = shared_memory<Bf16>(0);
     Bf16* keys = shared_memory<Bf16>(kQueries * D * 2);                  // [2]

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
                                          const float* lse, const float* delta, const int32_t* group_low,
                                          View<const Bf16> q, View<const Bf16> k, View<const Bf16> v,
                                          Problem<false> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kKeys = kWgmmaOwned, kQueries = kWgmmaOthers, kTiles = kQueries / 8;
     constexpr int kStage = 2 * kQueries * D;  // elements: queries, then their dout
     Bf16* keys = shared_memory<Bf16>(0);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     attention_backward_queries_wgmma_kernel(View<Bf16> dq, View<const Bf16> dout, const float* lse,
                                             const float* delta, View<const Bf16> q, View<const Bf16> k,
                                             View<const Bf16> v, Problem<false> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kTiles = kKeys / 8;
     constexpr int kStage = 2 * kKeys * D;  // elements: keys, then their values
     Bf16* queries = shared_memory<Bf16>(0);

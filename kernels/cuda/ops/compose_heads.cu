@@ -23,7 +23,7 @@ struct ForwardArguments {
 
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2) compose_heads_forward_kernel(ForwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const Sizes& s = a.sizes;
     const Tile tile(s, true);
     const QueryMemory m(s, false);
@@ -74,8 +74,8 @@ struct BackwardArguments {
     bool accumulate_q, accumulate_k, accumulate_v, accumulate_w1, accumulate_w2;
 };
 
-__device__ __forceinline__ void give(const Rows<float>& to, int64_t token, int head, float value,
-                                     bool accumulate) {
+__device__ __forceinline__ void store_gradient(const Rows<float>& to, int64_t token, int head, float value,
+                                               bool accumulate) {
     float* const p = to.at(token, head);
     *p = accumulate ? *p + value : value;
 }
@@ -111,7 +111,7 @@ __device__ inline void mix_gradients(const BackwardArguments<Real>& a, const Til
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2)
     compose_heads_backward_queries_kernel(BackwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const Sizes& s = a.sizes;
     const Tile tile(s, true);
     const QueryMemory m(s, true);
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(kThreads, 2)
             const int at = row * s.heads + h;
             const float dw1 = rstd * (all_e[at] - s.w1.at(token, h) * rstd * along);
             all_e[at] = dw1;
-            if (a.dw1.data) give(a.dw1, token, h, dw1, a.accumulate_w1);
-            if (a.dw2.data) give(a.dw2, token, h, all_dw2[at], a.accumulate_w2);
+            if (a.dw1.data) store_gradient(a.dw1, token, h, dw1, a.accumulate_w1);
+            if (a.dw2.data) store_gradient(a.dw2, token, h, all_dw2[at], a.accumulate_w2);
         }
     });
     __syncthreads();
@@ -200,25 +200,25 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // Maps of this kernel are transposed, one row per query: a warp then reads adjacent keys from the bands.
-constexpr int kTurnedPitch = kTile + 4;
+constexpr int kTransposedPitch = kTile + 4;
 
 template <class Real, int W>
 __global__ void __launch_bounds__(kThreads, 2) compose_heads_backward_keys_kernel(BackwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const Sizes& s = a.sizes;
     const Tile tile(s, false);
     const int cols = padded(tile.others), head = static_cast<int>(blockIdx.y),
               tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
-    const int scores_at = kStaged, weights_at = kStaged + s.most_columns() * kTurnedPitch;
-    const auto scores = shared_memory<float>(int64_t{scores_at} * 4, int64_t{cols} * kTurnedPitch),
-               weights = shared_memory<float>(int64_t{weights_at} * 4, int64_t{cols} * kTurnedPitch);
+    const int scores_at = kStaged, weights_at = kStaged + s.max_columns() * kTransposedPitch;
+    const auto scores = shared_memory<float>(int64_t{scores_at} * 4, int64_t{cols} * kTransposedPitch),
+               weights = shared_memory<float>(int64_t{weights_at} * 4, int64_t{cols} * kTransposedPitch);
     const HeadRows<Real> queries(a.q, tile.other, tile.others, head, s.head_dim);
-    dots<W, true>(scores_at, kTurnedPitch, HeadRows<Real>(a.k, tile.begin, tile.count, head, s.head_dim),
+    dots<W, true>(scores_at, kTransposedPitch, HeadRows<Real>(a.k, tile.begin, tile.count, head, s.head_dim),
                   queries, cols, s.scale);
     __syncthreads();
     constexpr int kWarps = kThreads / sizes::kWarp;
     for (int c = warp_index(); c < cols; c += kWarps) {
-        const int at = c * kTurnedPitch + lane_index();
+        const int at = c * kTransposedPitch + lane_index();
         const int64_t query = tile.other + c, key = tile.begin + lane_index();
         const bool seen =
             c < tile.others && lane_index() < tile.count && key <= query && key >= low_of(s, query);
@@ -238,10 +238,10 @@ __global__ void __launch_bounds__(kThreads, 2) compose_heads_backward_keys_kerne
         of_value{a.dv, tile.begin, tile.count, head, s.head_dim, a.accumulate_v};
     for (int d0 = 0; d0 < s.head_dim; d0 += kColumns) {
         Vector<4> sums[2];
-        combine<W, true>(sums, scores_at, kTurnedPitch, queries, cols, d0);
+        combine<W, true>(sums, scores_at, kTransposedPitch, queries, cols, d0);
 #pragma unroll
         for (int r = 0; r < 2; ++r) of_key.template put<W>(2 * ty + r, d0 + 4 * tx, sums[r], s.scale);
-        combine<W, true>(sums, weights_at, kTurnedPitch, upstream, cols, d0);
+        combine<W, true>(sums, weights_at, kTransposedPitch, upstream, cols, d0);
 #pragma unroll
         for (int r = 0; r < 2; ++r) of_value.template put<W>(2 * ty + r, d0 + 4 * tx, sums[r], 1.0f);
     }
@@ -308,7 +308,7 @@ void CudaOps::enqueue(const op::ComposeHeadsBackward& a, Stream& stream) {
                        QueryMemory(s, true).floats * int64_t{4}, stream, arguments);
                 launch(compose_heads_backward_keys_kernel<Real, W>,
                        dim3(blocks, static_cast<unsigned>(heads)), kThreads,
-                       (kStaged + 2 * s.most_columns() * kTurnedPitch) * int64_t{4}, stream, arguments);
+                       (kStaged + 2 * s.max_columns() * kTransposedPitch) * int64_t{4}, stream, arguments);
             });
         });
     }

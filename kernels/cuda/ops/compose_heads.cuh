@@ -39,7 +39,7 @@ struct Sizes {
     __host__ __device__ int tiles() const { return (length + kTile - 1) / kTile; }
     // Maximum rows of the other side for a tile: the keys that its queries see, or the queries that see its
     // keys.
-    __host__ __device__ int most_columns() const {
+    __host__ __device__ int max_columns() const {
         return padded(length < kTile + keys - 1 ? length : kTile + keys - 1);
     }
 };
@@ -98,7 +98,7 @@ struct QueryMemory {
     int pitch, map, mixed, dmixed, lse, e, dw2;
 
     __host__ __device__ QueryMemory(const Sizes& s, bool backward) {
-        pitch = pitch_of_map(s.most_columns());
+        pitch = pitch_of_map(s.max_columns());
         map = kStaged;
         mixed = map + kTile * pitch;
         dmixed = mixed + kTile * pitch;

@@ -214,7 +214,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
 template <class Real, class Out, int W, Method kMethod, bool kSeveral>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_kernel(Arguments<Real, Out> a, int64_t chunks, Cache<W> cache, FinishedRows finished) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = blockIdx.x;
     row_loss<Real, Out, W, kMethod, kSeveral>(a, row, chunks, cache);
     if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);

@@ -58,7 +58,7 @@ template <class Real, int W, Method kMethod>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
                               loss::Cap cap) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr bool kOnline = kMethod == Method::online;
     const int64_t row = blockIdx.x;
     const Real* const in = logits.at(row);
@@ -202,7 +202,7 @@ template <class Real, class Out, int W, bool kCapped>
 __global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
     cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,
                                   FinishedRows finished) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = blockIdx.x;
     row_of_parts<Real, Out, W, kCapped>(a, targets, row, chunks);
     if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);

@@ -151,7 +151,7 @@ template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     embedding_segment_kernel(Rows<float> partial, Signed<Real, kSigned> dout, Sorted sorted, int32_t limit,
                              int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t segment = blockIdx.x, begin = segment * kSegment, end = begin + kSegment;
     const int32_t id = sorted.keys[begin];
     if (id >= limit || sorted.keys[end - 1] != id) return;
@@ -168,7 +168,7 @@ template <class Real, int W, bool kSigned>
 __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     embedding_sum_kernel(Rows<float> dtable, Signed<Real, kSigned> dout, Rows<float> partial, Sorted sorted,
                          int32_t limit, int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t begin = blockIdx.x;
     const int32_t id = sorted.keys[begin];
     if (id >= limit || (begin > 0 && sorted.keys[begin - 1] == id)) return;

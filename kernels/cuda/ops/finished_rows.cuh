@@ -76,7 +76,7 @@ struct FinishedRows {
 // Clears the counts of rows before the launch that uses them.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) clear_counts_kernel(uint32_t* counts, int64_t count) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     for (int64_t i = threadIdx.x; i < count; i += kThreads) counts[i] = 0;
 }
 

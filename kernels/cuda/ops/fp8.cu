@@ -18,7 +18,7 @@ namespace {
 constexpr int kEdge = 64, kUnit = 8;  // rows and columns of a block's tile; bytes per access
 constexpr int kQuantizeThreads =
     256;  // per thread: two times eight columns of a row, then two times eight rows of a column
-constexpr int kRowsAtOnce = kQuantizeThreads / (kEdge / kUnit);
+constexpr int kRowsPerPass = kQuantizeThreads / (kEdge / kUnit);
 constexpr int64_t kTileBytes = kEdge * kEdge;
 
 template <class Real, class To>
@@ -67,7 +67,7 @@ template <bool kAligned, class To>
 __device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, const uint32_t* tile,
                                               const TilePlace& at) {
 #pragma unroll
-    for (int c = at.line; c < kEdge; c += kRowsAtOnce) {
+    for (int c = at.line; c < kEdge; c += kRowsPerPass) {
         const int col = at.col0 + c, row = at.row0 + at.unit * kUnit;
         uint32_t halves[2] = {};
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
 // kAligned: rows and columns are multiples of eight, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     uint32_t* const tile = shared_memory<uint32_t>(0, kTileBytes / 4);  // four values per word
     const TilePlace at;
     const float scale = p.constant > 0.0f ? p.constant : *p.scale,
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
     if (p.constant > 0.0f && blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.scale = scale;
     uint32_t largest = 0;
 #pragma unroll
-    for (int r = at.line; r < kEdge; r += kRowsAtOnce) {
+    for (int r = at.line; r < kEdge; r += kRowsPerPass) {
         const int row = at.row0 + r, col = at.col0 + at.unit * kUnit;
         const int count = row < p.rows ? max(0, min(kUnit, p.cols - col)) : 0;
         Vector<kUnit> v;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
 
 __global__ void __launch_bounds__(sizes::kWarp)
     renew_scales_kernel(float* scales, float* amax, const float* factors, int count) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += sizes::kWarp) {
         scales[i] = factors[i] * amax[i];
         amax[i] = 0.0f;

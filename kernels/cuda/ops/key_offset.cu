@@ -12,21 +12,21 @@ namespace {
 template <class Real, bool kBackward>
 struct OffsetKeys {
     Rows<Real> to, from;
-    unsigned half, turning, sequence_length;
+    unsigned half, rotated, sequence_length;
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W>) const {
-        const bool turns = static_cast<unsigned>(col) % half < turning;
+        const bool rotates = static_cast<unsigned>(col) % half < rotated;
         const unsigned place = static_cast<unsigned>(row) % sequence_length;
         const bool first = place == 0, last = place == sequence_length - 1;
         if constexpr (!kBackward) {
-            const int64_t source = turns || first ? row : row - 1;
+            const int64_t source = rotates || first ? row : row - 1;
             store_vector<W>(to.at(row, col), load_vector<W>(from.at(source, col)));
         } else {
             // Unneeded values are not loaded and are 0.
             Packed<W, Real> own = {}, after = {};
-            if (turns || first) own = load_packed<W>(from.at(row, col));
-            if (!turns && !last) after = load_packed<W>(from.at(row + 1, col));
+            if (rotates || first) own = load_packed<W>(from.at(row, col));
+            if (!rotates && !last) after = load_packed<W>(from.at(row + 1, col));
             Vector<W> sum = unpack(own);
             const Vector<W> more = unpack(after);
 #pragma unroll
@@ -41,11 +41,11 @@ void run(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o, Launch
     const int64_t half = o.head_dim / 2;
     cuda::with_real(from.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool whole = half % kWide == 0 && o.turning_pairs % kWide == 0;
+        const bool whole = half % kWide == 0 && o.rotated_pairs % kWide == 0;
         cuda::with_width<Real>(whole && aligned_rows(kWide, {to, from}), [&]<int W>() {
             map<W>({from.rows(), from.cols()},
                    OffsetKeys<Real, kBackward>{Rows<Real>(to), Rows<Real>(from), static_cast<unsigned>(half),
-                                               static_cast<unsigned>(o.turning_pairs),
+                                               static_cast<unsigned>(o.rotated_pairs),
                                                static_cast<unsigned>(o.sequence_length)},
                    site);
         });

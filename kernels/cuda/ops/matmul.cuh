@@ -56,7 +56,7 @@ __device__ inline void store(const Arguments<In, Out>& p, Out* c, const Out* add
 // Adds the parts of a split sum in order; one thread per element.
 template <class Out>
 __global__ void matmul_parts_kernel(Arguments<float, Out> p, const float* parts, int num_parts) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (index >= static_cast<int64_t>(p.m) * p.n) return;
     float sum = 0.0f;

@@ -179,7 +179,7 @@ __device__ __forceinline__ void multiply_tile(const Arguments<Bf16, Out>& p) {
 
 template <bool kTransposeA, bool kTransposeB, bool kAligned, class Out>
 __global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel(Arguments<Bf16, Out> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     multiply_tile<Bf16Numbers, kTransposeA, kTransposeB, kAligned>(p);
 }
 
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kAligned>) matmul_mma_kernel
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_fp8_kernel(Arguments<Bf16, Out> p, const float* scale_a, const float* scale_b) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     p.alpha = *scale_a * *scale_b;
     multiply_tile<Fp8Pairs<A, B>, false, true, true>(p);
 }

@@ -24,7 +24,7 @@ __device__ inline void load_small_tile(float* tile, const float* matrix, int64_t
 // would choose four and spill.
 constexpr int kSmallBlocks = kArchitecture < 900 ? 3 : 0;
 __global__ void __launch_bounds__(kThreads, kSmallBlocks) matmul_f32_kernel(Arguments<float, float> p) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const auto tile_a = shared_memory<float>(0);
     const auto tile_b = shared_memory<float>(kSmallStep * kSmallPitch * 4);
     const auto [tile_row, tile_col] = tile_of_block(p.symmetric, (p.n + kSmallTile - 1) / kSmallTile);

@@ -70,7 +70,7 @@ struct Apply {
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     squares_kernel(float* partial, const Real* x, int64_t count) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const Real* const matrix = x + int64_t{blockIdx.y} * count;
     const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
     float sum = 0.0f;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(sizes::kReduceThreads)
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     divide_by_norm_kernel(Real* x, const float* partial, int64_t count, float epsilon) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     float sum = 0.0f;
     for (int64_t i = threadIdx.x; i < gridDim.x; i += sizes::kReduceThreads)
         sum += partial[int64_t{blockIdx.y} * gridDim.x + i];

@@ -114,7 +114,7 @@ __device__ __forceinline__ void load_tile(float* to, const Operands<Real>& a, in
 template <class Real, int K>
 __global__ void __launch_bounds__(sizes::kNarrowThreads)
     narrow_linear_forward_kernel(Operands<Real> a, const float* bias) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kStride = kForwardStride<K>;
     float* const weight = shared_memory<float>(0);
     float* const tile = shared_memory<float>(weight_bytes<K>(a.outputs));  // rows of x, then of y
@@ -151,7 +151,7 @@ struct Gradients {
     Rows<Real> dx;
     Rows<float> dy;
     float *partial_weight, *partial_bias;  // [chunks][N·columns], [chunks][N]; null: not requested
-    bool accumulate_x, wants_x;
+    bool accumulate_x, needs_x;
 };
 
 // One block per chunk of rows, tile by tile. For the rows of a tile, a thread owns a fourth of a row's quads
@@ -160,14 +160,14 @@ struct Gradients {
 template <class Real, int K>
 __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
     narrow_linear_backward_kernel(Operands<Real> a, Gradients<Real> g) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kThreads = sizes::kNarrowBackwardThreads, kQuads = K / 4, kOwn = K / 16;
     const int stride = odd(a.outputs), thread = static_cast<int>(threadIdx.x);
     float* const weight = shared_memory<float>(0);
     float* const x = shared_memory<float>(weight_bytes<K>(a.outputs));
     float* const dz = shared_memory<float>(weight_bytes<K>(a.outputs + kBackwardRows));
     const int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
-    if (g.wants_x) load_weight<K>(weight, a);
+    if (g.needs_x) load_weight<K>(weight, a);
     Vector<4> dweight[kOwn] = {};
     float dbias = 0.0f;
     for (int64_t first = begin; first < end; first += kBackwardRows) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(sizes::kNarrowBackwardThreads, 2)
         if (g.partial_weight) load_tile<K, kThreads, kBackwardRows, K>(x, a, first, end);
         __syncthreads();
         const int64_t row = first + thread / 4;
-        if (g.wants_x && row < end) {
+        if (g.needs_x && row < end) {
 #pragma unroll
             for (int m = 0; m < kOwn; ++m) {
                 const int col = 16 * m + thread % 4 * 4;

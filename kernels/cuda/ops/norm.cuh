@@ -95,7 +95,7 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
 template <class Real, int W, int K>
 __global__ void __launch_bounds__(sizes::kRowThreads, sizeof(Real) == 2 && K > 0 && K <= 4 ? 4 : 0)
     norm_forward_kernel(ForwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
     const auto form = [&](int64_t col, Chunk<W> chunk) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
 
 template <class Real, int W, int K>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
     backward_row<Real, W, K, kAhead<Real, K>>(
@@ -209,7 +209,7 @@ template <class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     norm_parameters_kernel(float* partial, Rows<Real> dy, Rows<Real> s, const float* mean, const float* rstd,
                            int64_t rows, int64_t cols, bool centered) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t col = int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
     if (col >= cols) return;
     const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;

@@ -17,7 +17,7 @@ namespace {
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     row_squares_kernel(float* sums, const Real* u, int64_t rows, int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t row = int64_t{blockIdx.x} * (sizes::kRowThreads / sizes::kWarp) + warp_index();
     if (row >= rows) return;
     float sum = 0.0f;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
 template <int W, class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     column_squares_kernel(float* partial, const Real* u, int64_t rows, int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t col = (int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x) * W, chunk = blockIdx.y,
                   matrix = blockIdx.z;
     if (col >= cols) return;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(sizes::kNormuonThreads)
     normuon_factors_kernel(float* factors, float* second_moment, int64_t moment_stride, const float* partial,
                            const float* grad_scale, int64_t lines, int64_t chunks, float length, float beta2,
                            float epsilon) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     if (!is_finite(*grad_scale)) return;
     const int64_t matrix = blockIdx.x;
     float* const own = factors + matrix * lines;

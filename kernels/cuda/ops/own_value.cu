@@ -38,7 +38,7 @@ struct ForwardArguments {
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     exclude_own_value_forward_kernel(ForwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int group = a.shape.group, dim = a.shape.head_dim,
               begin = static_cast<int>(threadIdx.x) % group * W, stride = group * W;
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) / group;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     square = group_sum(square, group);
     if (!live) return;
     const float share =
-        a.alpha.tanh_at(row, head) * product / fmaxf(square, op::ExcludeOwnValueForward::kLeastSquare);
+        a.alpha.tanh_at(row, head) * product / fmaxf(square, op::ExcludeOwnValueForward::kMinSquare);
     for (int col = begin; col < dim; col += stride) {
         if (stride < dim) {
             o = load_vector<W>(a.o.at(row, offset + col));
@@ -89,7 +89,7 @@ struct BackwardArguments {
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kRowThreads)
     exclude_own_value_backward_kernel(BackwardArguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int group = a.shape.group, dim = a.shape.head_dim, lane = static_cast<int>(threadIdx.x) % group,
               begin = lane * W, stride = group * W, groups = sizes::kRowThreads / group,
               head = static_cast<int>(blockIdx.y);
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
         square = group_sum(square, group);
         if (!live) continue;
         const float factor = a.alpha.tanh_at(row, head),
-                    n = fmaxf(square, op::ExcludeOwnValueForward::kLeastSquare), of_o = factor * q / n,
+                    n = fmaxf(square, op::ExcludeOwnValueForward::kMinSquare), of_o = factor * q / n,
                     of_dy = factor * p / n,
-                    of_v = square > op::ExcludeOwnValueForward::kLeastSquare ? 2.0f * of_o * p / n : 0.0f,
+                    of_v = square > op::ExcludeOwnValueForward::kMinSquare ? 2.0f * of_o * p / n : 0.0f,
                     term = (factor * factor - 1.0f) * p * q / n;
         for (int col = begin; col < dim; col += stride) {
             if (stride < dim) {

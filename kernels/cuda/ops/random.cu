@@ -18,7 +18,7 @@ __device__ __forceinline__ float unit(uint32_t word) {
 template <bool kNormal>
 __global__ void __launch_bounds__(sizes::kMapThreads)
     random_kernel(float* x, int64_t count, int64_t offset, uint64_t seed, uint64_t sequence, float size) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t block = offset / 4 + int64_t{blockIdx.x} * sizes::kMapThreads + threadIdx.x;
     const int64_t first = 4 * block - offset;  // index of its first element in x; may be negative
     if (first >= count) return;

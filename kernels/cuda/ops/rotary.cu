@@ -94,7 +94,7 @@ __device__ __forceinline__ int64_t row_of(int64_t vector, int64_t vectors, int h
 template <class Real, int W, Pass kPass>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     qk_norm_rotary_kernel(Arguments<Real> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t vector = (int64_t{blockIdx.x} * sizes::kRowThreads + threadIdx.x) >> a.group_bits;
     constexpr bool kBackward = kPass == Pass::backward;
     bool live = vector < a.vectors;  // other lanes still take part in warp sums
@@ -185,8 +185,8 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
     const RotaryOptions& o = a.options;
     const Tensor cos = a.cos, sin = a.sin, position = a.position;
     constexpr bool kMix = kPass == Pass::forward_and_mix;
-    const bool turns = o.normalize || o.rotate;
-    const int64_t half = o.head_dim / 2, heads = o.num_heads * ((turns ? 2 : 0) + (kMix ? 1 : 0));
+    const bool rotates = o.normalize || o.rotate;
+    const int64_t half = o.head_dim / 2, heads = o.num_heads * ((rotates ? 2 : 0) + (kMix ? 1 : 0));
     const int64_t vectors = q.rows() * heads;
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
@@ -216,7 +216,7 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
                                             o.epsilon,
                                             o.normalize,
                                             o.rotate,
-                                            static_cast<int>(turns ? 0 : 2 * o.num_heads),
+                                            static_cast<int>(rotates ? 0 : 2 * o.num_heads),
                                             static_cast<int>(heads),
                                             Rows<Real>(value.mixed),
                                             Rows<Real>(value.v),

@@ -66,7 +66,7 @@ __device__ inline void load_keys(const Pairs& from, int64_t begin, int size) {
 // counts[tile][digit]: thread d counts digit d in its block's tile.
 __global__ void __launch_bounds__(sizes::kSortThreads)
     sort_count_kernel(int32_t* counts, Pairs from, int64_t count, int shift) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t begin = int64_t{blockIdx.x} * sizes::kSortTile;
     load_keys(from, begin, tile_size(begin, count));
     const int own = static_cast<int>(threadIdx.x);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(sizes::kSortThreads)
 // digit.
 __global__ void __launch_bounds__(sizes::kSortThreads)
     sort_scan_kernel(int32_t* places, const int32_t* counts, int64_t num_tiles) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const auto sums = shared_memory<int>(0, kDigits);
     const int own = static_cast<int>(threadIdx.x);
     int32_t total = 0;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(sizes::kSortThreads)
 __global__ void __launch_bounds__(sizes::kSortThreads)
     sort_place_kernel(int32_t* keys, int32_t* tokens, const int32_t* places, const int32_t* counts,
                       Pairs from, int64_t count, int shift) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int own = static_cast<int>(threadIdx.x);
     const int64_t begin = int64_t{blockIdx.x} * sizes::kSortTile, of_tile = int64_t{blockIdx.x} * kDigits;
     const int size = tile_size(begin, count);

@@ -33,7 +33,7 @@ constexpr int kForwardBlocks = sizeof(Real) == 4 ? (J > 5 ? 2 : 0)
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kForwardBlocks<Real, K, J>)
     sum_norm_forward_kernel(norm::ForwardArguments<Real> a, weighted::Sum<Real, J> sum) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     static_assert(K > 0);
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
@@ -67,7 +67,7 @@ constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 && kAhead<Real, K, J> <= 3 ?
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
     sum_norm_backward_kernel(norm::BackwardArguments<Real> a, weighted::BackwardArguments<Real, J> sum) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     constexpr int kEarly = kAhead<Real, K, J>;
     float sums[J] = {};  // coefficients with one value
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
         for (int j = 0; j < J; ++j) {
             if (J == kMaxTerms && j >= sum.count) break;
             const weighted::Term<Real>& term = sum.terms[j];
-            if (term.wants_coefficient) kept[j].fetch(term.source, row, a.cols);
+            if (term.needs_coefficient) kept[j].fetch(term.source, row, a.cols);
             if (term.carries || term.stores_source) weights[j] = term.coefficient.at(row, 0);
         }
         norm::backward_row<Real, W, K, kEarly>(
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
         for (int j = 0; j < J; ++j) {
             if (J == kMaxTerms && j >= sum.count) break;
             const weighted::Term<Real>& term = sum.terms[j];
-            if (!term.wants_coefficient) continue;
+            if (!term.needs_coefficient) continue;
             if (term.coefficient.per == weighted::Per::row) {
                 const float dot = warp_sum(dots[j]);
                 if (lane_index() == 0) weighted::put_coefficient(term, place, 0, dot);

@@ -93,7 +93,7 @@ void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchS
 template <class Real, int W>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
     largest_kernel(float* out, const Real* x, int64_t count) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     uint32_t largest = 0;
     const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
     for (int64_t i = (int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x) * W; i < count;
@@ -126,7 +126,7 @@ void largest_magnitude(Tensor out, Tensor x, void* workspace, LaunchSite site) {
 // One warp: the number of terms is about the number of parameters.
 __global__ void clip_kernel(float* coefficient, float* norm, const float* terms, int64_t count,
                             float max_norm, VectorNorm kind) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     float value;
     if (kind == VectorNorm::infinity) {
         uint32_t largest = 0;
@@ -151,7 +151,7 @@ __global__ void clip_kernel(float* coefficient, float* norm, const float* terms,
 template <class Real>
 __global__ void __launch_bounds__(sizes::kColumnThreads)
     column_sum_kernel(float* partial, Rows<Real> x, int64_t rows, int64_t cols) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     const int64_t col = int64_t{blockIdx.x} * sizes::kColumnThreads + threadIdx.x, chunk = blockIdx.y;
     if (col >= cols) return;
     const int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;

@@ -30,7 +30,7 @@ constexpr int kBlocks = J > 3             ? 1
 template <class Real, int W, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
     weighted_sum_backward_kernel(BackwardArguments<Real, J> a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     float sums[J] = {};  // sums for all rows, or for all columns of the current row
     const int groups = sizes::kWarp / a.group, lane = lane_index() % a.group;
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
             for (int j = 0; j < J; ++j) {
                 if (J == kMaxTerms && j >= a.count) break;
                 const Term<Real>& term = a.terms[j];
-                if (!term.wants_coefficient) continue;
+                if (!term.needs_coefficient) continue;
                 if (term.coefficient.per == Per::head) {
                     const float dot = group_sum(dots[j], a.group);
                     if (lane == 0 && head < a.heads) put_coefficient(term, place, head, dot);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<J>)
         for (int j = 0; j < J; ++j) {
             if (J == kMaxTerms && j >= a.count) break;
             const Term<Real>& term = a.terms[j];
-            if (!term.wants_coefficient || term.coefficient.per != Per::row) continue;
+            if (!term.needs_coefficient || term.coefficient.per != Per::row) continue;
             const float dot = warp_sum(sums[j]);
             if (lane_index() == 0) put_coefficient(term, place, 0, dot);
             sums[j] = 0.0f;
@@ -97,7 +97,7 @@ struct FinishArguments {
     int64_t blocks;
 };
 __global__ void __launch_bounds__(sizes::kReduceThreads) weighted_sum_finish_kernel(FinishArguments a) {
-    wait_for_kernels_before();
+    wait_for_prior_kernels();
     Finish term{};
 #pragma unroll
     for (unsigned j = 0; j < kMaxTerms; ++j)  // indexing the arguments would copy them to local memory

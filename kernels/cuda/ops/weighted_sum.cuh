@@ -99,7 +99,7 @@ struct Term {
     Rows<Real> source, dsource;
     Coefficient coefficient;
     Rows<float> dcoefficient;
-    bool shifted, carries, stores_source, accumulate_source, wants_coefficient, accumulate_coefficient;
+    bool shifted, carries, stores_source, accumulate_source, needs_coefficient, accumulate_coefficient;
 };
 
 template <class Real, int J>
@@ -184,7 +184,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
     for (int j = 0; j < J; ++j) {
         if (J == kMaxTerms && j >= a.count) break;
         const Term<Real>& term = a.terms[j];
-        if (term.wants_coefficient && !(term.shifted && place.last))
+        if (term.needs_coefficient && !(term.shifted && place.last))
             sources[j] = dy.source(j, term.source.at(place.row, col));
         if (term.accumulate_source) before[j] = load_packed<W>(term.dsource.at(place.row, col));
     }

@@ -51,8 +51,8 @@ struct Product : op::Matmul {
     // Largest power of two, at most 16 bytes, that aligns every row of every operand. Kernels require no more
     // than 16.
     uint32_t alignment() const {
-        constexpr uintptr_t kMost = 16;
-        uintptr_t bits = kMost;
+        constexpr uintptr_t kMax = 16;
+        uintptr_t bits = kMax;
         for (const Tensor* x : {&c, &a, &b})
             bits |= reinterpret_cast<uintptr_t>(x->data) |
                     static_cast<uintptr_t>(x->row_stride * size_of(x->dtype));

@@ -15,7 +15,7 @@ namespace speedrun {
 namespace {
 
 // Longer sequences would need gigabytes for dP of the deterministic backward; our kernels need none.
-constexpr int64_t kMostWorkspace = int64_t{2} << 30;
+constexpr int64_t kMaxWorkspace = int64_t{2} << 30;
 constexpr int64_t kMargin = 1 << 20;
 constexpr const char* kNoPlaces = "it requires one query per key, not queries at given places";
 
@@ -107,7 +107,7 @@ bool Cudnn::attend(const char* label, const std::vector<Operand>& operands, Tens
     pointers[kLse] = lse.data;
 
     const int64_t bytes = problem.workspace_bytes();
-    if (bytes > kMostWorkspace)
+    if (bytes > kMaxWorkspace)
         return leave(label, fmt::format("its scratch memory would be {:.1f} GiB for {} sequences of {}",
                                         static_cast<double>(bytes) / (1 << 30), rows / length, length));
     if (device_.dry()) {

@@ -28,22 +28,22 @@ struct Peers {
 };
 
 // Exchange stream for collectives between nodes, and the events that order it with the compute stream.
-struct ExchangeLane {
+struct ExchangeStream {
     Stream& stream;
     Event& reached;  // recorded on compute when the data to send is complete
     Event& returned;
 };
 
-// Gradient of a value that a node reads. T: Tensor, or the Place of one in a program. tensor is absent if no gradient is needed.
+// Gradient of a value that a node reads. T: Tensor, or the Location of one in a program. tensor is absent if no gradient is needed.
 template <class T>
 struct GradientOf {
     T tensor = {};
-    bool adds = false;  // Gives::added: accumulate into `tensor`
-    T other = {};       // Gives::plus: earlier sum to add, absent if there is none
+    bool adds = false;  // GradientRule::added: accumulate into `tensor`
+    T other = {};       // GradientRule::plus: earlier sum to add, absent if there is none
 };
 using ValueGradient = GradientOf<Tensor>;
 
-// One node in one step. T: Tensor or Place; P: the parameter of a use.
+// One node in one step. T: Tensor or Location; P: the parameter of a use.
 template <class T, class P>
 struct NodeCallOf {
     struct Use {
@@ -79,7 +79,7 @@ class Call {
         Stream& stream;
         const PassArguments& pass;
         const Peers& peers;
-        const ExchangeLane& lane;
+        const ExchangeStream& exchange_stream;
         const std::vector<int32_t>& documents;
         const ScaleStore* scales;
         PassTracker* tracker;  // null in forward
@@ -91,7 +91,7 @@ class Call {
           peers(setting.peers),
           documents(setting.documents),
           scales(setting.scales),
-          lane_(setting.lane),
+          exchange_stream_(setting.exchange_stream),
           binding_(binding),
           tracker_(setting.tracker) {}
 
@@ -122,12 +122,12 @@ class Call {
     // waits for them. Only one exchange can be open.
     template <class Enqueue>
     void begin_exchange(const Enqueue& enqueue) const {
-        stream.record(lane_.reached);
-        lane_.stream.wait(lane_.reached);
-        enqueue(lane_.stream);
-        lane_.stream.record(lane_.returned);
+        stream.record(exchange_stream_.reached);
+        exchange_stream_.stream.wait(exchange_stream_.reached);
+        enqueue(exchange_stream_.stream);
+        exchange_stream_.stream.record(exchange_stream_.returned);
     }
-    void await_exchange() const { peers.await(stream, lane_.returned); }
+    void await_exchange() const { peers.await(stream, exchange_stream_.returned); }
     template <class Enqueue>
     void exchange(const Enqueue& enqueue) const {
         begin_exchange(enqueue);
@@ -147,7 +147,7 @@ class Call {
     static Tensor at(const std::vector<Tensor>& tensors, int index) {
         return index < 0 ? Tensor{} : tensors[static_cast<size_t>(index)];
     }
-    const ExchangeLane& lane_;
+    const ExchangeStream& exchange_stream_;
     const Binding& binding_;
     PassTracker* const tracker_;
 };

@@ -65,11 +65,11 @@ class Drawing {
         std::set<ValueId> drawn;
         for (const Node* node : nodes_) {
             for (const Node::Read& read : node->reads()) {
-                if (is_given(read.value)) continue;
+                if (is_input(read.value)) continue;
                 draw_value(read.value, unit, edges, drawn);
                 // Dotted edges carry no gradient.
                 edges += fmt::format("  v{} -> n{}{};\n", read.value, node->id(),
-                                     read.gradient == Gives::nothing ? " [style=dotted]" : "");
+                                     read.gradient == GradientRule::none ? " [style=dotted]" : "");
             }
             draw_given(*node, edges);
             for (const Node::Write& write : node->writes()) {
@@ -104,15 +104,15 @@ class Drawing {
     // Frames the nodes that forward fuses, with the values used only inside the fusion. A fusion with a norm of the
     // next unit has no frame, because only half of it is in the picture.
     void find_frames() {
-        for (const Step& step : picture_.program.forward) {
-            const bool drawn = std::all_of(step.calls.begin(), step.calls.end(), [&](const NodeCall& call) {
-                return graph_.unit_of(*call.node) == picture_.unit;
-            });
-            if (step.calls.size() < 2 || !drawn) continue;
+        for (const Instruction& instruction : picture_.program.forward) {
+            const bool drawn = std::all_of(
+                instruction.calls.begin(), instruction.calls.end(),
+                [&](const NodeCall& call) { return graph_.unit_of(*call.node) == picture_.unit; });
+            if (instruction.calls.size() < 2 || !drawn) continue;
             const auto frame = static_cast<int>(frames_.size());
             frames_.emplace_back();
             std::set<ValueId> written;
-            for (const NodeCall& call : step.calls) {
+            for (const NodeCall& call : instruction.calls) {
                 frame_of_[static_cast<size_t>(call.node->id())] = frame;
                 for (const Node::Read& read : call.node->reads())
                     if (written.count(read.value)) inside_[static_cast<size_t>(read.value)] = frame;
@@ -121,7 +121,7 @@ class Drawing {
         }
     }
 
-    bool is_given(ValueId id) const {
+    bool is_input(ValueId id) const {
         return graph_[id].holder == Holder::batch || graph_[id].holder == Holder::constant;
     }
 
@@ -192,7 +192,7 @@ class Drawing {
     void draw_given(const Node& node, std::string& edges) {
         std::string lines;
         for (const Node::Read& read : node.reads())
-            if (is_given(read.value))
+            if (is_input(read.value))
                 lines += fmt::format("{}{} {}", lines.empty() ? "" : "<br/>", name_of(read.value),
                                      small(dimensions(graph_[read.value])));
         if (lines.empty()) return;
@@ -243,7 +243,7 @@ std::string dot_text(const UnitPicture& picture) {
     return Drawing(picture).text();
 }
 
-int most_telling_unit(const NodeGraph& graph) {
+int default_unit(const NodeGraph& graph) {
     std::vector<int> nodes(static_cast<size_t>(graph.num_units()));
     for (const auto& node : graph.nodes()) ++nodes[static_cast<size_t>(graph.unit_of(*node))];
     const int most = *std::max_element(nodes.begin(), nodes.end());

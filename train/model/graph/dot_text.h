@@ -22,6 +22,6 @@ struct UnitPicture {
 std::string dot_text(const UnitPicture& picture);
 
 // Returns the middle one of the units with the most nodes.
-int most_telling_unit(const NodeGraph& graph);
+int default_unit(const NodeGraph& graph);
 
 }  // namespace speedrun

@@ -7,11 +7,11 @@
 
 namespace speedrun {
 
-enum class Element : uint8_t { real, f32, ids, e4m3, e5m2 };  // real: compute dtype; ids: i32
+enum class Element : uint8_t { compute_dtype, f32, ids, e4m3, e5m2 };  // ids: i32
 
-constexpr DType dtype_of(Element element, DType real) {
+constexpr DType dtype_of(Element element, DType compute_dtype) {
     constexpr DType kTypes[] = {DType::f32, DType::f32, DType::i32, DType::e4m3, DType::e5m2};
-    return element == Element::real ? real : kTypes[static_cast<int>(element)];
+    return element == Element::compute_dtype ? compute_dtype : kTypes[static_cast<int>(element)];
 }
 
 }  // namespace speedrun

@@ -26,10 +26,10 @@ Executor::Executor(const NodeGraph& graph, const Program& program, const Paramet
       offsets_(share_memory(program).offset),
       reached_(runtime.device().create_event()),
       returned_(runtime.device().create_event()),
-      lane_{runtime.exchange(), *reached_, *returned_} {
+      exchange_stream_{runtime.exchange(), *reached_, *returned_} {
     hold_values();
-    for (const Step& step : program.forward) forward_.push_back(bound(step));
-    for (const Step& step : program.backward) backward_.push_back(bound(step));
+    for (const Instruction& instruction : program.forward) forward_.push_back(bound(instruction));
+    for (const Instruction& instruction : program.backward) backward_.push_back(bound(instruction));
     loss_ = bound(program.loss);
 }
 
@@ -38,7 +38,7 @@ void Executor::hold_values() {
     for (size_t id = 0; id < graph_.values().size(); ++id) {
         const Value& value = graph_.values()[id];
         if (value.holder == Holder::program || value.is_view) continue;
-        const DType dtype = dtype_of(value.element, runtime_.real());
+        const DType dtype = dtype_of(value.element, runtime_.compute_dtype());
         const MemoryCategory category =
             value.holder == Holder::batch ? MemoryCategory::data : MemoryCategory::activations;
         buffers_.emplace_back(runtime_.device(), value.name, category, value.numel() * size_of(dtype));
@@ -56,31 +56,31 @@ void Executor::copy_constant(const Value& value, const Tensor& to) {
     stream_.synchronize();  // the source may be freed
 }
 
-Tensor Executor::tensor_at(const Place& place) const {
-    if (place.storage < 0) return {};
-    const auto index = static_cast<size_t>(place.storage);
+Tensor Executor::tensor_at(const Location& location) const {
+    if (location.storage < 0) return {};
+    const auto index = static_cast<size_t>(location.storage);
     if (program_.storages[index].held != kNoValue) return held(program_.storages[index].held);
-    if (place.like == kNoValue)
-        return memory_.tensor(dtype_of(place.element, runtime_.real()), {place.rows, place.cols},
-                              offsets_[index]);
-    const Value& value = graph_[place.like];
-    const Tensor whole =
-        tensor_of(graph_[value.root], dtype_of(value.element, runtime_.real()), memory_, offsets_[index]);
+    if (location.like == kNoValue)
+        return memory_.tensor(dtype_of(location.element, runtime_.compute_dtype()),
+                              {location.rows, location.cols}, offsets_[index]);
+    const Value& value = graph_[location.like];
+    const Tensor whole = tensor_of(graph_[value.root], dtype_of(value.element, runtime_.compute_dtype()),
+                                   memory_, offsets_[index]);
     return value.is_view ? whole.column_slice(value.first_column, value.extents[1].size) : whole;
 }
 
-Executor::BoundStep Executor::bound(const Step& step) const {
-    const auto tensors = [&](const std::vector<Place>& places) {
+Executor::BoundInstruction Executor::bound(const Instruction& instruction) const {
+    const auto tensors = [&](const std::vector<Location>& locations) {
         std::vector<Tensor> all;
-        for (const Place& place : places) all.push_back(tensor_at(place));
+        for (const Location& location : locations) all.push_back(tensor_at(location));
         return all;
     };
-    BoundStep to{.step = &step,
-                 .target = tensor_at(step.target),
-                 .term = tensor_at(step.term),
-                 .other = tensor_at(step.other)};
-    for (const ParameterId id : step.released) to.released.push_back(&table_[id]);
-    for (const NodeCall& call : step.calls) {
+    BoundInstruction to{.instruction = &instruction,
+                        .target = tensor_at(instruction.target),
+                        .term = tensor_at(instruction.term),
+                        .other = tensor_at(instruction.other)};
+    for (const ParameterId id : instruction.freed) to.freed.push_back(&table_[id]);
+    for (const NodeCall& call : instruction.calls) {
         Binding binding{.node = call.node,
                         .reads = tensors(call.reads),
                         .writes = tensors(call.writes),
@@ -89,7 +89,7 @@ Executor::BoundStep Executor::bound(const Step& step) const {
                         .written_gradients = tensors(call.written_gradients),
                         .read_gradients = {},
                         .uses = {}};
-        for (const GradientPlace& gradient : call.read_gradients)
+        for (const GradientLocation& gradient : call.read_gradients)
             binding.read_gradients.push_back(
                 {tensor_at(gradient.tensor), gradient.adds, tensor_at(gradient.other)});
         for (const NodeCall::Use& use : call.uses) {
@@ -101,41 +101,47 @@ Executor::BoundStep Executor::bound(const Step& step) const {
     return to;
 }
 
-void Executor::run(const BoundStep& bound, Pass pass, const PassArguments& arguments) {
-    const Step& step = *bound.step;
+void Executor::run(const BoundInstruction& bound, Pass pass, const PassArguments& arguments) {
+    const Instruction& instruction = *bound.instruction;
     std::vector<Call> calls;
     for (const Binding& binding : bound.calls)
-        calls.emplace_back(binding, Call::Setting{ops_, stream_, arguments, peers_, lane_, documents_,
-                                                  scales_, pass == Pass::backward ? tracker_ : nullptr});
-    switch (step.kind) {
-        case Step::Kind::enter:
-            if (tracker_) tracker_->enter(step.unit, pass);
+        calls.emplace_back(
+            binding, Call::Setting{ops_, stream_, arguments, peers_, exchange_stream_, documents_, scales_,
+                                   pass == Pass::backward ? tracker_ : nullptr});
+    switch (instruction.kind) {
+        case Instruction::Kind::enter:
+            if (tracker_) tracker_->enter(instruction.unit, pass);
             break;
-        case Step::Kind::forward: {
+        case Instruction::Kind::forward: {
             const int64_t flops_before = ops_.flops();
-            step.fusion ? step.fusion->forward(calls) : calls.front().node().forward(calls.front());
-            if (step.repeats) repeated_flops_ += ops_.flops() - flops_before;
+            instruction.fusion ? instruction.fusion->forward(calls)
+                               : calls.front().node().forward(calls.front());
+            if (instruction.repeats) repeated_flops_ += ops_.flops() - flops_before;
             break;
         }
-        case Step::Kind::backward:
-            step.fusion ? step.fusion->backward(calls) : calls.front().node().backward(calls.front());
+        case Instruction::Kind::backward:
+            instruction.fusion ? instruction.fusion->backward(calls)
+                               : calls.front().node().backward(calls.front());
             break;
-        case Step::Kind::sort:
-            ops_.sort_ids(
-                {.order = bound.target, .index = bound.term, .limit = step.limit, .others = step.others},
-                stream_);
+        case Instruction::Kind::sort:
+            ops_.sort_ids({.order = bound.target,
+                           .index = bound.term,
+                           .limit = instruction.limit,
+                           .others = instruction.others},
+                          stream_);
             break;
-        case Step::Kind::add:
+        case Instruction::Kind::add:
             ops_.add({.y = bound.target, .x = bound.term, .z = bound.other}, stream_);
             break;
     }
-    for (const Parameter* p : bound.released) tracker_->param_free(*p);
+    for (const Parameter* p : bound.freed) tracker_->param_free(*p);
 }
 
-void Executor::run(std::span<const BoundStep> steps, Pass pass, const PassArguments& arguments) {
-    for (const BoundStep& step : steps) {
-        if (watch_) watch_(step.step);
-        run(step, pass, arguments);
+void Executor::run(std::span<const BoundInstruction> instructions, Pass pass,
+                   const PassArguments& arguments) {
+    for (const BoundInstruction& instruction : instructions) {
+        if (watch_) watch_(instruction.instruction);
+        run(instruction, pass, arguments);
     }
     if (watch_) watch_(nullptr);
 }

@@ -15,7 +15,7 @@
 namespace speedrun {
 
 // Called before each step of a program is enqueued, and with null at the end of a pass.
-using StepWatch = std::function<void(const Step*)>;
+using InstructionWatch = std::function<void(const Instruction*)>;
 
 class Executor {
   public:
@@ -27,7 +27,7 @@ class Executor {
 
     // Receives the events of all later passes; null: only forward passes, without events.
     void track(PassTracker* tracker) { tracker_ = tracker; }
-    void watch(StepWatch watch) { watch_ = std::move(watch); }
+    void watch(InstructionWatch watch) { watch_ = std::move(watch); }
     // Sets the communicators for nodes that exchange values with ranks sharing rows or matrices. They must outlive the
     // enqueued work. A null communicator exchanges nothing.
     void connect(const Peers& peers) { peers_ = peers; }
@@ -44,7 +44,8 @@ class Executor {
     void backward(const PassArguments& arguments);
     // Returns the call of the last node that loss() would enqueue.
     Call loss_call(const PassArguments& arguments) const {
-        return {loss_.calls.front(), {ops_, stream_, arguments, peers_, lane_, documents_, scales_, nullptr}};
+        return {loss_.calls.front(),
+                {ops_, stream_, arguments, peers_, exchange_stream_, documents_, scales_, nullptr}};
     }
 
     // Returns a value with a holder other than program; valid as long as the executor.
@@ -53,20 +54,20 @@ class Executor {
     int64_t repeated_flops() const { return repeated_flops_; }
 
   private:
-    // Program step bound to tensors.
-    struct BoundStep {
-        const Step* step = nullptr;
+    // Program instruction bound to tensors.
+    struct BoundInstruction {
+        const Instruction* instruction = nullptr;
         std::vector<Binding> calls = {};
         Tensor target = {}, term = {}, other = {};
-        std::vector<const Parameter*> released = {};
+        std::vector<const Parameter*> freed = {};
     };
 
     void hold_values();
     void copy_constant(const Value& value, const Tensor& to);
-    Tensor tensor_at(const Place& place) const;
-    BoundStep bound(const Step& step) const;
-    void run(std::span<const BoundStep> steps, Pass pass, const PassArguments& arguments);
-    void run(const BoundStep& step, Pass pass, const PassArguments& arguments);
+    Tensor tensor_at(const Location& location) const;
+    BoundInstruction bound(const Instruction& instruction) const;
+    void run(std::span<const BoundInstruction> instructions, Pass pass, const PassArguments& arguments);
+    void run(const BoundInstruction& instruction, Pass pass, const PassArguments& arguments);
 
     const NodeGraph& graph_;
     const Program& program_;
@@ -79,15 +80,15 @@ class Executor {
     std::vector<Tensor> held_;            // index: value
     const Buffer& memory_;                // shared by all other values
     const std::vector<int64_t> offsets_;  // into memory_, bytes; index: storage
-    std::vector<BoundStep> forward_, backward_;
-    BoundStep loss_;
+    std::vector<BoundInstruction> forward_, backward_;
+    BoundInstruction loss_;
     PassTracker* tracker_ = nullptr;
-    StepWatch watch_;
+    InstructionWatch watch_;
     Peers peers_;
     std::vector<int32_t> documents_;
     const ScaleStore* scales_ = nullptr;
     const std::unique_ptr<Event> reached_, returned_;
-    const ExchangeLane lane_;
+    const ExchangeStream exchange_stream_;
     int64_t repeated_flops_ = 0;
 };
 

@@ -27,7 +27,7 @@ enum class Holder : uint8_t {
 struct Value {
     std::string name;
     std::vector<Extent> extents;
-    Element element = Element::real;
+    Element element = Element::compute_dtype;
     Holder holder = Holder::program;
     int unit = 0;
     ValueId root = 0;  // itself; for a view, the value that owns the columns

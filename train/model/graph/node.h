@@ -29,8 +29,8 @@ enum class Cost : uint8_t {
 };
 
 // How a node's backward returns the gradient of a value that it reads.
-enum class Gives : uint8_t {
-    nothing,  // no gradient, such as ids
+enum class GradientRule : uint8_t {
+    none,     // no gradient, such as ids
     written,  // overwritten
     added,    // overwritten, or added to the sum of other readers, as the Call specifies
     plus,     // overwritten, plus the sum of other readers, which may be in another buffer
@@ -41,7 +41,7 @@ class Node {
   public:
     struct Read {
         ValueId value;
-        Gives gradient = Gives::nothing;
+        GradientRule gradient = GradientRule::none;
         bool in_backward = false;  // backward reads the value
         // The gradient may overwrite that of the first written value.
         bool in_place = false;
@@ -60,7 +60,7 @@ class Node {
     struct Scratch {
         int64_t rows, columns;
         bool forward, backward;
-        Element element = Element::real;
+        Element element = Element::compute_dtype;
     };
 
     // Indices into the lists below; an absent port yields an absent tensor.
@@ -97,7 +97,7 @@ class Node {
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
     // True if the node only passes a value on, so that keeping its input is as good as keeping its output.
-    virtual bool hands_on() const { return false; }
+    virtual bool passes_through() const { return false; }
     // True if forward of the last node runs within its backward, which computes intermediate values in chunks.
     virtual bool forward_in_backward() const { return false; }
 

@@ -22,7 +22,7 @@ class SummedDimensions {
         for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
             const DimensionSet over = of_node(**node);
             for (const Node::Read& read : (*node)->reads())
-                if (read.gradient != Gives::nothing) summed_[index(read.value)].add(over);
+                if (read.gradient != GradientRule::none) summed_[index(read.value)].add(over);
         }
     }
 

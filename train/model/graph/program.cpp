@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/device/error.h"
-#include "train/model/graph/gradient_places.h"
+#include "train/model/graph/gradient_locations.h"
 
 namespace speedrun {
 
@@ -12,29 +12,29 @@ namespace {
 
 class Derivation {
   public:
-    Derivation(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real)
+    Derivation(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType compute_dtype)
         : graph_(graph),
           fusions_(fusions),
           retention_(retention_of(graph, retained)),
-          storages_(graph, real),
+          storages_(graph, compute_dtype),
           gradients_(graph, storages_),
           in_forward_(graph.values().size(), -1),
           in_backward_(graph.values().size(), -1),
           order_of_(graph.values().size(), -1) {}
 
-    Program derive(bool goes_back) {
+    Program derive(bool with_backward) {
         const std::vector<std::vector<const Node*>> by_unit = nodes_by_unit();
         const Node& loss = *graph_.nodes().back();
         for (int unit = 0; unit < graph_.num_units(); ++unit) {
             std::vector<const Node*> nodes = by_unit[static_cast<size_t>(unit)];
             std::erase(nodes, &loss);
-            program_.forward.push_back({.kind = Step::Kind::enter, .unit = unit});
+            program_.forward.push_back({.kind = Instruction::Kind::enter, .unit = unit});
             append_forward(nodes, program_.forward, false);
         }
-        program_.loss = {.kind = Step::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
+        program_.loss = {.kind = Instruction::Kind::forward, .unit = graph_.num_units() - 1, .number = now_};
         program_.loss.calls = {forward_call(loss, false)};
         ++now_;
-        if (goes_back) derive_backward(by_unit);
+        if (with_backward) derive_backward(by_unit);
         program_.storages = storages_.take();
         return std::move(program_);
     }
@@ -42,7 +42,7 @@ class Derivation {
   private:
     void derive_backward(const std::vector<std::vector<const Node*>>& by_unit) {
         for (int unit = graph_.num_units(); unit-- > 0;) {
-            program_.backward.push_back({.kind = Step::Kind::enter, .unit = unit});
+            program_.backward.push_back({.kind = Instruction::Kind::enter, .unit = unit});
             append_forward(retention_.repeats[static_cast<size_t>(unit)], program_.backward, true);
             append_backward(by_unit[static_cast<size_t>(unit)]);
         }
@@ -70,7 +70,7 @@ class Derivation {
     }
 
     // Returns the place of a value in forward or backward.
-    Place place_of(ValueId value, bool backward) {
+    Location location_of(ValueId value, bool backward) {
         const ValueId root = graph_[value].root;
         int& forward_storage = in_forward_[static_cast<size_t>(root)];
         int& storage = backward && retention_.repeated[static_cast<size_t>(root)]
@@ -83,44 +83,48 @@ class Derivation {
     NodeCall forward_call(const Node& node, bool repeats) {
         NodeCall call;
         call.node = &node;
-        for (const Node::Read& read : node.reads()) call.reads.push_back(place_of(read.value, repeats));
-        for (const Node::Write& write : node.writes()) call.writes.push_back(place_of(write.value, repeats));
+        for (const Node::Read& read : node.reads()) call.reads.push_back(location_of(read.value, repeats));
+        for (const Node::Write& write : node.writes())
+            call.writes.push_back(location_of(write.value, repeats));
         for (const Node::Scratch& scratch : node.scratch())
-            call.scratch.push_back(scratch.forward ? storages_.scratch(scratch, node.kind(), now_) : Place{});
+            call.scratch.push_back(scratch.forward ? storages_.scratch(scratch, node.kind(), now_)
+                                                   : Location{});
         for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
         call.orders.resize(call.reads.size());
         return call;
     }
 
     // Fused nodes share a step, because their operation reads and writes all values together.
-    void append_forward(std::span<const Node* const> nodes, std::vector<Step>& steps, bool repeats) {
+    void append_forward(std::span<const Node* const> nodes, std::vector<Instruction>& instructions,
+                        bool repeats) {
         while (!nodes.empty()) {
-            Step step{.kind = Step::Kind::forward, .number = now_, .repeats = repeats};
+            Instruction instruction{.kind = Instruction::Kind::forward, .number = now_, .repeats = repeats};
             size_t count = 1;
             for (const auto& fusion : fusions_) {
                 const size_t matched = fusion->matches(graph_, nodes);
                 if (matched <= count) continue;
                 count = matched;
-                step.fusion = fusion.get();
+                instruction.fusion = fusion.get();
             }
-            for (const Node* node : nodes.first(count)) step.calls.push_back(forward_call(*node, repeats));
+            for (const Node* node : nodes.first(count))
+                instruction.calls.push_back(forward_call(*node, repeats));
             nodes = nodes.subspan(count);
             ++now_;
-            steps.push_back(std::move(step));
+            instructions.push_back(std::move(instruction));
         }
     }
 
     // Returns the sorted order of these ids. Adds the sort before its first reader.
-    Place order_of(const Node::Read& read) {
+    Location order_of(const Node::Read& read) {
         int& storage = order_of_[static_cast<size_t>(read.value)];
         const int64_t count = graph_[read.value].numel();
-        Place order{.storage = storage, .rows = 2, .cols = count, .element = Element::ids};
+        Location order{.storage = storage, .rows = 2, .cols = count, .element = Element::ids};
         if (storage < 0) {
             order.storage = storage = storages_.add_ids(2 * count, "order of " + graph_[read.value].name);
-            program_.backward.push_back({.kind = Step::Kind::sort,
+            program_.backward.push_back({.kind = Instruction::Kind::sort,
                                          .number = now_,
                                          .target = storages_.use(order, now_),
-                                         .term = place_of(read.value, true),
+                                         .term = location_of(read.value, true),
                                          .limit = read.sorted_below,
                                          .others = read.of_others});
         }
@@ -134,20 +138,21 @@ class Derivation {
             const Fusion* const fusion = last > 0 ? backward_fusion(nodes.subspan(last - 1)) : nullptr;
             std::vector<Sum> sums;
             if (gradients_.reaches(*nodes[last])) {
-                Step step{.kind = Step::Kind::backward, .number = now_, .calls = {}};
-                step.calls.push_back(backward_call(*nodes[last], sums));
+                Instruction instruction{.kind = Instruction::Kind::backward, .number = now_, .calls = {}};
+                instruction.calls.push_back(backward_call(*nodes[last], sums));
                 // a sum between the two nodes prevents the fusion
                 const bool fused = fusion && sums.empty() && gradients_.reaches(*nodes[last - 1]);
                 if (fused) {
-                    step.calls.insert(step.calls.begin(), backward_call(*nodes[last - 1], sums));
-                    step.fusion = fusion;
+                    instruction.calls.insert(instruction.calls.begin(),
+                                             backward_call(*nodes[last - 1], sums));
+                    instruction.fusion = fusion;
                     nodes = nodes.first(last);
                 }
-                program_.backward.push_back(std::move(step));
+                program_.backward.push_back(std::move(instruction));
             }
             nodes = nodes.first(nodes.size() - 1);
             for (const auto& [target, term, other] : sums)
-                program_.backward.push_back({.kind = Step::Kind::add,
+                program_.backward.push_back({.kind = Instruction::Kind::add,
                                              .number = now_,
                                              .target = target,
                                              .term = term,
@@ -162,20 +167,21 @@ class Derivation {
         return nullptr;
     }
 
-    using Sum = GradientPlaces::Sum;
+    using Sum = GradientLocations::Sum;
     NodeCall backward_call(const Node& node, std::vector<Sum>& sums) {
         NodeCall call;
         call.node = &node;
         for (const Node::Read& read : node.reads()) {
-            call.orders.push_back(read.sorted_below > 0 ? order_of(read) : Place{});
-            call.reads.push_back(read.in_backward ? place_of(read.value, true) : Place{});
+            call.orders.push_back(read.sorted_below > 0 ? order_of(read) : Location{});
+            call.reads.push_back(read.in_backward ? location_of(read.value, true) : Location{});
         }
         const bool all_written = node.forward_in_backward();
         for (const Node::Write& write : node.writes())
-            call.writes.push_back(write.in_backward || all_written ? place_of(write.value, true) : Place{});
+            call.writes.push_back(write.in_backward || all_written ? location_of(write.value, true)
+                                                                   : Location{});
         for (const Node::Scratch& scratch : node.scratch())
             call.scratch.push_back(scratch.backward ? storages_.scratch(scratch, node.kind(), now_)
-                                                    : Place{});
+                                                    : Location{});
         for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
         sums = gradients_.pass(node, now_, call);
         return call;
@@ -185,8 +191,8 @@ class Derivation {
     void account_for_parameters() {
         struct Last {
             NodeCall::Use* contribution = nullptr;
-            Step* contributes = nullptr;
-            Step* reads = nullptr;
+            Instruction* contributes = nullptr;
+            Instruction* reads = nullptr;
         };
         std::vector<std::pair<ParameterId, Last>> all;
         const auto last_of = [&](ParameterId p) -> Last& {
@@ -194,15 +200,15 @@ class Derivation {
                 if (parameter == p) return last;
             return all.emplace_back(p, Last{}).second;
         };
-        for (Step& step : program_.backward) {
-            for (NodeCall& call : step.calls) {
+        for (Instruction& instruction : program_.backward) {
+            for (NodeCall& call : instruction.calls) {
                 for (size_t i = 0; i < call.uses.size(); ++i) {
                     Last& last = last_of(call.uses[i].parameter);
-                    if (step.kind == Step::Kind::forward || call.node->uses()[i].in_backward)
-                        last.reads = &step;
-                    if (step.kind != Step::Kind::backward) continue;
+                    if (instruction.kind == Instruction::Kind::forward || call.node->uses()[i].in_backward)
+                        last.reads = &instruction;
+                    if (instruction.kind != Instruction::Kind::backward) continue;
                     last.contribution = &call.uses[i];
-                    last.contributes = &step;
+                    last.contributes = &instruction;
                 }
             }
         }
@@ -211,7 +217,7 @@ class Derivation {
             last.contribution->completes = true;
             if (last.reads < last.contributes) continue;
             last.contribution->read_later = true;
-            last.reads->released.push_back(parameter);
+            last.reads->freed.push_back(parameter);
         }
     }
 
@@ -219,7 +225,7 @@ class Derivation {
     const Fusions& fusions_;
     const Retention retention_;
     Storages storages_;
-    GradientPlaces gradients_;
+    GradientLocations gradients_;
     std::vector<int> in_forward_, in_backward_;  // storage by root; in_backward_ is for recomputed values
     std::vector<int> order_of_;                  // index: value
     int now_ = 0;
@@ -239,9 +245,9 @@ BufferAssignment share_memory(const Program& program) {
     return first_fit(requests, kAlignment);
 }
 
-Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,
-                       bool goes_back) {
-    return Derivation(graph, fusions, retained, real).derive(goes_back);
+Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained,
+                       DType compute_dtype, bool with_backward) {
+    return Derivation(graph, fusions, retained, compute_dtype).derive(with_backward);
 }
 
 }  // namespace speedrun

@@ -22,17 +22,17 @@ struct Storage {
 };
 
 // Location of a tensor: the shape of value `like` within the storage of its root. storage −1: absent.
-struct Place {
+struct Location {
     int storage = -1;
     ValueId like = kNoValue;     // if none, a tensor of:
     int64_t rows = 0, cols = 0;  // this shape
-    Element element = Element::real;
+    Element element = Element::compute_dtype;
 };
 
-using GradientPlace = GradientOf<Place>;
-using NodeCall = NodeCallOf<Place, ParameterId>;
+using GradientLocation = GradientOf<Location>;
+using NodeCall = NodeCallOf<Location, ParameterId>;
 
-struct Step {
+struct Instruction {
     enum class Kind : uint8_t {
         enter,     // begins a unit
         forward,   // one node, or several fused
@@ -46,15 +46,15 @@ struct Step {
     bool repeats = false;  // forward recomputed in backward
     std::vector<NodeCall> calls = {};
     const Fusion* fusion = nullptr;
-    Place target = {}, term = {}, other = {};  // sort: order, ids; add: values
-    int64_t limit = 0;                         // sort: exclusive bound of the ids
-    bool others = false;                       // sort: ids may equal the bound (Node::Read::of_others)
-    std::vector<ParameterId> released = {};
+    Location target = {}, term = {}, other = {};  // sort: order, ids; add: values
+    int64_t limit = 0;                            // sort: exclusive bound of the ids
+    bool others = false;                          // sort: ids may equal the bound (Node::Read::of_others)
+    std::vector<ParameterId> freed = {};
 };
 
 struct Program {
-    std::vector<Step> forward, backward;
-    Step loss;  // forward of the last node, for a pass without backward
+    std::vector<Instruction> forward, backward;
+    Instruction loss;  // forward of the last node, for a pass without backward
     std::vector<Storage> storages;
 };
 
@@ -62,9 +62,9 @@ struct Program {
 BufferAssignment share_memory(const Program& program);
 
 // Derives the program. The last node of the graph must be the loss. Throws an internal error, with names, for a graph
-// whose gradients cannot be derived. goes_back false: `backward` is empty, and values live until their last read in
+// whose gradients cannot be derived. with_backward false: `backward` is empty, and values live until their last read in
 // forward.
-Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained, DType real,
-                       bool goes_back = true);
+Program derive_program(const NodeGraph& graph, const Fusions& fusions, const Retained& retained,
+                       DType compute_dtype, bool with_backward = true);
 
 }  // namespace speedrun

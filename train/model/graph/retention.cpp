@@ -28,7 +28,7 @@ class Costs {
         Cost cost = node.cost();
         for (const Node::Write& write : node.writes())
             if (rewritten(node, write.value)) cost = std::min(cost, (*this)[write.value]);
-        if (!node.hands_on()) return cost;
+        if (!node.passes_through()) return cost;
         bool from_here = false, of_product = false;
         for (const Node::Read& read : node.reads()) {
             if (graph_[read.value].unit != graph_.unit_of(node)) continue;

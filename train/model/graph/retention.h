@@ -19,7 +19,7 @@ struct Retention {
 };
 
 // Selects the recomputed values and nodes. A value has the cost of the node that writes it. A value rewritten in place
-// keeps the lower cost of its previous content, which cannot be recomputed. A pass-through node (Node::hands_on) costs
+// keeps the lower cost of its previous content, which cannot be recomputed. A pass-through node (Node::passes_through) costs
 // a product if it reads a product of its unit, and is an input if it reads only other units. Values that another unit's
 // backward reads are kept.
 Retention retention_of(const NodeGraph& graph, const Retained& retained);

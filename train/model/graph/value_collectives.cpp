@@ -2,13 +2,15 @@
 
 namespace speedrun {
 
-CollectiveRow value_collectives(const ValueProgram& of, const Mesh& mesh) {
-    CollectiveRow row{.name = "values", .bucket = -1, .collectives = {}};
-    const auto add = [&](const Step& step) {
-        if (step.kind != Step::Kind::forward && step.kind != Step::Kind::backward) return;
-        for (const NodeCall& call : step.calls) {
-            for (const Node::Sent& sent : call.node->sent(of.graph, step.kind == Step::Kind::backward)) {
-                const DType dtype = sent.full_precision ? DType::f32 : of.real;
+BucketCollectives value_collectives(const ValueProgram& of, const Mesh& mesh) {
+    BucketCollectives row{.name = "values", .bucket = -1, .collectives = {}};
+    const auto add = [&](const Instruction& instruction) {
+        if (instruction.kind != Instruction::Kind::forward && instruction.kind != Instruction::Kind::backward)
+            return;
+        for (const NodeCall& call : instruction.calls) {
+            for (const Node::Sent& sent :
+                 call.node->sent(of.graph, instruction.kind == Instruction::Kind::backward)) {
+                const DType dtype = sent.full_precision ? DType::f32 : of.compute_dtype;
                 row.collectives.push_back(
                     {.kind = sent.kind,
                      .axes = {sent.axis},
@@ -21,8 +23,8 @@ CollectiveRow value_collectives(const ValueProgram& of, const Mesh& mesh) {
             }
         }
     };
-    for (const Step& step : of.program.forward) add(step);
-    for (const Step& step : of.program.backward) add(step);
+    for (const Instruction& instruction : of.program.forward) add(instruction);
+    for (const Instruction& instruction : of.program.backward) add(instruction);
     return row;
 }
 

@@ -9,11 +9,11 @@ namespace speedrun {
 struct ValueProgram {
     const Program& program;
     const NodeGraph& graph;  // graph of the program
-    DType real;              // compute dtype
+    DType compute_dtype;     // compute dtype
 };
 
 // Returns the collectives of a microbatch, forward and backward, in order, including those of recomputed nodes. Empty
 // if no node exchanges values.
-CollectiveRow value_collectives(const ValueProgram& of, const Mesh& mesh);
+BucketCollectives value_collectives(const ValueProgram& of, const Mesh& mesh);
 
 }  // namespace speedrun

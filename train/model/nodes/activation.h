@@ -14,7 +14,8 @@ class Activate final : public Node {
     Activate(const Ports& ports, Activation activation)
         : Node(Cost::pointwise),
           y(writes({.value = ports.y})),
-          x(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true, .in_place = true})),
+          x(reads(
+              {.value = ports.x, .gradient = GradientRule::written, .in_backward = true, .in_place = true})),
           activation_(activation) {}
     const char* kind() const override { return "activation"; }
     std::string describe(const NodeGraph& /*graph*/) const override { return word_of(activation_); }

@@ -7,12 +7,12 @@ namespace speedrun {
 ComposeHeads::ComposeHeads(const Ports& ports, const ComposeHeadsOptions& options)
     : Node(Cost::product),
       c_(writes({.value = ports.c})),
-      q_(reads({.value = ports.q, .gradient = Gives::added, .in_backward = true})),
-      k_(reads({.value = ports.k, .gradient = Gives::added, .in_backward = true})),
-      v_(reads({.value = ports.v, .gradient = Gives::added, .in_backward = true})),
+      q_(reads({.value = ports.q, .gradient = GradientRule::added, .in_backward = true})),
+      k_(reads({.value = ports.k, .gradient = GradientRule::added, .in_backward = true})),
+      v_(reads({.value = ports.v, .gradient = GradientRule::added, .in_backward = true})),
       first_key_(reads({.value = ports.first_key, .in_backward = true})),
-      token_w1_(reads({.value = ports.token_w1, .gradient = Gives::added, .in_backward = true})),
-      token_w2_(reads({.value = ports.token_w2, .gradient = Gives::added, .in_backward = true})),
+      token_w1_(reads({.value = ports.token_w1, .gradient = GradientRule::added, .in_backward = true})),
+      token_w2_(reads({.value = ports.token_w2, .gradient = GradientRule::added, .in_backward = true})),
       w1_(uses(ports.w1, true)),
       w2_(uses(ports.w2, true)),
       options_(options) {}

@@ -8,7 +8,7 @@ namespace speedrun {
 Copy::Copy(const Ports& ports)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = Gives::written})) {}
+      x_(reads({.value = ports.x, .gradient = GradientRule::written})) {}
 
 std::string Copy::describe(const NodeGraph& graph) const {
     return fmt::format("copy of {}", graph.local_name(value_of(x_)));

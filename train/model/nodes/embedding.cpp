@@ -71,7 +71,7 @@ void Embedding::backward(const Call& call) const {
 NgramEmbedding::NgramEmbedding(const Ports& ports, const Options& options)
     : Node(Cost::input),
       out_(writes({.value = ports.out})),
-      x_(reads({.value = ports.x, .gradient = Gives::passed})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::passed})),
       sign_bits_(reads({.value = ports.signs.bits, .in_backward = true})),
       sign_row_(reads({.value = ports.signs.row, .in_backward = true})),
       table_(uses(ports.table, false)),

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "train/model/graph/call.h"
-#include "train/model/nodes/key_travel.h"
+#include "train/model/nodes/key_routes.h"
 
 namespace speedrun {
 
 // Returns rows first, first + step, ... of `rows`.
-inline Tensor rows_apart(const Tensor& rows, int64_t first, int64_t step) {
+inline Tensor strided_rows(const Tensor& rows, int64_t first, int64_t step) {
     Tensor apart = rows.row_slice(first, (rows.rows() - first + step - 1) / step);
     apart.row_stride = step * rows.row_stride;
     return apart;
@@ -29,8 +29,8 @@ inline void add_rows(const Call& call, const Tensor& sum, const Tensor& x) {
 }
 
 // Zeroes keys that are not received: a stale NaN or Inf would survive a weight of 0.
-inline void fill_absent(const Call& call, const Tensor& keys, const KeyTravel& travel) {
-    for (const KeyTravel::Absent& absent : travel.absent())
+inline void fill_absent(const Call& call, const Tensor& keys, const KeyRoutes& routes) {
+    for (const KeyRoutes::Absent& absent : routes.absent())
         call.ops.fill({.x = keys.row_slice(absent.key, absent.count).reshaped({absent.count * keys.cols()}),
                        .value = 0.0f},
                       call.stream);

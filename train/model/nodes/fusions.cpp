@@ -150,7 +150,7 @@ class SquareThenLinear final : public Fusion {
     void forward(std::span<const Call> calls) const override {
         const auto& activate = node_of<Activate>(calls[0]);
         const auto& linear = node_of<Linear>(calls[1]);
-        if (linear.rounds_at_once(calls[1]))
+        if (linear.fuses_quantisation(calls[1]))
             return linear.forward_of_relu_squared(calls[1], calls[0](activate.x));
         activate.forward(calls[0]);
         linear.forward(calls[1]);
@@ -173,9 +173,9 @@ class RedistributeThenLinear final : public Fusion {
     void backward(std::span<const Call> calls) const override {
         const auto& rows = node_of<Redistribute>(calls[0]);
         const auto& linear = node_of<Linear>(calls[1]);
-        linear.give_inputs(calls[1]);
+        linear.backward_input(calls[1]);
         rows.begin_backward(calls[0]);
-        linear.give_parameters(calls[1]);
+        linear.backward_parameters(calls[1]);
         rows.end_backward(calls[0]);
     }
 };

@@ -8,7 +8,7 @@ namespace speedrun {
 Gate::Gate(const Ports& ports, int64_t columns)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y, .in_backward = true})),
-      x_(reads({.value = ports.x, .gradient = Gives::added, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::added, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       columns_(columns) {}
 
@@ -48,19 +48,19 @@ void Gate::backward(const Call& call) const {
         call.of(weight_));
 }
 
-TokenNumbers::TokenNumbers(const Ports& ports, float scale)
+TokenFactors::TokenFactors(const Ports& ports, float scale)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y, .in_backward = true})),
-      x_(reads({.value = ports.x, .gradient = Gives::added, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::added, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, false)),
       scale_(scale) {}
 
-std::string TokenNumbers::describe(const NodeGraph& graph) const {
+std::string TokenFactors::describe(const NodeGraph& graph) const {
     return fmt::format("numbers {} -> {}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)));
 }
 
-void TokenNumbers::forward(const Call& call) const {
+void TokenFactors::forward(const Call& call) const {
     call.ops.narrow_linear_forward({.y = call(y_),
                                     .x = call(x_),
                                     .weight = call(weight_),
@@ -70,7 +70,7 @@ void TokenNumbers::forward(const Call& call) const {
                                    call.stream);
 }
 
-void TokenNumbers::backward(const Call& call) const {
+void TokenFactors::backward(const Call& call) const {
     const ValueGradient dx = call.gradient(x_);
     // The operation accumulates either both parameter gradients or neither.
     contribute(
@@ -91,18 +91,18 @@ void TokenNumbers::backward(const Call& call) const {
         call.of(weight_), call.of(bias_));
 }
 
-OwnNumbers::OwnNumbers(const Ports& ports, int64_t first_column)
+OwnFactors::OwnFactors(const Ports& ports, int64_t first_column)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = Gives::added})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::added})),
       first_column_(first_column) {}
 
-void OwnNumbers::forward(const Call& call) const {
+void OwnFactors::forward(const Call& call) const {
     const Tensor y = call(y_);
     copy_rows(call, y, call(x_).column_slice(first_column_, y.cols()));
 }
 
-void OwnNumbers::backward(const Call& call) const {
+void OwnFactors::backward(const Call& call) const {
     const ValueGradient dx = call.gradient(x_);
     const Tensor dy = call.gradient(y_);
     if (!dx.adds) call.ops.fill({.x = flat(dx.tensor), .value = 0}, call.stream);
@@ -110,14 +110,14 @@ void OwnNumbers::backward(const Call& call) const {
     call.ops.add({.y = own, .x = own, .z = dy}, call.stream);
 }
 
-NumberGate::NumberGate(const Ports& ports, GateActivation activation)
+FactorGate::FactorGate(const Ports& ports, GateActivation activation)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y, .in_backward = true})),
       one_(reads({.value = ports.one, .in_backward = true})),
       number_(uses(ports.number, true)),
       activation_(activation) {}
 
-void NumberGate::forward(const Call& call) const {
+void FactorGate::forward(const Call& call) const {
     call.ops.narrow_linear_forward({.y = call(y_).reshaped({1, 1}),
                                     .x = call(one_),
                                     .weight = call(number_).reshaped({1, 1}),
@@ -126,7 +126,7 @@ void NumberGate::forward(const Call& call) const {
                                    call.stream);
 }
 
-void NumberGate::backward(const Call& call) const {
+void FactorGate::backward(const Call& call) const {
     contribute(
         [&](const ParameterGradient& dnumber) {
             call.ops.narrow_linear_backward({.dweight = dnumber.tensor.reshaped({1, 1}),

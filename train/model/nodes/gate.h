@@ -27,7 +27,7 @@ class Gate final : public Node {
 };
 
 // y = scale·(x Wᵀ + b): unbounded coefficients per token (op::NarrowLinearForward).
-class TokenNumbers final : public Node {
+class TokenFactors final : public Node {
   public:
     struct Ports {
         ValueId y;           // f32 (tokens, numbers)
@@ -35,7 +35,7 @@ class TokenNumbers final : public Node {
         ParameterId weight;  // (numbers, hidden)
         ParameterId bias;    // (numbers)
     };
-    TokenNumbers(const Ports& ports, float scale);
+    TokenFactors(const Ports& ports, float scale);
     const char* kind() const override { return "numbers of tokens"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
@@ -49,13 +49,13 @@ class TokenNumbers final : public Node {
 };
 
 // Copies the columns of this rank's heads from coefficients that all tensor ranks have.
-class OwnNumbers final : public Node {
+class OwnFactors final : public Node {
   public:
     struct Ports {
         ValueId y;  // f32 (tokens, own numbers)
         ValueId x;  // f32 (tokens, numbers)
     };
-    OwnNumbers(const Ports& ports, int64_t first_column);
+    OwnFactors(const Ports& ports, int64_t first_column);
     const char* kind() const override { return "own numbers"; }
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
@@ -67,14 +67,14 @@ class OwnNumbers final : public Node {
 };
 
 // y = sigmoid(s) or s: one learned scalar for all tokens, as a value.
-class NumberGate final : public Node {
+class FactorGate final : public Node {
   public:
     struct Ports {
         ValueId y;           // f32 (1), or (1, 1)
         ValueId one;         // the constant 1, real (1, 1)
         ParameterId number;  // (1)
     };
-    explicit NumberGate(const Ports& ports, GateActivation activation = GateActivation::sigmoid);
+    explicit FactorGate(const Ports& ports, GateActivation activation = GateActivation::sigmoid);
     const char* kind() const override {
         return activation_ == GateActivation::sigmoid ? "sigmoid of a number" : "number";
     }

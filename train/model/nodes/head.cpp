@@ -11,7 +11,7 @@ namespace speedrun {
 Head::Head(const Ports& ports, const HeadOptions& options)
     : Node(Cost::product),
       losses_(writes({.value = ports.losses})),
-      x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::written, .in_backward = true})),
       targets_(reads({.value = ports.targets, .in_backward = true})),
       loss_weights_(reads({.value = ports.loss_weights, .in_backward = true})),
       weight_(uses(ports.weight, true)),
@@ -167,14 +167,15 @@ void Head::forward(const Call& call) const {
                  call.stream);
 }
 
-void Head::give(const Call& call, const Chunk& chunk, const ParameterGradient& dw, const Tensor& dx) const {
+void Head::backward_chunk(const Call& call, const Chunk& chunk, const ParameterGradient& dw,
+                          const Tensor& dx) const {
     const Tensor logits = call(logits_);
     call.ops.matmul({.c = dw.tensor, .a = logits, .b = chunk.x, .transpose_a = true, .accumulate = dw.adds},
                     call.stream);
     call.ops.matmul({.c = dx, .a = logits, .b = call(weight_)}, call.stream);
 }
 
-void Head::give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const {
+void Head::backward_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const {
     call.ops.scaled_matmul({.c = dw.tensor,
                             .a = call(logits8_.transposed),
                             .b = call(x8_.transposed),
@@ -211,7 +212,7 @@ void Head::backward(const Call& call) const {
                 [&](const Chunk& chunk) {
                     cross_entropy(call, chunk, gradients);
                     const Tensor dx_chunk = dx.row_slice(chunk.first, options_.logit_rows);
-                    by_fp8 ? give_by_fp8(call, dw, dx_chunk) : give(call, chunk, dw, dx_chunk);
+                    by_fp8 ? backward_fp8(call, dw, dx_chunk) : backward_chunk(call, chunk, dw, dx_chunk);
                     dw.adds = true;
                 });
         },

@@ -20,7 +20,7 @@ struct HeadOptions {
     Softcap softcap = {};
     std::string softcap_text = {};  // displayed form
     bool prefixes = false;          // the last target is the first one's prefix
-    TensorPart part = {};           // part of the vocabulary
+    TensorSlice part = {};          // part of the vocabulary
     std::optional<HeadFp8Config> fp8 = {};
     int64_t width = 0;  // required with fp8
 };
@@ -61,8 +61,9 @@ class Head final : public Node {
     void in_chunks(const Call& call, const Multiply& logits_of, const Consume& consume) const;
     void need_fp8();
     // Enqueues the chunk's contribution to dw, and its dx, from the gradient of its logits.
-    void give(const Call& call, const Chunk& chunk, const ParameterGradient& dw, const Tensor& dx) const;
-    void give_by_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const;
+    void backward_chunk(const Call& call, const Chunk& chunk, const ParameterGradient& dw,
+                        const Tensor& dx) const;
+    void backward_fp8(const Call& call, const ParameterGradient& dw, const Tensor& dx) const;
     void multiply(const Call& call, const Chunk& chunk) const;
     void multiply_by_fp8(const Call& call, const Chunk& chunk) const;
     // Enqueues the losses of a chunk and, if dlogits is present, the gradient of its logits.

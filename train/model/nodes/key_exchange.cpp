@@ -14,20 +14,20 @@ KeyExchange::KeyExchange(const Ports& ports, const SharedKeys& keys)
       kept_keys_(keys.part, keys.row),
       tokens_(keys.rows * keys.part.local_length(keys.row.sequence_length)),
       kept_(writes({.value = ports.kept})),
-      k_(reads({.value = ports.k, .gradient = Gives::written})),
-      v_(reads({.value = ports.v, .gradient = Gives::written})) {
+      k_(reads({.value = ports.k, .gradient = GradientRule::written})),
+      v_(reads({.value = ports.v, .gradient = GradientRule::written})) {
     own_ = needs({.rows = tokens_, .columns = keys.columns, .forward = true, .backward = true});
-    came_ =
-        needs({.rows = travel({}).came_rows(), .columns = keys.columns, .forward = false, .backward = true});
+    received_ = needs(
+        {.rows = routes({}).received_rows(), .columns = keys.columns, .forward = false, .backward = true});
 }
 
-KeyTravel KeyExchange::travel(const std::vector<int32_t>& documents) const {
-    KeyTravel travel(keys_, documents);
+KeyRoutes KeyExchange::routes(const std::vector<int32_t>& documents) const {
+    KeyRoutes routes(keys_, documents);
     for (int member = 0; member < keys_.part.size; ++member) {
-        travel.send_to(member);
-        travel.receive_from(member, kept_keys_);
+        routes.send_to(member);
+        routes.receive_from(member, kept_keys_);
     }
-    return travel;
+    return routes;
 }
 
 std::string KeyExchange::describe(const NodeGraph& /*graph*/) const {
@@ -50,7 +50,7 @@ void KeyExchange::forward(const Call& call) const {
     const Tensor own = call(own_);
     copy_rows(call, own.column_slice(0, W), call(k_));
     copy_rows(call, own.column_slice(W, W), call(v_));
-    const KeyTravel now = travel(call.documents);
+    const KeyRoutes now = routes(call.documents);
     fill_absent(call, call(kept_), now);
     call.exchange([&](Stream& stream) {
         if (call.peers.context)
@@ -61,11 +61,12 @@ void KeyExchange::forward(const Call& call) const {
 
 // Splits own tokens into ranges with gradients from the same ranks. Sums up to 8 of them in rank order, in f32,
 // with one rounding.
-void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tensor& sum,
-                           const Tensor& came) const {
+void KeyExchange::add_gradients(const Call& call, const KeyRoutes& routes, const Tensor& sum,
+                                const Tensor& received) const {
     std::set<int64_t> borders;
-    for (const auto& homes : travel.homes())
-        for (const KeyTravel::Home& home : homes) borders.insert({home.token, home.token + home.count});
+    for (const auto& gradient_ranges : routes.gradient_ranges())
+        for (const KeyRoutes::GradientRange& range : gradient_ranges)
+            borders.insert({range.token, range.token + range.count});
     for (auto at = borders.begin(); at != borders.end() && std::next(at) != borders.end(); ++at) {
         const int64_t first = *at, count = *std::next(at) - first;
         const Tensor to = sum.row_slice(first, count);
@@ -77,11 +78,11 @@ void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tens
             terms[0] = {.source = to};
             num_terms = 1;
         };
-        for (const auto& homes : travel.homes()) {
-            for (const KeyTravel::Home& home : homes) {
-                if (first < home.token || first >= home.token + home.count) continue;
+        for (const auto& gradient_ranges : routes.gradient_ranges()) {
+            for (const KeyRoutes::GradientRange& range : gradient_ranges) {
+                if (first < range.token || first >= range.token + range.count) continue;
                 if (num_terms == terms.size()) flush();
-                terms[num_terms++] = {.source = came.row_slice(home.from + first - home.token, count)};
+                terms[num_terms++] = {.source = received.row_slice(range.from + first - range.token, count)};
             }
         }
         if (num_terms > 0) flush();
@@ -90,17 +91,17 @@ void KeyExchange::add_home(const Call& call, const KeyTravel& travel, const Tens
 
 void KeyExchange::backward(const Call& call) const {
     const int64_t W = keys_.columns / 2, S = keys_.row.sequence_length, L = keys_.part.local_length(S);
-    const Tensor sum = call(own_), came = call(came_);
-    const KeyTravel now = travel(call.documents);
+    const Tensor sum = call(own_), received = call(received_);
+    const KeyRoutes now = routes(call.documents);
     call.exchange([&](Stream& stream) {
         if (call.peers.context)
-            call.peers.context->all_to_all(flat(came), flat(call.gradient(kept_)),
-                                           std::make_shared<const Exchange>(now.bring()), stream);
+            call.peers.context->all_to_all(flat(received), flat(call.gradient(kept_)),
+                                           std::make_shared<const Exchange>(now.send_back()), stream);
     });
-    add_home(call, now, sum, came);
+    add_gradients(call, now, sum, received);
     // Padding has no key: its gradient is zero.
     int64_t padded = L;
-    for (const PlaceRange& chunk : chunks_of(keys_.part, S)) padded -= chunk.count();
+    for (const PositionRange& chunk : chunks_of(keys_.part, S)) padded -= chunk.count();
     for (int64_t row = 0; padded > 0 && row < tokens_; row += L)
         call.ops.fill({.x = flat(sum.row_slice(row + L - padded, padded)), .value = 0.0f}, call.stream);
     copy_rows(call, call.gradient(k_).tensor, sum.column_slice(0, W));

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "train/model/graph/call.h"
-#include "train/model/nodes/key_travel.h"
+#include "train/model/nodes/key_routes.h"
 
 namespace speedrun {
 
@@ -21,15 +21,16 @@ class KeyExchange final : public Node {
     void backward(const Call& call) const override;
 
   private:
-    KeyTravel travel(const std::vector<int32_t>& documents) const;
-    void add_home(const Call& call, const KeyTravel& travel, const Tensor& sum, const Tensor& came) const;
+    KeyRoutes routes(const std::vector<int32_t>& documents) const;
+    void add_gradients(const Call& call, const KeyRoutes& routes, const Tensor& sum,
+                       const Tensor& received) const;
 
     const SharedKeys keys_;
     const KeptKeys kept_keys_;
     const int64_t tokens_;  // tokens of this rank's part
     const Out kept_;
     const In k_, v_;
-    Tmp own_, came_;
+    Tmp own_, received_;
 };
 
 }  // namespace speedrun

@@ -8,7 +8,7 @@ KeyOffset::KeyOffset(const Ports& ports, const KeyOffsetOptions& options,
                      const std::optional<ChunkBorders::Options>& borders)
     : Node(borders ? Cost::product : Cost::pointwise),
       y_(writes({.value = ports.y})),
-      k_(reads({.value = ports.k, .gradient = Gives::written})),
+      k_(reads({.value = ports.k, .gradient = GradientRule::written})),
       options_(options) {
     if (!borders) return;
     borders_.emplace(*borders);
@@ -26,7 +26,7 @@ KeyOffset::KeyOffset(const Ports& ports, const KeyOffsetOptions& options,
 
 std::string KeyOffset::describe(const NodeGraph& /*graph*/) const {
     const int64_t pairs = options_.head_dim / 2;
-    return fmt::format("{} of {} pairs of k of the token before", pairs - options_.turning_pairs, pairs);
+    return fmt::format("{} of {} pairs of k of the token before", pairs - options_.rotated_pairs, pairs);
 }
 
 KeyOffsetOptions KeyOffset::of_length(int64_t rows) const {
@@ -57,11 +57,11 @@ void KeyOffset::forward_over_borders(const Call& call) const {
     call.begin_exchange([&](Stream& stream) { borders_->fetch(call, before, ends, stream); });
     call.ops.offset_keys_forward({.y = y, .x = k, .options = of_length(borders_->chunk_length())},
                                  call.stream);
-    copy_rows(call, rows_apart(pairs, 1, 2), borders_->starts(k));
+    copy_rows(call, strided_rows(pairs, 1, 2), borders_->starts(k));
     call.await_exchange();
-    copy_rows(call, rows_apart(pairs, 0, 2), before);
+    copy_rows(call, strided_rows(pairs, 0, 2), before);
     call.ops.offset_keys_forward({.y = moved, .x = pairs, .options = of_length(2)}, call.stream);
-    copy_rows(call, borders_->starts(y), rows_apart(moved, 1, 2));
+    copy_rows(call, borders_->starts(y), strided_rows(moved, 1, 2));
 }
 
 // The gradient of a chunk's first key is that of the middle of three: its predecessor, itself, its successor.
@@ -70,16 +70,16 @@ void KeyOffset::backward_over_borders(const Call& call) const {
     const Tensor dk = call.gradient(k_).tensor, dy = call.gradient(y_), before = call(before_),
                  ends = call(ends_), threes = call(from_), moved = call(to_);
     call.ops.fill({.x = flat(threes), .value = 0.0f}, call.stream);
-    copy_rows(call, rows_apart(threes, 1, 3), borders_->starts(dy));
-    if (K > 1) copy_rows(call, rows_apart(threes, 2, 3), rows_apart(dy, 1, K));
+    copy_rows(call, strided_rows(threes, 1, 3), borders_->starts(dy));
+    if (K > 1) copy_rows(call, strided_rows(threes, 2, 3), strided_rows(dy, 1, K));
     call.ops.offset_keys_backward({.dx = moved, .dy = threes, .options = of_length(3)}, call.stream);
-    copy_rows(call, before, rows_apart(moved, 0, 3));
+    copy_rows(call, before, strided_rows(moved, 0, 3));
     call.ops.fill({.x = flat(ends), .value = 0.0f}, call.stream);
-    call.begin_exchange([&](Stream& stream) { borders_->bring(call, ends, before, stream); });
+    call.begin_exchange([&](Stream& stream) { borders_->send_back(call, ends, before, stream); });
     call.ops.offset_keys_backward({.dx = dk, .dy = dy, .options = of_length(K)}, call.stream);
-    copy_rows(call, borders_->starts(dk), rows_apart(moved, 1, 3));
+    copy_rows(call, borders_->starts(dk), strided_rows(moved, 1, 3));
     if (borders_->has_row_starts())
-        add_rows(call, rows_apart(borders_->starts(dk), 0, 2), rows_apart(before, 0, 2));
+        add_rows(call, strided_rows(borders_->starts(dk), 0, 2), strided_rows(before, 0, 2));
     call.await_exchange();
     add_rows(call, borders_->ends(dk), ends);
 }

@@ -7,7 +7,7 @@ namespace speedrun {
 Linear::Linear(const Ports& ports, const Options& options)
     : Node(Cost::product),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::written, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, false)),
       options_(options) {
@@ -47,7 +47,7 @@ void Linear::forward(const Call& call) const {
                     call.stream);
 }
 
-bool Linear::rounds_at_once(const Call& call) const {
+bool Linear::fuses_quantisation(const Call& call) const {
     return options_.fp8 && call.pass.training && x8_.known(call, options_.fp8->x);
 }
 
@@ -69,19 +69,19 @@ void Linear::multiply_by_fp8(const Call& call) const {
 
 // Parameters first, so that the matmul of dx overlaps with their reduction.
 void Linear::backward(const Call& call) const {
-    give_parameters(call);
-    give_inputs(call);
+    backward_parameters(call);
+    backward_input(call);
 }
 
 // dx = dy W
-void Linear::give_inputs(const Call& call) const {
+void Linear::backward_input(const Call& call) const {
     const Tensor dx = call.gradient(x_).tensor;
     if (!dx.present()) return;
     call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = call(weight_)}, call.stream);
 }
 
 // dW = dyᵀ x, db = Σ dy
-void Linear::give_parameters(const Call& call) const {
+void Linear::backward_parameters(const Call& call) const {
     const Tensor dy = call.gradient(y_);
     contribute(
         [&](const ParameterGradient& dw) {

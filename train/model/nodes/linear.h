@@ -29,13 +29,13 @@ class Linear final : public Node {
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
     // Backward in two parts: the gradient of x, and the parameters' gradients.
-    void give_inputs(const Call& call) const;
-    void give_parameters(const Call& call) const;
+    void backward_input(const Call& call) const;
+    void backward_parameters(const Call& call) const;
 
     ValueId x() const { return value_of(x_); }
     bool in_fp8() const { return options_.fp8.has_value(); }
     // True if a fusion with the activation before can quantize its output while computing it.
-    bool rounds_at_once(const Call& call) const;
+    bool fuses_quantisation(const Call& call) const;
     // Enqueues forward of the activation and this node.
     void forward_of_relu_squared(const Call& call, const Tensor& activated) const;
 

@@ -12,8 +12,8 @@ std::string described_epsilon(float epsilon) {
 Add::Add(const Ports& ports)
     : Node(Cost::pointwise),
       sum(writes({.value = ports.sum})),
-      x(reads({.value = ports.x, .gradient = Gives::passed})),
-      delta(reads({.value = ports.delta, .gradient = Gives::passed})) {}
+      x(reads({.value = ports.x, .gradient = GradientRule::passed})),
+      delta(reads({.value = ports.delta, .gradient = GradientRule::passed})) {}
 
 void Add::forward(const Call& call) const {
     call.ops.add({.y = call(sum), .x = call(x), .z = call(delta)}, call.stream);
@@ -24,7 +24,7 @@ Norm::Norm(const Ports& ports, NormKind kind, float epsilon)
       y(writes({.value = ports.y})),
       mean(writes({.value = ports.statistics.mean, .in_backward = true})),
       rstd(writes({.value = ports.statistics.rstd, .in_backward = true})),
-      x(reads({.value = ports.x, .gradient = Gives::plus, .in_backward = true, .in_place = true})),
+      x(reads({.value = ports.x, .gradient = GradientRule::plus, .in_backward = true, .in_place = true})),
       gain(uses(ports.parameters.gain, true)),
       bias(uses(ports.parameters.bias, false)),
       kind_(kind),

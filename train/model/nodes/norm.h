@@ -29,7 +29,7 @@ class Add final : public Node {
     const char* kind() const override { return "add"; }
     void forward(const Call& call) const override;
     void backward(const Call& /*call*/) const override {}  // both gradients equal that of the sum
-    bool hands_on() const override { return true; }
+    bool passes_through() const override { return true; }
 
     const Out sum;
     const In x, delta;

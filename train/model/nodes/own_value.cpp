@@ -7,9 +7,9 @@ namespace speedrun {
 ExcludeOwnValue::ExcludeOwnValue(const Ports& ports)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y})),
-      o_(reads({.value = ports.o, .gradient = Gives::written, .in_backward = true, .in_place = true})),
-      v_(reads({.value = ports.v, .gradient = Gives::added, .in_backward = true})),
-      token_alpha_(reads({.value = ports.token_alpha, .gradient = Gives::added, .in_backward = true})),
+      o_(reads({.value = ports.o, .gradient = GradientRule::written, .in_backward = true, .in_place = true})),
+      v_(reads({.value = ports.v, .gradient = GradientRule::added, .in_backward = true})),
+      token_alpha_(reads({.value = ports.token_alpha, .gradient = GradientRule::added, .in_backward = true})),
       alpha_(uses(ports.alpha, true)) {}
 
 std::string ExcludeOwnValue::describe(const NodeGraph& graph) const {

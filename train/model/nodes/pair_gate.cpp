@@ -8,8 +8,8 @@ namespace speedrun {
 PairGate::PairGate(const Ports& ports, const Options& options)
     : Node(Cost::pointwise),
       y_(writes({.value = ports.y, .in_backward = true})),
-      x_(reads({.value = ports.x, .gradient = Gives::added, .in_backward = true})),
-      z_(reads({.value = ports.z, .gradient = Gives::added, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::added, .in_backward = true})),
+      z_(reads({.value = ports.z, .gradient = GradientRule::added, .in_backward = true})),
       weight_(uses(ports.weight, true)),
       options_(options),
       beside_(

@@ -17,8 +17,9 @@ std::string words_of(Placement placement) {
 }
 
 // A gradient with unchanged placement is passed on.
-Gives gives(const Redistribution& how) {
-    return how.in_place() && how.gradient_from == how.gradient_to ? Gives::passed : Gives::written;
+GradientRule gradient_rule(const Redistribution& how) {
+    return how.in_place() && how.gradient_from == how.gradient_to ? GradientRule::passed
+                                                                  : GradientRule::written;
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ Redistribute::Redistribute(const Ports& ports, const Redistribution& how, const 
       how_(how),
       options_(options),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = gives(how), .in_place = how.in_place()})) {}
+      x_(reads({.value = ports.x, .gradient = gradient_rule(how), .in_place = how.in_place()})) {}
 
 std::string Redistribute::describe(const NodeGraph& /*graph*/) const {
     return fmt::format("{} to {}, gradient {} to {}", words_of(how_.from), words_of(how_.to),

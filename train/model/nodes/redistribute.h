@@ -32,9 +32,9 @@ class Redistribute final : public Node {
         ValueId y, x;  // (tokens, width) each, or a rank's share of the rows
     };
     struct Options {
-        TensorPart part;
+        TensorSlice part;
         int64_t tokens, width;
-        Element element = Element::real;
+        Element element = Element::compute_dtype;
     };
     Redistribute(const Ports& ports, const Redistribution& how, const Options& options);
     const char* kind() const override { return "redistribution"; }

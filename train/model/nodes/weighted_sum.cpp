@@ -38,12 +38,14 @@ WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
         if (term.parameter != kNoParameter && term.gate != kNoValue)
             throw_internal("a term of a weighted sum has a parameter and a gate");
         const bool in_place = !lasts && terms_.empty();
-        Gives gives = passed ? Gives::passed : Gives::added;
-        if (in_place) gives = Gives::written;
+        GradientRule gradient_rule = passed ? GradientRule::passed : GradientRule::added;
+        if (in_place) gradient_rule = GradientRule::written;
         terms_.push_back(
-            {.value = reads(
-                 {.value = term.value, .gradient = gives, .in_backward = !passed, .in_place = in_place}),
-             .gate = reads({.value = term.gate, .gradient = Gives::added, .in_backward = true}),
+            {.value = reads({.value = term.value,
+                             .gradient = gradient_rule,
+                             .in_backward = !passed,
+                             .in_place = in_place}),
+             .gate = reads({.value = term.gate, .gradient = GradientRule::added, .in_backward = true}),
              .parameter = use_once(term.parameter),
              .element = term.element,
              .factor = term.factor,
@@ -106,7 +108,7 @@ void WeightedSum::forward(const Call& call) const {
 }
 
 bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
-                                 TermGradients& gradients, WeightedTerms& wanted) const {
+                                 TermGradients& gradients, WeightedTerms& requested) const {
     // A passed gradient needs no operation. The remaining terms are compacted.
     const WeightedTerms terms = terms_of(call);
     size_t count = 0;
@@ -124,7 +126,7 @@ bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGrad
             gradient.dcoefficient = element_of(parameter.tensor, port.element);
             gradient.accumulate_coefficient = parameter.adds;
         }
-        wanted[count++] = terms[j];
+        requested[count++] = terms[j];
     }
     return count > 0;
 }

@@ -56,7 +56,7 @@ class WeightedSum final : public Node {
     Par use_once(ParameterId parameter);
     // Returns true if any term needs a gradient.
     bool take_gradients(const Call& call, std::span<const ParameterGradient> parameters,
-                        TermGradients& gradients, WeightedTerms& wanted) const;
+                        TermGradients& gradients, WeightedTerms& requested) const;
 
     std::vector<Port> terms_;
     const int64_t sequence_length_;
@@ -68,8 +68,8 @@ void WeightedSum::contributions(const Call& call, const Enqueue& enqueue) const 
     for (size_t i = 0; i < uses().size(); ++i) targets.push_back(call.of(Par{static_cast<int>(i)}));
     contribute_all(targets, [&](std::span<const ParameterGradient> parameters) {
         TermGradients gradients{};
-        WeightedTerms wanted{};
-        if (take_gradients(call, parameters, gradients, wanted)) enqueue(gradients, wanted);
+        WeightedTerms requested{};
+        if (take_gradients(call, parameters, gradients, requested)) enqueue(gradients, requested);
     });
 }
 

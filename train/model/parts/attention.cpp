@@ -4,11 +4,11 @@
 #include <cmath>
 #include <utility>
 
-#include "data/columns/key_places.h"
+#include "data/columns/key_positions.h"
 #include "kernels/device/error.h"
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/key_exchange.h"
-#include "train/model/nodes/key_travel.h"
+#include "train/model/nodes/key_routes.h"
 #include "train/model/tensor_axis.h"
 
 namespace speedrun {
@@ -56,7 +56,7 @@ ValueId plain_attention(AttentionLayer& a) {
     GraphWriter& w = a.w;
     AttentionOptions how = a.options;
     const int64_t C = a.head_width().size;
-    const ValueId out = w.real("attn_out", w.extents.tokens(), a.head_width()),
+    const ValueId out = w.compute_value("attn_out", w.extents.tokens(), a.head_width()),
                   lse = w.f32("lse", {{a.heads.dimension, how.num_heads}, w.extents.tokens()});
     const BatchShape& batch = w.batch;
     Attention::Ports ports{
@@ -66,11 +66,11 @@ ValueId plain_attention(AttentionLayer& a) {
                                 .rows = batch.tokens / batch.sequence_length,
                                 .row = {batch.sequence_length, how.window},
                                 .columns = a.head_width(2).size};
-        const KeyPlaces places{.window = how.window, .kept = KeptKeys(batch.part, shared.row)};
+        const KeyPositions places{.window = how.window, .kept = KeptKeys(batch.part, shared.row)};
         ports.place = w.input(last_key_column(places));
         ports.first_key = w.input(first_kept_key_column(places));
         const ValueId kept =
-            w.model.graph.value(w.name("keys and values"), Element::real,
+            w.model.graph.value(w.name("keys and values"), Element::compute_dtype,
                                 {{Dimension::keys, shared.rows * places.kept.count()}, a.head_width(2)});
         w.add<KeyExchange>({.kept = kept, .k = a.k, .v = a.v}, shared);
         ports.k = w.view(kept, "keys", 0, C);

@@ -20,7 +20,7 @@ struct AttentionConfig;
 struct ModelParts;
 
 // Numbers that a network computes per token for one part.
-struct TokenNumber {
+struct TokenFactor {
     std::string network;  // empty: none computes them
     std::string name;     // name of the values, such as "attn.gate"
     double start;         // initial value of each number
@@ -47,7 +47,7 @@ class AttentionPart {
     virtual ~AttentionPart() = default;
     // Throws a usage error, with key and values, if the part does not fit the attention.
     virtual void check(const AttentionScope& /*scope*/) const {}
-    virtual std::vector<TokenNumber> numbers() const { return {}; }
+    virtual std::vector<TokenFactor> numbers() const { return {}; }
     // True if each rank of the tensor axis has to compute all heads.
     virtual bool needs_all_heads() const { return false; }
     // True if ranks of the context axis cannot share rows.

@@ -16,7 +16,7 @@ constexpr const char *kComposedMaps = "attn.composed_maps", *kComposedOutput = "
 void ComposeHeadsPart::fields(FieldVisitor& v) {
     v.field("keys", keys,
             "number of last keys of the document, including the query's own, that the maps cover",
-            {1, ComposeHeadsOptions::kMostKeys});
+            {1, ComposeHeadsOptions::kMaxKeys});
     v.field("maps_start", maps_start,
             "initial weight of each head's map in the mix; the weights are RMS-normalised over heads",
             {-1e6, 1e6});
@@ -37,7 +37,7 @@ void ComposeHeadsPart::check(const AttentionScope& scope) const {
             scope.key);
 }
 
-std::vector<TokenNumber> ComposeHeadsPart::numbers() const {
+std::vector<TokenFactor> ComposeHeadsPart::numbers() const {
     return {{.network = network, .name = kComposedMaps, .start = maps_start, .by_heads = true},
             {.network = network, .name = kComposedOutput, .start = output_start, .by_heads = true}};
 }

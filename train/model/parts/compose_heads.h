@@ -20,7 +20,7 @@ class ComposeHeadsPart final : public AttentionPart {
 
     void fields(FieldVisitor& v);
     void check(const AttentionScope& scope) const override;
-    std::vector<TokenNumber> numbers() const override;
+    std::vector<TokenFactor> numbers() const override;
     bool needs_all_heads() const override { return true; }
     bool needs_whole_rows() const override { return true; }
     void build(AttentionLayer& layer) const override;

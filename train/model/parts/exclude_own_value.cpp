@@ -16,7 +16,7 @@ void ExcludeOwnValuePart::fields(FieldVisitor& v) {
     v.field("network", network, kNetworkHelp);
 }
 
-std::vector<TokenNumber> ExcludeOwnValuePart::numbers() const {
+std::vector<TokenFactor> ExcludeOwnValuePart::numbers() const {
     return {{.network = network, .name = kOwnValue, .start = start, .by_heads = true, .order = -1}};
 }
 

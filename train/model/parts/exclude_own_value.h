@@ -16,7 +16,7 @@ class ExcludeOwnValuePart final : public AttentionPart {
     std::string network = {};  // network that computes a
 
     void fields(FieldVisitor& v);
-    std::vector<TokenNumber> numbers() const override;
+    std::vector<TokenFactor> numbers() const override;
     void build(AttentionLayer& layer) const override;
 };
 

@@ -10,13 +10,13 @@
 namespace speedrun {
 
 // Scaling of an FP8 operand: constant, current (amax) or delayed (last_step).
-enum class Fp8ScaleBy : uint8_t { constant, amax, last_step };
+enum class Fp8ScaleBy : uint8_t { constant, current, delayed };
 template <>
 inline constexpr Word<Fp8ScaleBy> kWords<Fp8ScaleBy>[] = {
-    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::amax}, {"last_step", Fp8ScaleBy::last_step}};
+    {"constant", Fp8ScaleBy::constant}, {"amax", Fp8ScaleBy::current}, {"last_step", Fp8ScaleBy::delayed}};
 
 struct Fp8ScaleConfig {
-    Fp8ScaleBy by = Fp8ScaleBy::amax;
+    Fp8ScaleBy by = Fp8ScaleBy::current;
     double value = 1;
     int64_t exact_steps = 16;  // steps, for last_step
     // Returns scale/amax for e4m3.

@@ -32,7 +32,7 @@ void HeadConfig::fields(FieldVisitor& v) {
 
 void HeadConfig::check(int64_t model_dim) const {
     if (fp8) expect_fp8_width("model.head.fp8", model_dim);
-    if (comes_apart() && tied_to.empty())
+    if (unties() && tied_to.empty())
         throw_usage("model.head.untied_after {}: the head is not tied to a table (model.head.tied_to)",
                     untied_after);
     if (softcap > 0) return;
@@ -66,11 +66,11 @@ void HeadConfig::build(HeadLayer& layer) const {
     GraphWriter& w = layer.w;
     ModelGraph& model = w.model;
     ParameterId weight = layer.table;
-    if (tied_to.empty() || comes_apart()) {
+    if (tied_to.empty() || unties()) {
         const ParameterId own = w.parameter(
             "head.weight", {w.extents.vocabulary(), w.extents.width()},
             {w.rule(init, layer.config.model_dim), "logits = W x; rows after the vocabulary are padding"});
-        if (comes_apart()) model.table.set_copy_of(own, weight);
+        if (unties()) model.table.set_copy_of(own, weight);
         (tied() ? model.inactive : weight) = own;
     }
     model.losses = model.graph.value("losses", Element::f32, {w.extents.tokens()}, Holder::model);

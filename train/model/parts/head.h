@@ -36,7 +36,7 @@ struct HeadConfig {
     std::string cap_text() const;  // the cap as configured; empty: none
     void build(HeadLayer& layer) const;
 
-    bool comes_apart() const { return untied_after >= 0; }
+    bool unties() const { return untied_after >= 0; }
     std::optional<bool> apart = {};  // in this stage (ModelConfig::in_stage); true: no longer tied
     bool tied() const { return !tied_to.empty() && !apart.value_or(false); }
 };

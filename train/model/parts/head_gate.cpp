@@ -31,7 +31,7 @@ void HeadGatePart::check(const AttentionScope& scope) const {
         throw_usage("{}: {} heads, gates are for at most {}", scope.key, scope.attention.heads, kMaxNarrow);
 }
 
-std::vector<TokenNumber> HeadGatePart::numbers() const {
+std::vector<TokenFactor> HeadGatePart::numbers() const {
     return {{.network = network, .name = kHeadGate, .start = start, .by_heads = true}};
 }
 

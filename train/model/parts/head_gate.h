@@ -17,7 +17,7 @@ class HeadGatePart final : public AttentionPart {
 
     void fields(FieldVisitor& v);
     void check(const AttentionScope& scope) const override;
-    std::vector<TokenNumber> numbers() const override;
+    std::vector<TokenFactor> numbers() const override;
     void build(AttentionLayer& layer) const override;
 };
 

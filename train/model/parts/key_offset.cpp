@@ -9,7 +9,7 @@ namespace speedrun {
 
 void KeyOffsetPart::check(const AttentionScope& scope) const {
     const RotaryPart* const rotary = scope.attention.parts.find<RotaryPart>();
-    const int64_t pairs = scope.head_pairs(), rotated = rotary ? rotary->turning_pairs(pairs) : 0;
+    const int64_t pairs = scope.head_pairs(), rotated = rotary ? rotary->rotated_pairs(pairs) : 0;
     if (rotated > 0 && rotated < pairs) return;
     throw_usage(
         "{}: rotary rotates {} of {} pairs of a head's dimensions, expected some but not all: the others are taken "
@@ -25,7 +25,7 @@ void KeyOffsetPart::build(AttentionLayer& layer) const {
             {.y = y, .k = a.k},
             KeyOffsetOptions{.num_heads = a.heads.size,
                              .head_dim = D,
-                             .turning_pairs = a.config.parts.find<RotaryPart>()->turning_pairs(D / 2),
+                             .rotated_pairs = a.config.parts.find<RotaryPart>()->rotated_pairs(D / 2),
                              .sequence_length = a.w.batch.sequence_length},
             a.w.extents.chunk_borders(a.head_width()));
         a.k = y;

@@ -29,14 +29,14 @@ void LossConfig::fields(FieldVisitor& v) {
 }
 
 void LossConfig::check() const {
-    constexpr size_t kMost = op::CrossEntropy::kMostTargets;
-    if (weights.empty() || weights.size() > kMost)
+    constexpr size_t kMax = op::CrossEntropy::kMaxTargets;
+    if (weights.empty() || weights.size() > kMax)
         throw_usage("model.loss.weights: {} weights, expected 1 to {}: the next token's first",
-                    weights.size(), kMost);
-    if (counts_prefixes() && weights.size() == kMost)
+                    weights.size(), kMax);
+    if (counts_prefixes() && weights.size() == kMax)
         throw_usage(
             "model.loss: {} weights and prefix_weight, which are {} targets in all: at most {} are counted",
-            weights.size(), weights.size() + 1, kMost);
+            weights.size(), weights.size() + 1, kMax);
     for (const auto& entry : weights.front().entries())
         if (entry.from <= 0 || entry.to < 0)
             throw_usage("model.loss.weights[0] is {}: the weight of the next token must not be 0",

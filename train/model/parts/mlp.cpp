@@ -18,9 +18,11 @@ class SiluProduct final : public Node {
     explicit SiluProduct(const Ports& ports)
         : Node(Cost::pointwise),
           y(writes({.value = ports.y})),
-          gate(reads(
-              {.value = ports.gate, .gradient = Gives::written, .in_backward = true, .in_place = true})),
-          x(reads({.value = ports.x, .gradient = Gives::written, .in_backward = true})) {}
+          gate(reads({.value = ports.gate,
+                      .gradient = GradientRule::written,
+                      .in_backward = true,
+                      .in_place = true})),
+          x(reads({.value = ports.x, .gradient = GradientRule::written, .in_backward = true})) {}
     const char* kind() const override { return "silu product"; }
     void forward(const Call& call) const override {
         call.ops.silu_product_forward({.y = call(y), .gate = call(gate), .x = call(x)}, call.stream);
@@ -83,7 +85,7 @@ void MlpConfig::build(MlpLayer& layer) const {
     const ValueId gate =
         swiglu ? hidden("mlp.gate", "h = silu(W x) * product of mlp.up, x normed") : kNoValue;
     const ValueId up = hidden("mlp.up", swiglu ? "factor of h, see mlp.gate" : "h = f(W x), x normed");
-    const ValueId activated = w.real("activated", w.extents.tokens(), hidden_width);
+    const ValueId activated = w.compute_value("activated", w.extents.tokens(), hidden_width);
     if (swiglu)
         w.add<SiluProduct>({.y = activated, .gate = gate, .x = up});
     else

@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kNetworkLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
-class NumbersOfNetworks {
+class NetworkOutputCollector {
   public:
-    explicit NumbersOfNetworks(const ModelParts& parts) : whole_(whole_attention(parts)) {
+    explicit NetworkOutputCollector(const ModelParts& parts) : whole_(whole_attention(parts)) {
         const auto layers = parts.layers.resolved();
         for (const Sum& sum : sums_of(parts)) {
             layer_ = sum.layer;
@@ -34,36 +34,36 @@ class NumbersOfNetworks {
                                             .start = sum.terms[i].scale.value_or(0)});
         }
         std::stable_partition(numbers_.begin(), numbers_.end(),
-                              [](const NetworkNumbers& numbers) { return !numbers.by_heads; });
+                              [](const NetworkOutputs& numbers) { return !numbers.by_heads; });
     }
-    std::vector<NetworkNumbers> take() { return std::move(numbers_); }
+    std::vector<NetworkOutputs> take() { return std::move(numbers_); }
 
   private:
-    using Reader = NetworkNumbers::Reader;
+    using Reader = NetworkOutputs::Reader;
     struct Asked {
         std::string name, key;
         double start;
         int64_t heads = 0, count = 1;
         bool attention = false;  // true: attention reads the numbers
     };
-    void note(const std::string& network, const Asked& asked) {
+    void note(const std::string& network, const Asked& requested) {
         if (network.empty()) return;
         numbers_.push_back({.network = network,
-                            .name = prefix_ + asked.name,
-                            .key = asked.key,
+                            .name = prefix_ + requested.name,
+                            .key = requested.key,
                             .layer = layer_,
-                            .count = std::max<int64_t>({asked.heads, asked.count, 1}),
-                            .start = asked.start,
-                            .by_heads = asked.heads > 0,
-                            .reader = asked.attention ? reader_in_attention() : Reader::stream});
+                            .count = std::max<int64_t>({requested.heads, requested.count, 1}),
+                            .start = requested.start,
+                            .by_heads = requested.heads > 0,
+                            .reader = requested.attention ? reader_in_attention() : Reader::stream});
     }
-    NetworkNumbers::Reader reader_in_attention() const {
+    NetworkOutputs::Reader reader_in_attention() const {
         return whole_.layers.count(layer_) > 0 ? Reader::whole_attention : Reader::heads;
     }
     void note_parts(const AttentionConfig& attention) {
-        std::vector<std::pair<std::string, TokenNumber>> numbers;  // key of the part, number
+        std::vector<std::pair<std::string, TokenFactor>> numbers;  // key of the part, number
         for (const auto& [key, part] : attention.parts.all())
-            for (const TokenNumber& number : part->numbers()) numbers.emplace_back(key, number);
+            for (const TokenFactor& number : part->numbers()) numbers.emplace_back(key, number);
         std::stable_sort(numbers.begin(), numbers.end(),
                          [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
         for (const auto& [key, number] : numbers)
@@ -79,7 +79,7 @@ class NumbersOfNetworks {
     const WholeAttention whole_;
     int64_t layer_ = 0;
     std::string prefix_;  // "blocks.3."
-    std::vector<NetworkNumbers> numbers_;
+    std::vector<NetworkOutputs> numbers_;
 };
 
 void check_network_name(const std::string& key, const std::string& name) {
@@ -89,8 +89,8 @@ void check_network_name(const std::string& key, const std::string& name) {
 
 }  // namespace
 
-std::vector<NetworkNumbers> network_numbers(const ModelParts& parts) {
-    return NumbersOfNetworks(parts).take();
+std::vector<NetworkOutputs> network_outputs(const ModelParts& parts) {
+    return NetworkOutputCollector(parts).take();
 }
 
 void NetworkConfig::fields(FieldVisitor& v) {
@@ -112,8 +112,8 @@ void check_networks(const ModelParts& parts) {
     std::set<std::string> names;
     for (const auto& [name, network] : parts.networks) names.insert(name);
     std::map<std::string, int64_t> counts;
-    const std::vector<NetworkNumbers> all = network_numbers(parts);
-    for (const NetworkNumbers& numbers : all) {
+    const std::vector<NetworkOutputs> all = network_outputs(parts);
+    for (const NetworkOutputs& numbers : all) {
         if (!names.count(numbers.network))
             throw_usage("{}: no network \"{}\" in model.networks{}", numbers.key, numbers.network,
                         suggestion(numbers.network, names));
@@ -133,7 +133,7 @@ void check_networks(const ModelParts& parts) {
         if (counts[name] > kMaxNarrow)
             throw_usage("{}: {} outputs per token, at most {} are possible: move some to a second network",
                         key, counts[name], kMaxNarrow);
-        for (const NetworkNumbers& numbers : all)
+        for (const NetworkOutputs& numbers : all)
             if (numbers.network == name && numbers.layer <= place.after) {
                 if (numbers.layer < 0)
                     throw_usage(
@@ -152,19 +152,19 @@ void check_networks(const ModelParts& parts) {
 }
 
 Networks::Networks(GraphWriter& writer, const ModelParts& parts) : w_(writer) {
-    const std::vector<NetworkNumbers> all = network_numbers(parts);
+    const std::vector<NetworkOutputs> all = network_outputs(parts);
     for (const auto& [name, config] : parts.networks) {
         Network network{.name = name,
                         .config = config,
                         .place = stream_place("model.networks." + name + ".input", config.input),
-                        .asked = {},
+                        .requested = {},
                         .up = kNoParameter,
                         .down = kNoParameter,
                         .bias = kNoParameter};
-        for (const NetworkNumbers& numbers : all) {
+        for (const NetworkOutputs& numbers : all) {
             if (numbers.network != name) continue;
             network.count += numbers.count;
-            network.asked.push_back(numbers);
+            network.requested.push_back(numbers);
         }
         declare(network);
         networks_.push_back(std::move(network));
@@ -183,10 +183,10 @@ void Networks::declare(Network& network) {
     const Extent hidden{Dimension::numbers, config.hidden}, numbers{Dimension::numbers, network.count};
     InitRule starts{.kind = InitRule::Kind::elements};
     std::string given;
-    for (const NetworkNumbers& asked : network.asked) {
-        starts.elements.insert(starts.elements.end(), static_cast<size_t>(asked.count),
-                               static_cast<float>(asked.start / config.scale));
-        given += (given.empty() ? "" : ", ") + asked.name;
+    for (const NetworkOutputs& requested : network.requested) {
+        starts.elements.insert(starts.elements.end(), static_cast<size_t>(requested.count),
+                               static_cast<float>(requested.start / config.scale));
+        given += (given.empty() ? "" : ", ") + requested.name;
     }
     network.up = parameter(network.name + ".up.weight", {hidden, w_.extents.width()},
                            w_.rule(config.init, w_.extents.width().size),
@@ -221,46 +221,46 @@ void Networks::write(const StreamPlace& place, ValueId x) {
 std::vector<Networks::Run> Networks::runs_of(const Network& network) {
     std::vector<Run> runs;
     int64_t first = 0;
-    for (const NetworkNumbers& asked : network.asked) {
-        if (runs.empty() || runs.back().reader != asked.reader)
-            runs.push_back({.reader = asked.reader, .first = first, .count = 0, .asked = {}});
-        runs.back().count += asked.count;
-        runs.back().asked.push_back(&asked);
-        first += asked.count;
+    for (const NetworkOutputs& requested : network.requested) {
+        if (runs.empty() || runs.back().reader != requested.reader)
+            runs.push_back({.reader = requested.reader, .first = first, .count = 0, .requested = {}});
+        runs.back().count += requested.count;
+        runs.back().requested.push_back(&requested);
+        first += requested.count;
     }
     return runs;
 }
 
 void Networks::give(const Network& network, ValueId numbers, const Run& run) {
-    const bool sent = travels(run.reader);
+    const bool sent = is_exchanged(run.reader);
     const ValueId there = sent ? at_reader(network, numbers, run) : numbers;
     int64_t first = sent ? 0 : run.first;
-    for (const NetworkNumbers* const asked : run.asked) {
+    for (const NetworkOutputs* const requested : run.requested) {
         if (sent && run.reader == Reader::heads)
-            of_heads_[asked->name] = {there, first};
+            of_heads_[requested->name] = {there, first};
         else
-            given_[asked->name] = w_.model.graph.view(there, asked->name, first, asked->count);
-        first += asked->count;
+            given_[requested->name] = w_.model.graph.view(there, requested->name, first, requested->count);
+        first += requested->count;
     }
 }
 
 // Redistributes to split heads even if all ranks have the tokens: the gradient sums over the heads of all ranks.
-bool Networks::travels(Reader reader) const {
-    const TensorPart& tensor = w_.batch.tensor;
+bool Networks::is_exchanged(Reader reader) const {
+    const TensorSlice& tensor = w_.batch.tensor;
     return reader == Reader::heads ? tensor.size > 1 : reader == Reader::whole_attention && tensor.sequence;
 }
 
 ValueId Networks::numbers_of(const Network& network, ValueId x) {
     const Extent rows = w_.rows_of(x), hidden{Dimension::numbers, network.config.hidden};
     const std::string& name = network.name;
-    const ValueId product = w_.real(name + " product", rows, hidden),
-                  active = w_.real(name + " hidden", rows, hidden);
+    const ValueId product = w_.compute_value(name + " product", rows, hidden),
+                  active = w_.compute_value(name + " hidden", rows, hidden);
     w_.add<Linear>({.y = product, .x = x, .weight = network.up});
     w_.add<Activate>({.y = active, .x = product}, Activation::gelu_erf);
     const std::vector<Extent> extents{rows, {Dimension::numbers, network.count}};
     const ValueId numbers = w_.f32(name + " numbers", extents);
     const bool learned = network.scale != kNoParameter;
-    w_.add<TokenNumbers>({.y = numbers, .x = active, .weight = network.down, .bias = network.bias},
+    w_.add<TokenFactors>({.y = numbers, .x = active, .weight = network.down, .bias = network.bias},
                          learned ? 1.0F : static_cast<float>(network.config.scale));
     if (!learned) return numbers;
     const ValueId scaled = w_.f32(name + " scaled", extents);
@@ -281,7 +281,7 @@ ValueId Networks::by_heads(const std::string& name, const Extent& heads) {
     const auto at = of_heads_.find(w_.name(name));
     if (at == of_heads_.end()) return number(name);
     const ValueId own = w_.f32(name + " of own heads", {w_.extents.tokens(), heads});
-    w_.add<OwnNumbers>({.y = own, .x = at->second.of}, at->second.first + w_.batch.tensor.index * heads.size);
+    w_.add<OwnFactors>({.y = own, .x = at->second.of}, at->second.first + w_.batch.tensor.index * heads.size);
     return own;
 }
 

@@ -12,7 +12,7 @@ namespace speedrun {
 struct ModelParts;
 
 // A MUDD-like hyper-network that computes scalars per token: out = (W2 gelu(W1 u) + b)·scale, with W2 = 0 at the start. Parts
-// that name the network define the scalars (NetworkNumbers).
+// that name the network define the scalars (NetworkOutputs).
 struct NetworkConfig {
     std::string input = "first";  // u (stream_place)
     int64_t hidden = 64;
@@ -24,7 +24,7 @@ struct NetworkConfig {
 };
 
 // Numbers per token that one part of the model reads from a network.
-struct NetworkNumbers {
+struct NetworkOutputs {
     std::string network;
     std::string name;  // name of the values, such as "blocks.3.attn.gate"
     std::string key;   // key that names the network
@@ -38,7 +38,7 @@ struct NetworkNumbers {
 };
 // Returns the numbers of all networks, in the order of each network's output: numbers of the stream, then numbers of heads, by
 // layer, then in the order of reading.
-std::vector<NetworkNumbers> network_numbers(const ModelParts& parts);
+std::vector<NetworkOutputs> network_outputs(const ModelParts& parts);
 
 // Throws a usage error for networks that cannot be built or that no part reads, and for unknown names.
 void check_networks(const ModelParts& parts);

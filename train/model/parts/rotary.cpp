@@ -25,13 +25,13 @@ double reach_of(int64_t keys) {
 }
 
 void check_pairs(const std::string& key, const RotaryConfig& rotary, int64_t pairs) {
-    const int64_t turning = rotary.turning_pairs(pairs);
-    const double asked = rotary.fraction * static_cast<double>(pairs);
-    if (turning < 1 || std::abs(asked - static_cast<double>(turning)) > 1e-6)
+    const int64_t turning = rotary.rotated_pairs(pairs);
+    const double requested = rotary.fraction * static_cast<double>(pairs);
+    if (turning < 1 || std::abs(requested - static_cast<double>(turning)) > 1e-6)
         throw_usage(
             "{}.fraction {} of {} pairs of a head's dimensions is {:.6g}, expected a whole number from 1 to {}: "
             "set N/{}, or \"rotary\": null for no rotation",
-            key, rotary.fraction, pairs, asked, pairs, pairs);
+            key, rotary.fraction, pairs, requested, pairs, pairs);
     if (rotary.endpoint && turning < 2)
         throw_usage(
             "{}.endpoint: a single rotated pair has frequency 1, not 1/base: expected 2 pairs, "
@@ -164,7 +164,7 @@ void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
 
 std::vector<double> rotary_frequencies(const RotaryConfig& config, int64_t pairs,
                                        const std::vector<int64_t>& windows) {
-    const int64_t turning = config.turning_pairs(pairs), last = config.endpoint ? turning - 1 : turning;
+    const int64_t turning = config.rotated_pairs(pairs), last = config.endpoint ? turning - 1 : turning;
     std::vector<double> frequencies(static_cast<size_t>(pairs), 0.0);
     for (int64_t i = 0; i < turning; ++i)
         frequencies[static_cast<size_t>(i)] =
@@ -191,7 +191,7 @@ double yarn_scale(const RotaryConfig& config, const std::vector<int64_t>& window
 
 std::string described_rotary(const RotaryConfig& config, int64_t pairs, const std::vector<int64_t>& windows) {
     std::string text;
-    if (const int64_t turning = config.turning_pairs(pairs); turning < pairs)
+    if (const int64_t turning = config.rotated_pairs(pairs); turning < pairs)
         text += fmt::format(", {} of {} pairs", turning, pairs);
     if (config.endpoint) text += fmt::format(", to 1/{:g}", config.base);
     if (config.yarn && windows.size() > 1) text += fmt::format(", YaRN {}", fmt::join(windows, " -> "));

@@ -25,7 +25,7 @@ struct RotaryConfig {
     std::optional<YarnConfig> yarn = {};
     void fields(FieldVisitor& v);
     // Returns the number of a head's pairs that are rotated, rounded to nearest.
-    int64_t turning_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
+    int64_t rotated_pairs(int64_t pairs) const { return std::llround(fraction * static_cast<double>(pairs)); }
 };
 
 class RotaryPart final : public AttentionPart, public RotaryConfig {

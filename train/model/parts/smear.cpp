@@ -3,7 +3,7 @@
 #include "kernels/device/error.h"
 #include "kernels/ops/combine.h"
 #include "train/model/layers.h"
-#include "train/model/nodes/row_before.h"
+#include "train/model/nodes/previous_token.h"
 
 namespace speedrun {
 
@@ -12,8 +12,8 @@ namespace {
 WeightedSum::Term gated_row_before(GraphWriter& w, ValueId x, ValueId gate) {
     const auto borders = w.extents.chunk_borders(w.extents.width());
     if (!borders) return {.value = x, .gate = gate, .shifted = true};
-    const ValueId before = w.real("row before", w.extents.tokens(), w.extents.width());
-    w.add<RowBefore>({.y = before, .x = x}, *borders);
+    const ValueId before = w.compute_value("row before", w.extents.tokens(), w.extents.width());
+    w.add<PreviousToken>({.y = before, .x = x}, *borders);
     return {.value = before, .gate = gate};
 }
 

@@ -82,7 +82,7 @@ void StreamInput::add(size_t& i) {
     const StreamPartConfig& part = parts_.input[i];
     if (part.type == StreamPart::norm) {
         const ValueId x = in_stream_ ? x_ : whole();
-        const ValueId normed = w_.real("first", w_.rows_of(x), w_.extents.width());
+        const ValueId normed = w_.compute_value("first", w_.rows_of(x), w_.extents.width());
         w_.add<Norm>({.y = normed, .statistics = w_.statistics("embedding", x), .x = x}, parts_.norms.type,
                      static_cast<float>(parts_.norms.epsilon));
         x_ = normed;
@@ -91,8 +91,8 @@ void StreamInput::add(size_t& i) {
         part.smear.build(smear);
         x_ = smear.x;
     } else if (rows_of(part) == TableRows::ngrams) {
-        if (!term_ && tables_.gives_terms(part.table)) x_ = as_term(w_, x_);
-        term_ = tables_.gives_terms(part.table);
+        if (!term_ && tables_.is_sharded(part.table)) x_ = as_term(w_, x_);
+        term_ = tables_.is_sharded(part.table);
         x_ = tables_.add_ngrams(x_, part.table);
     } else if (x_ == kNoValue) {
         // One operation looks up token and position.
@@ -100,7 +100,7 @@ void StreamInput::add(size_t& i) {
                                    parts_.input[i + 1].type == StreamPart::table &&
                                    rows_of(parts_.input[i + 1]) == TableRows::positions;
         x_ = tables_.lookup("embedding", part.table, with_position ? parts_.input[++i].table : "");
-        term_ = tables_.gives_terms(part.table);
+        term_ = tables_.is_sharded(part.table);
     } else {
         add_rows(part);
     }
@@ -109,12 +109,13 @@ void StreamInput::add(size_t& i) {
 // Adds terms to terms, and complete rows to complete rows.
 void StreamInput::add_rows(const StreamPartConfig& part) {
     ValueId rows = tables_.lookup(part.table, part.table);
-    const bool terms = tables_.gives_terms(part.table);
+    const bool terms = tables_.is_sharded(part.table);
     if (terms != term_) {
         whole();
         if (terms) rows = everywhere(w_, rows);
     }
-    const ValueId sum = w_.real("embedding and " + part.table, w_.extents.tokens(), w_.extents.width());
+    const ValueId sum =
+        w_.compute_value("embedding and " + part.table, w_.extents.tokens(), w_.extents.width());
     w_.add<Add>({.sum = sum, .x = x_, .delta = rows});
     x_ = sum;
 }

@@ -144,7 +144,7 @@ class TermWriter {
     ValueId as_value(ParameterId number, GateActivation activation) const {
         const char* const name = activation == GateActivation::sigmoid ? "gate" : "number";
         const ValueId y = w_.f32(name, std::vector<Extent>(2, {Dimension::numbers, 1}));
-        w_.add<NumberGate>({.y = y, .one = w_.one(), .number = number}, activation);
+        w_.add<FactorGate>({.y = y, .one = w_.one(), .number = number}, activation);
         return y;
     }
     ValueId weight_of(const WeightedSum::Term& term) const {

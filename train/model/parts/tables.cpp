@@ -262,7 +262,7 @@ SignPorts TokenTables::signs_of(const std::string& table) {
 }
 
 ValueId TokenTables::lookup(const std::string& name, const std::string& table, const std::string& positions) {
-    const ValueId rows = w_.real(name, w_.extents.tokens(), looked_up(table));
+    const ValueId rows = w_.compute_value(name, w_.extents.tokens(), looked_up(table));
     const Column ids = ids_of(table);
     note_ids(table, ids);
     w_.add<Embedding>({.out = rows,
@@ -281,7 +281,7 @@ ValueId TokenTables::in_stream(const std::string& table) {
     const auto [at, is_new] = in_stream_.try_emplace(table);
     if (is_new) {
         const ValueId rows = lookup(table, table);
-        at->second = gives_terms(table) ? into_stream(w_, rows) : shared_out(w_, rows);
+        at->second = is_sharded(table) ? into_stream(w_, rows) : shared_out(w_, rows);
     }
     return at->second;
 }

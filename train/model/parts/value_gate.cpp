@@ -45,7 +45,7 @@ void ValueGatePart::check(const AttentionScope& scope) const {
     scope.check_columns("columns", columns);
 }
 
-std::vector<TokenNumber> ValueGatePart::numbers() const {
+std::vector<TokenFactor> ValueGatePart::numbers() const {
     return {{.network = network, .name = kValueGate, .start = start, .by_heads = false, .count = 2}};
 }
 

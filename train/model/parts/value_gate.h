@@ -18,7 +18,7 @@ class ValueGatePart final : public AttentionPart {
 
     void fields(FieldVisitor& v);
     void check(const AttentionScope& scope) const override;
-    std::vector<TokenNumber> numbers() const override;
+    std::vector<TokenFactor> numbers() const override;
     bool needs_all_heads() const override { return true; }
     std::optional<double> value_row_factor() const override { return start; }
     void build(AttentionLayer& layer) const override;

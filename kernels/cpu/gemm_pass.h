@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/gemm_finish.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/product_finish.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/transpose.h"
 
@@ -27,7 +27,7 @@ inline int64_t words_of_panel(int64_t words, int64_t width) {
 
 // Blocking of one matmul.
 template <class Tile>
-struct ProductPlan {
+struct GemmPlan {
     bool packed;      // a is packed: it is transposed, or the tile cannot read its rows
     bool b_packed;    // b is packed
     int64_t depth;    // elements of K per pass
@@ -38,13 +38,13 @@ struct ProductPlan {
     int64_t b_bytes, a_bytes, sum_bytes;
 
     // reads_in_place: result of Tile::reads_in_place() for the whole matmul, of which g may be a part.
-    ProductPlan(const Product& g, bool reads_in_place)
+    GemmPlan(const Gemm& g, bool reads_in_place)
         : packed(!reads_in_place), b_packed(!Tile::reads_panels_in_place(g)) {
         const int64_t pieces = ceil_div(g.k, Tile::longest_piece(g.k, packed));
         depth = std::min(g.k, round_up(ceil_div(g.k, pieces), Tile::kDepthUnit));
         words = ceil_div(depth, Tile::kPerWord);
         columns = std::min({round_up(g.n, Tile::kPanel), kColumns / Tile::kPanel * Tile::kPanel,
-                            Tile::most_of_b(packed) / words / Tile::kPanel * Tile::kPanel});
+                            Tile::max_of_b(packed) / words / Tile::kPanel * Tile::kPanel});
         rows = packed ? std::min(round_up(g.m, Tile::kStrip), kRowsOfA) : 0;
         const int64_t unit = packed ? Tile::kStrip : Tile::kRows;  // rows of whole tiles
         const int64_t row_bytes = words * static_cast<int64_t>(sizeof(typename Tile::Word));
@@ -66,12 +66,12 @@ struct ProductPlan {
 
 // One pass over a piece of K and a range of columns.
 template <class Tile, class Result>
-struct ProductPass {
+struct GemmPass {
     using Word = typename Tile::Word;
     using Source = typename Tile::Source;
 
-    const Product& g;
-    const ProductPlan<Tile>& plan;
+    const Gemm& g;
+    const GemmPlan<Tile>& plan;
     Word* panels;  // packed b: [columns/kPanel][words][kPanel]
     Word* strips;  // packed a: [rows/Tile::kStrip][words][Tile::kStrip]
     int64_t k0, depth, n0, columns;
@@ -141,9 +141,9 @@ struct ProductPass {
     }
     void tile_of(int64_t count, typename Tile::Rows rows, const Word* panel, int64_t row,
                  int64_t column) const {
-        using Function = void (ProductPass::*)(typename Tile::Rows, const Word*, int64_t, int64_t) const;
+        using Function = void (GemmPass::*)(typename Tile::Rows, const Word*, int64_t, int64_t) const;
         static constexpr auto kTiles = []<int... Count>(std::integer_sequence<int, Count...>) {
-            return std::array<Function, sizeof...(Count)>{&ProductPass::template tile<Count + 1>...};
+            return std::array<Function, sizeof...(Count)>{&GemmPass::template tile<Count + 1>...};
         }
         (std::make_integer_sequence<int, Tile::kRows>());
         (this->*kTiles[static_cast<size_t>(count - 1)])(rows, panel, row, column);

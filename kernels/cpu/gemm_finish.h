@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/simd.h"
 
@@ -13,7 +13,7 @@ namespace speedrun::cpu {
 // separate sums. Other tiles pass through memory, vector by vector.
 template <class Result>
 struct Finish {
-    const Product& g;
+    const Gemm& g;
     float* sums;  // [m][n], sums of the pieces of K so far; null if c holds them or K is in one piece
     bool first, last;
 

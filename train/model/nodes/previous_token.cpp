@@ -1,19 +1,19 @@
-#include "train/model/nodes/row_before.h"
+#include "train/model/nodes/previous_token.h"
 
 namespace speedrun {
 
-RowBefore::RowBefore(const Ports& ports, const ChunkBorders::Options& options)
+PreviousToken::PreviousToken(const Ports& ports, const ChunkBorders::Options& options)
     : Node(Cost::product),
       borders_(options),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = Gives::written})) {
+      x_(reads({.value = ports.x, .gradient = GradientRule::written})) {
     const Scratch rows{
         .rows = borders_.chunks(), .columns = borders_.columns(), .forward = true, .backward = true};
     before_ = needs(rows);
     ends_ = needs(rows);
 }
 
-void RowBefore::forward(const Call& call) const {
+void PreviousToken::forward(const Call& call) const {
     const Tensor x = call(x_), y = call(y_), before = call(before_), ends = call(ends_);
     call.ops.fill({.x = flat(before), .value = 0.0f}, call.stream);
     copy_rows(call, ends, borders_.ends(x));
@@ -24,7 +24,7 @@ void RowBefore::forward(const Call& call) const {
     copy_rows(call, borders_.starts(y), before);
 }
 
-void RowBefore::backward(const Call& call) const {
+void PreviousToken::backward(const Call& call) const {
     const Tensor dx = call.gradient(x_).tensor, dy = call.gradient(y_), before = call(before_),
                  ends = call(ends_);
     call.ops.weighted_sum_backward(
@@ -35,7 +35,7 @@ void RowBefore::backward(const Call& call) const {
         call.stream);
     copy_rows(call, before, borders_.starts(dy));
     call.ops.fill({.x = flat(ends), .value = 0.0f}, call.stream);
-    call.exchange([&](Stream& stream) { borders_.bring(call, ends, before, stream); });
+    call.exchange([&](Stream& stream) { borders_.send_back(call, ends, before, stream); });
     add_rows(call, borders_.ends(dx), ends);
 }
 

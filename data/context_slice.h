@@ -10,10 +10,10 @@ namespace speedrun {
 // Part of rank c of C. If C > 1, a row of S tokens is cut into 2C chunks of ⌈S/2C⌉ tokens, and rank c has chunks c and
 // 2C−1−c (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.2). The last chunks may be shorter or empty
 // and are padded. If C = 1, the rank has the whole row.
-struct ContextPart {
+struct ContextSlice {
     int size = 1, index = 0;  // C, c
 
-    bool operator==(const ContextPart&) const = default;
+    bool operator==(const ContextSlice&) const = default;
     int64_t chunk_length(int64_t sequence_length) const {
         const int64_t chunks = 2 * int64_t{size};
         return size == 1 ? sequence_length : (sequence_length + chunks - 1) / chunks;
@@ -30,7 +30,7 @@ struct ContextPart {
     };
     // Selects this rank's tokens from values of whole rows, one value per token.
     void cut(std::vector<int32_t>& values, const Cut& how) const;
-    ContextPart of(int other) const { return {.size = size, .index = other}; }
+    ContextSlice of(int other) const { return {.size = size, .index = other}; }
 };
 
 }  // namespace speedrun

@@ -2,7 +2,7 @@
 // High-Performance Matrix Multiplication", figure 10). Outermost are pieces of K, then columns, whose packed
 // panels fill the L2 or L3 cache. Then blocks of rows, distributed over threads; innermost are tiles with
 // sums in registers.
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 
 #include <algorithm>
 #include <iterator>
@@ -13,9 +13,9 @@
 #include "kernels/cpu/bf16_tile.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/f32_tile.h"
+#include "kernels/cpu/gemm_finish.h"
+#include "kernels/cpu/gemm_pass.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/product_finish.h"
-#include "kernels/cpu/product_pass.h"
 #include "kernels/device/error.h"
 
 namespace speedrun::cpu {
@@ -27,27 +27,27 @@ constexpr int64_t kPartUnit = 64;  // a part of K is whole depths of every tile
 // Parts of K with separate sums. Two for long sums of few elements (gradients of weights): in each half of
 // the loops below, threads read panels that they have packed themselves, and barriers are halved. Depends on
 // sizes alone, as the summation order must.
-int64_t parts_of(const Product& g) {
-    constexpr int64_t kLeastDepth = 4096, kMostElements = 1 << 20;
-    return !g.symmetric && g.k >= kLeastDepth && g.m * g.n <= kMostElements ? 2 : 1;
+int64_t parts_of(const Gemm& g) {
+    constexpr int64_t kMinDepth = 4096, kMaxElements = 1 << 20;
+    return !g.symmetric && g.k >= kMinDepth && g.m * g.n <= kMaxElements ? 2 : 1;
 }
-int64_t bytes_of_sums(const Product& g, int64_t parts) {
+int64_t bytes_of_sums(const Gemm& g, int64_t parts) {
     return round_up(parts * g.m * g.n * static_cast<int64_t>(sizeof(float)), 64);
 }
-int64_t depth_of_part(const Product& g, int64_t parts) {
+int64_t depth_of_part(const Gemm& g, int64_t parts) {
     return round_up(ceil_div(g.k, parts), kPartUnit);
 }
 
 // The parts as matmuls with separate sums, [m][n]; the first part has the longest K.
-std::vector<Product> cut(const Product& g, int64_t parts, float* sums) {
-    const auto element = static_cast<int64_t>(g.real == DType::f32 ? sizeof(float) : sizeof(Bf16));
+std::vector<Gemm> cut(const Gemm& g, int64_t parts, float* sums) {
+    const auto element = static_cast<int64_t>(g.input_dtype == DType::f32 ? sizeof(float) : sizeof(Bf16));
     const int64_t depth = depth_of_part(g, parts);
-    std::vector<Product> all;
+    std::vector<Gemm> all;
     for (int64_t k = 0; k < g.k; k += depth, sums += g.m * g.n) {
         all.push_back({.m = g.m,
                        .n = g.n,
                        .k = std::min(depth, g.k - k),
-                       .real = g.real,
+                       .input_dtype = g.input_dtype,
                        .a = static_cast<const char*>(g.a) + k * (g.transpose_a ? g.a_stride : 1) * element,
                        .a_stride = g.a_stride,
                        .transpose_a = g.transpose_a,
@@ -64,7 +64,7 @@ std::vector<Product> cut(const Product& g, int64_t parts, float* sums) {
 
 // Writes c from the sums of the parts.
 template <class Result>
-void join(const Product& g, std::span<const Product> parts) {
+void join(const Gemm& g, std::span<const Gemm> parts) {
     constexpr int64_t kWide = 4 * kLanes;
     const Finish<Result> finish{g, nullptr, true, true};
     parallel_for(g.m, [&](int64_t row) {
@@ -73,7 +73,7 @@ void join(const Product& g, std::span<const Product> parts) {
             for (int64_t v = 0; v < kWide; v += kLanes) {
                 const Part lanes{std::clamp<int64_t>(g.n - j - v, 0, kLanes)};
                 Vec sum = load(static_cast<const float*>(parts[0].c) + row * g.n + j + v, lanes);
-                for (const Product& part : parts.subspan(1))
+                for (const Gemm& part : parts.subspan(1))
                     sum += load(static_cast<const float*>(part.c) + row * g.n + j + v, lanes);
                 store(line + v, sum);
             }
@@ -85,9 +85,9 @@ void join(const Product& g, std::span<const Product> parts) {
 // Passes over parts of K for the same columns. They share one loop, in which the pieces of a part follow each
 // other.
 template <class Tile, class Result>
-void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
-    const ProductPass<Tile, Result>& first = passes.front();
-    const ProductPlan<Tile>& plan = first.plan;
+void run_passes(std::span<const GemmPass<Tile, Result>> passes) {
+    const GemmPass<Tile, Result>& first = passes.front();
+    const GemmPlan<Tile>& plan = first.plan;
     const auto for_pieces = [&](int64_t count, const auto& body) {
         parallel_for_dynamic(std::ssize(passes) * count,
                              [&](int64_t i) { body(passes[static_cast<size_t>(i / count)], i % count); });
@@ -123,16 +123,16 @@ void run_passes(std::span<const ProductPass<Tile, Result>> passes) {
 
 // Matmuls that differ only in operand and result pointers; the last may have a shorter K.
 template <class Tile, class Result>
-void run_together(std::span<const Product> products, bool reads_in_place, char* memory) {
+void run_together(std::span<const Gemm> products, bool reads_in_place, char* memory) {
     using Word = typename Tile::Word;
-    const Product& g = products.front();
-    const ProductPlan<Tile> plan(g, reads_in_place);
+    const Gemm& g = products.front();
+    const GemmPlan<Tile> plan(g, reads_in_place);
     for (int64_t k0 = 0; k0 < g.k; k0 += plan.depth) {
         for (int64_t n0 = 0; n0 < g.n; n0 += plan.columns) {
             const int64_t columns = std::min(plan.columns, g.n - n0);
-            std::vector<ProductPass<Tile, Result>> passes;
+            std::vector<GemmPass<Tile, Result>> passes;
             char* own = memory;
-            for (const Product& product : products) {
+            for (const Gemm& product : products) {
                 const int64_t depth = std::min(plan.depth, product.k - k0);
                 if (depth <= 0) continue;
                 auto* const panels = reinterpret_cast<Word*>(own);
@@ -156,30 +156,30 @@ void run_together(std::span<const Product> products, bool reads_in_place, char* 
 }
 
 template <class Tile, class Result>
-void run(const Product& g, char* memory) {
+void run(const Gemm& g, char* memory) {
     const int64_t parts = parts_of(g);
     const bool in_place = Tile::reads_in_place(g);
     if (parts == 1) return run_together<Tile, Result>(std::span(&g, 1), in_place, memory);
-    const std::vector<Product> all = cut(g, parts, reinterpret_cast<float*>(memory));
+    const std::vector<Gemm> all = cut(g, parts, reinterpret_cast<float*>(memory));
     run_together<Tile, float>(all, in_place, memory + bytes_of_sums(g, parts));
     join<Result>(g, all);
 }
 
 template <class Tile>
-int64_t workspace_of(const Product& g) {
+int64_t workspace_of(const Gemm& g) {
     const int64_t parts = parts_of(g);
     const bool in_place = Tile::reads_in_place(g);
-    if (parts == 1) return ProductPlan<Tile>(g, in_place).bytes();
-    Product part = g;
+    if (parts == 1) return GemmPlan<Tile>(g, in_place).bytes();
+    Gemm part = g;
     part.k = depth_of_part(g, parts);
     part.result = DType::f32;
-    return bytes_of_sums(g, parts) + parts * ProductPlan<Tile>(part, in_place).bytes();
+    return bytes_of_sums(g, parts) + parts * GemmPlan<Tile>(part, in_place).bytes();
 }
 
 // Calls body.template operator()<Tile, Result>() with the types of this matmul.
 template <class Body>
-auto with_tile(const Product& g, Body&& body) {
-    if (g.real == DType::f32) return body.template operator()<F32Tile<float>, float>();
+auto with_tile(const Gemm& g, Body&& body) {
+    if (g.input_dtype == DType::f32) return body.template operator()<F32Tile<float>, float>();
 #ifdef SPEEDRUN_AMX_TILES
     if (AmxTile::serves(g)) {
         if (g.result == DType::f32) return body.template operator()<AmxTile, float>();
@@ -197,11 +197,11 @@ auto with_tile(const Product& g, Body&& body) {
 
 }  // namespace
 
-int64_t product_workspace(const Product& g) {
+int64_t product_workspace(const Gemm& g) {
     return with_tile(g, [&]<class Tile, class Result>() { return workspace_of<Tile>(g); });
 }
 
-void run_product(const Product& g, void* workspace) {
+void run_product(const Gemm& g, void* workspace) {
     if (g.symmetric && (g.m != g.n || g.beta != 0.0f || g.bias))
         throw_internal("product: {} x {}, with beta {} or a bias: not symmetric", g.m, g.n, g.beta);
     with_tile(g, [&]<class Tile, class Result>() { run<Tile, Result>(g, static_cast<char*>(workspace)); });

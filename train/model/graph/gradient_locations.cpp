@@ -1,4 +1,4 @@
-#include "train/model/graph/gradient_places.h"
+#include "train/model/graph/gradient_locations.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ int Storages::push(Storage storage) {
 
 int Storages::add(ValueId like, const std::string& name, bool gradient) {
     const Value& value = graph_[like];
-    const DType dtype = dtype_of(value.element, real_);
+    const DType dtype = dtype_of(value.element, compute_dtype_);
     const bool held = value.holder != Holder::program && !gradient;
     return push({.name = name,
                  .bytes = value.numel() * size_of(dtype),
@@ -25,52 +25,52 @@ int Storages::add_ids(int64_t count, const std::string& name) {
     return push({.name = name, .bytes = count * size_of(DType::i32)});
 }
 
-Place Storages::scratch(const Node::Scratch& scratch, const std::string& name, int step) {
-    const int64_t bytes = scratch.rows * scratch.columns * size_of(dtype_of(scratch.element, real_));
+Location Storages::scratch(const Node::Scratch& scratch, const std::string& name, int instruction) {
+    const int64_t bytes = scratch.rows * scratch.columns * size_of(dtype_of(scratch.element, compute_dtype_));
     const int storage = push({.name = "scratch of " + name, .bytes = bytes});
     return use(
         {.storage = storage, .rows = scratch.rows, .cols = scratch.columns, .element = scratch.element},
-        step);
+        instruction);
 }
 
-Place Storages::use(const Place& place, int step) {
-    Storage& storage = storages_[static_cast<size_t>(place.storage)];
-    if (storage.first < 0) storage.first = step;
-    storage.last = std::max(storage.last, step);
-    return place;
+Location Storages::use(const Location& location, int instruction) {
+    Storage& storage = storages_[static_cast<size_t>(location.storage)];
+    if (storage.first < 0) storage.first = instruction;
+    storage.last = std::max(storage.last, instruction);
+    return location;
 }
 
-GradientPlaces::GradientPlaces(const NodeGraph& graph, Storages& storages)
+GradientLocations::GradientLocations(const NodeGraph& graph, Storages& storages)
     : graph_(graph),
       storages_(storages),
       states_(graph.values().size()),
-      given_here_(graph.values().size()) {}
+      contributed_here_(graph.values().size()) {}
 
-bool GradientPlaces::is_part(ValueId value) const {
+bool GradientLocations::is_part(ValueId value) const {
     const Value &v = graph_[value], &root = graph_[v.root];
     return v.is_view && v.extents[1].size < root.extents[1].size;
 }
 
-bool GradientPlaces::overlap(ValueId a, ValueId b) const {
+bool GradientLocations::overlap(ValueId a, ValueId b) const {
     const Value &x = graph_[a], &y = graph_[b];
     if (x.root != y.root || !is_part(a) || !is_part(b)) return true;
     return x.first_column < y.first_column + y.extents[1].size &&
            y.first_column < x.first_column + x.extents[1].size;
 }
 
-bool GradientPlaces::has_gradient(ValueId value) const {
-    if (is_part(value)) return at(value).begun;
+bool GradientLocations::has_gradient(ValueId value) const {
+    if (is_part(value)) return at(value).started;
     return at(graph_[value].root).storage >= 0;
 }
 
 // Checks that views have contributed to all columns of a value that is read only through views.
-void GradientPlaces::expect_complete(ValueId value) const {
-    if (graph_[value].is_view || at(value).begun) return;
+void GradientLocations::expect_complete(ValueId value) const {
+    if (graph_[value].is_view || at(value).started) return;
     std::vector<bool> covered(static_cast<size_t>(graph_[value].extents.back().size));
     for (size_t i = 0; i < graph_.values().size(); ++i) {
         const auto id = static_cast<ValueId>(i);
         const Value& view = graph_[id];
-        if (!view.is_view || view.root != value || !at(id).begun) continue;
+        if (!view.is_view || view.root != value || !at(id).started) continue;
         std::fill_n(covered.begin() + view.first_column, view.extents[1].size, true);
     }
     if (std::find(covered.begin(), covered.end(), false) != covered.end())
@@ -79,28 +79,28 @@ void GradientPlaces::expect_complete(ValueId value) const {
 
 // A second gradient in the same memory would overwrite the first; only a node that works in place passes a gradient
 // from one name to the other.
-void GradientPlaces::expect_alone(ValueId value, const Node& node) const {
+void GradientLocations::expect_alone(ValueId value, const Node& node) const {
     for (size_t i = 0; i < states_.size(); ++i) {
         const auto other = static_cast<ValueId>(i);
         if (other == value || graph_[other].root != graph_[value].root || is_part(other)) continue;
         const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
                                               [&](const Node::Write& write) { return write.value == other; });
-        if (states_[i].begun && !states_[i].read && !written_here)
+        if (states_[i].started && !states_[i].read && !written_here)
             throw_internal("{} and {} share memory, and both receive a gradient", graph_[value].name,
                            graph_[other].name);
     }
 }
 
-bool GradientPlaces::reaches(const Node& node) const {
+bool GradientLocations::reaches(const Node& node) const {
     if (node.forward_in_backward()) return true;
     return std::any_of(node.writes().begin(), node.writes().end(),
                        [&](const Node::Write& write) { return has_gradient(write.value); });
 }
 
-bool GradientPlaces::read_elsewhere(int storage, ValueId value, const Node& node) const {
+bool GradientLocations::read_elsewhere(int storage, ValueId value, const Node& node) const {
     for (size_t i = 0; i < states_.size(); ++i) {
         const auto id = static_cast<ValueId>(i);
-        if (id == value || !states_[i].begun || states_[i].read) continue;
+        if (id == value || !states_[i].started || states_[i].read) continue;
         if (at(graph_[id].root).storage != storage || !overlap(id, value)) continue;
         const bool written_here = std::any_of(node.writes().begin(), node.writes().end(),
                                               [&](const Node::Write& write) { return write.value == id; });
@@ -109,49 +109,51 @@ bool GradientPlaces::read_elsewhere(int storage, ValueId value, const Node& node
     return false;
 }
 
-bool GradientPlaces::read_here(int storage, const Node& node) const {
+bool GradientLocations::read_here(int storage, const Node& node) const {
     return std::any_of(node.writes().begin(), node.writes().end(), [&](const Node::Write& write) {
         return has_gradient(write.value) && at(graph_[write.value].root).storage == storage;
     });
 }
 
-std::vector<GradientPlaces::Sum> GradientPlaces::pass(const Node& node, int step, NodeCall& call) {
+std::vector<GradientLocations::Sum> GradientLocations::pass(const Node& node, int instruction,
+                                                            NodeCall& call) {
     std::vector<Sum> sums;
     for (const Node::Write& write : node.writes()) {
-        Place place;
+        Location location;
         if (has_gradient(write.value)) {
             expect_complete(write.value);
-            place = storages_.use({.storage = storage_of(write.value), .like = write.value}, step);
+            location = storages_.use({.storage = storage_of(write.value), .like = write.value}, instruction);
         }
-        call.written_gradients.push_back(place);
+        call.written_gradients.push_back(location);
     }
-    std::fill(given_here_.begin(), given_here_.end(), false);
-    place_taken_ = false;
+    std::fill(contributed_here_.begin(), contributed_here_.end(), false);
+    storage_reused_ = false;
     call.read_gradients.resize(node.reads().size());
     // Gradients added in place are first: other contributions of this node to the same value are added afterwards.
     for (const bool added : {true, false}) {
         for (size_t i = 0; i < node.reads().size(); ++i) {
             const Node::Read& read = node.reads()[i];
-            if (read.gradient == Gives::nothing || (read.gradient == Gives::added) != added) continue;
-            if (read.gradient == Gives::passed) {
-                pass_on(node, read.value, step, sums);
+            if (read.gradient == GradientRule::none || (read.gradient == GradientRule::added) != added)
+                continue;
+            if (read.gradient == GradientRule::passed) {
+                pass_on(node, read.value, instruction, sums);
             } else {
-                call.read_gradients[i] = give(node, read, step, sums);
+                call.read_gradients[i] = assign_gradient(node, read, instruction, sums);
             }
-            at(read.value).begun = true;
-            given_here_[static_cast<size_t>(graph_[read.value].root)] = true;
+            at(read.value).started = true;
+            contributed_here_[static_cast<size_t>(graph_[read.value].root)] = true;
         }
     }
     for (const Node::Write& write : node.writes()) at(write.value).read = true;
     return sums;
 }
 
-GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int step,
-                                   std::vector<Sum>& sums) {
+GradientLocation GradientLocations::assign_gradient(const Node& node, const Node::Read& read, int instruction,
+                                                    std::vector<Sum>& sums) {
     const ValueId value = read.value, root = graph_[value].root;
     int& storage = storage_of(value);
-    const auto place = [&](int at_storage) {
-        return storages_.use({.storage = at_storage, .like = value}, step);
+    const auto location = [&](int at_storage) {
+        return storages_.use({.storage = at_storage, .like = value}, instruction);
     };
     // True if a sum after the node reads this storage.
     const auto is_summed = [&](int at_storage) {
@@ -160,74 +162,77 @@ GradientPlace GradientPlaces::give(const Node& node, const Node::Read& read, int
         });
     };
     const auto added_later = [&](int at_storage) {
-        return (at(value).begun && storage == at_storage) || is_summed(at_storage);
+        return (at(value).started && storage == at_storage) || is_summed(at_storage);
     };
     // Returns storage for the whole gradient: that of the gradient of the node's first written value, or new storage.
     const auto fresh = [&] {
-        if (read.in_place && !place_taken_ && !node.writes().empty()) {
+        if (read.in_place && !storage_reused_ && !node.writes().empty()) {
             const ValueId first = node.writes().front().value;
             const int there = storage_of(first);
             if (has_gradient(first) && !is_part(first) && !is_part(value) &&
                 graph_[first].numel() == graph_[value].numel() &&
                 graph_[first].element == graph_[value].element && !read_elsewhere(there, value, node) &&
                 !added_later(there)) {
-                place_taken_ = true;
+                storage_reused_ = true;
                 return there;
             }
         }
         return storages_.add(root, "gradient of " + graph_[root].name, true);
     };
-    const bool begun = at(value).begun;
+    const bool started = at(value).started;
     if (is_part(value)) {
-        if (read.gradient == Gives::plus)
+        if (read.gradient == GradientRule::plus)
             throw_internal("{} cannot add to the gradient of {}, which is a view", node.kind(),
                            graph_[value].name);
-        if (begun) return give_again(node, read, step, sums);
+        if (started) return accumulate_gradient(node, read, instruction, sums);
         if (storage < 0) storage = fresh();
         if (!read.in_place) {
             for (const Node::Write& write : node.writes())
                 if (storage_of(write.value) == storage && overlap(write.value, value))
                     throw_internal("{} cannot work in place on {}", node.kind(), graph_[value].name);
         }
-        return {.tensor = place(storage)};
+        return {.tensor = location(storage)};
     }
-    if (!begun) {
+    if (!started) {
         expect_alone(value, node);
         storage = fresh();
-        return {.tensor = place(storage)};
+        return {.tensor = location(storage)};
     }
-    const bool free = !read_elsewhere(storage, value, node) && !given_here_[static_cast<size_t>(root)] &&
-                      !is_summed(storage) && (read.in_place || !read_here(storage, node));
-    if (free && read.gradient == Gives::added) return {.tensor = place(storage), .adds = true};
-    if (free && read.gradient == Gives::plus) return {.tensor = place(storage), .other = place(storage)};
-    const Place before = place(storage);
+    const bool free = !read_elsewhere(storage, value, node) &&
+                      !contributed_here_[static_cast<size_t>(root)] && !is_summed(storage) &&
+                      (read.in_place || !read_here(storage, node));
+    if (free && read.gradient == GradientRule::added) return {.tensor = location(storage), .adds = true};
+    if (free && read.gradient == GradientRule::plus)
+        return {.tensor = location(storage), .other = location(storage)};
+    const Location before = location(storage);
     storage = fresh();
-    const Place now = place(storage);
-    if (read.gradient == Gives::plus && !given_here_[static_cast<size_t>(root)])
+    const Location now = location(storage);
+    if (read.gradient == GradientRule::plus && !contributed_here_[static_cast<size_t>(root)])
         return {.tensor = now, .other = before};
     sums.push_back({now, now, before});
     return {.tensor = now};
 }
 
 // Further contribution to a view's gradient: added in place, or written to scratch and added after the node.
-GradientPlace GradientPlaces::give_again(const Node& node, const Node::Read& read, int step,
-                                         std::vector<Sum>& sums) {
+GradientLocation GradientLocations::accumulate_gradient(const Node& node, const Node::Read& read,
+                                                        int instruction, std::vector<Sum>& sums) {
     const Value& value = graph_[read.value];
-    const Place there = storages_.use({.storage = storage_of(read.value), .like = read.value}, step);
-    if (read.gradient == Gives::added && !given_here_[static_cast<size_t>(value.root)])
+    const Location there =
+        storages_.use({.storage = storage_of(read.value), .like = read.value}, instruction);
+    if (read.gradient == GradientRule::added && !contributed_here_[static_cast<size_t>(value.root)])
         return {.tensor = there, .adds = true};
-    const Place part = storages_.scratch({.rows = value.extents[0].size,
-                                          .columns = value.extents[1].size,
-                                          .forward = false,
-                                          .backward = true,
-                                          .element = value.element},
-                                         node.kind(), step);
+    const Location part = storages_.scratch({.rows = value.extents[0].size,
+                                             .columns = value.extents[1].size,
+                                             .forward = false,
+                                             .backward = true,
+                                             .element = value.element},
+                                            node.kind(), instruction);
     sums.push_back({there, part, there});
     return {.tensor = part};
 }
 
 // The gradient of the node's first written value becomes that of `value`, or is added to it.
-void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vector<Sum>& sums) {
+void GradientLocations::pass_on(const Node& node, ValueId value, int instruction, std::vector<Sum>& sums) {
     const ValueId from = node.writes().front().value;
     const int given = storage_of(from);
     int& storage = storage_of(value);
@@ -235,19 +240,19 @@ void GradientPlaces::pass_on(const Node& node, ValueId value, int step, std::vec
     if (is_part(value) || is_part(from))
         throw_internal("{} cannot pass the gradient of {} to {}", node.kind(), graph_[from].name,
                        graph_[value].name);
-    if (!at(value).begun) {
+    if (!at(value).started) {
         expect_alone(value, node);
         storage = given;
         return;
     }
-    const auto place = [&](int at_storage) {
-        return storages_.use({.storage = at_storage, .like = value}, step);
+    const auto location = [&](int at_storage) {
+        return storages_.use({.storage = at_storage, .like = value}, instruction);
     };
-    const Place part = place(given), before = place(storage);
+    const Location part = location(given), before = location(storage);
     // Other values may share the passed gradient, so the sum needs storage of its own.
     if (storage == given || read_elsewhere(storage, value, node))
         storage = storages_.add(value, "gradient of " + graph_[value].name, true);
-    sums.push_back({place(storage), before, part});
+    sums.push_back({location(storage), before, part});
 }
 
 }  // namespace speedrun

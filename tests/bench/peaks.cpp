@@ -1,4 +1,4 @@
-#include "tests/bench/ceilings.h"
+#include "tests/bench/peaks.h"
 
 #include <fmt/format.h>
 
@@ -31,18 +31,18 @@ std::vector<double> first_elements(Tensor c, Device& device, Stream& stream) {
 
 }  // namespace
 
-BackendCeilings measure_backend(Backend& backend, Stream& stream, DType real, int64_t shrink,
-                                std::string& warning) {
-    BackendCeilings best;
-    const int64_t n = std::max<int64_t>(backend.ceilings.product / shrink, 128);
-    measure_ceilings(*backend.device, *backend.ops, stream, real, {n, backend.ceilings.copy_bytes / shrink},
-                     best);
+BackendPeaks measure_backend(Backend& backend, Stream& stream, DType compute_dtype, int64_t shrink,
+                             std::string& warning) {
+    BackendPeaks best;
+    const int64_t n = std::max<int64_t>(backend.peaks.product / shrink, 128);
+    measure_peaks(*backend.device, *backend.ops, stream, compute_dtype,
+                  {n, backend.peaks.copy_bytes / shrink}, best);
     best.library_product = backend.library_matmul;
     if (backend.probes.empty()) return best;
-    LargeProduct product(*backend.device, *backend.ops, stream, real, n);
+    LargeMatmul product(*backend.device, *backend.ops, stream, compute_dtype, n);
     product.rate(1);
     const std::vector<double> ours = first_elements(product.result(), *backend.device, stream);
-    for (const ProductProbe& probe : backend.probes) {
+    for (const MatmulProbe& probe : backend.probes) {
         backend.ops->fill({.x = product.result(), .value = 0.0f}, stream);
         try {
             const double rate = product.rate(probe.run, kRounds, kSeconds);
@@ -56,7 +56,7 @@ BackendCeilings measure_backend(Backend& backend, Stream& stream, DType real, in
             best.library_product = true;
             if (rate <= best.flops_per_s) continue;
             best.flops_per_s = rate;
-            best.product_by = fmt::format("{}, {} cubed {}", probe.name, n, name_of(real));
+            best.product_by = fmt::format("{}, {} cubed {}", probe.name, n, name_of(compute_dtype));
         } catch (const std::exception& error) {
             warning += fmt::format("{}: {}; ", probe.name, error.what());
             settle(stream);

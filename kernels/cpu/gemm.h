@@ -11,9 +11,9 @@ namespace speedrun::cpu {
 enum class Side { left, right };
 
 // c = scale·op(a) op(b) + beta·base (+ bias), as Ops::matmul; strides in elements.
-struct Product {
+struct Gemm {
     int64_t m, n, k;
-    DType real;  // type of a and b
+    DType input_dtype;  // type of a and b
     const void* a;
     int64_t a_stride;
     bool transpose_a;
@@ -22,7 +22,7 @@ struct Product {
     bool transpose_b;
     void* c;
     int64_t c_stride;
-    DType result;  // type of c: `real` or f32
+    DType result;  // type of c: `input_dtype` or f32
     float beta = 0.0f;
     const float* bias = nullptr;  // [n]
     const void* base = nullptr;   // [m][n], same type and stride as c; null: c itself
@@ -35,8 +35,8 @@ struct Product {
 };
 
 // Bytes of scratch memory that run_product() needs.
-int64_t product_workspace(const Product& product);
+int64_t product_workspace(const Gemm& product);
 // Runs on the calling thread's team. workspace: 64-byte aligned.
-void run_product(const Product& product, void* workspace);
+void run_product(const Gemm& product, void* workspace);
 
 }  // namespace speedrun::cpu

@@ -14,22 +14,22 @@ struct NamedBuffer {
     BufferRequest request;
 };
 
-struct BusiestStep {
+struct MemoryPeak {
     struct Kind {
         std::string name;
         int count = 0;
         int64_t bytes = 0;  // sum over all of them
     };
     int number = -1;          // first step at the peak; −1: no storages
-    std::string name;         // program step at the peak, from busiest_step_of()
+    std::string name;         // program instruction at the peak, from memory_peak_of()
     int64_t bytes = 0;        // memory in use at that step: lower bound of any placement
     std::vector<Kind> kinds;  // kinds in use at that step, largest first, ties by name
 };
 
-BusiestStep busiest_step(const std::vector<NamedBuffer>& requests);
+MemoryPeak memory_peak(const std::vector<NamedBuffer>& requests);
 
 // Returns the step of a program with the most bytes in use in the shared memory. A kind is a value's name without the
 // unit's prefix.
-BusiestStep busiest_step_of(const Program& program, const NodeGraph& graph);
+MemoryPeak memory_peak_of(const Program& program, const NodeGraph& graph);
 
 }  // namespace speedrun

@@ -1,7 +1,7 @@
 // CPU matmuls at sizes that reach each of their loops: several pieces of K, ranges of columns, groups of
 // packed rows; at every instruction level. The cases of matmul_test.cpp, which all backends run, are too
 // small.
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/gemm.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -64,14 +64,14 @@ class Array {
 
 // Result c of one matmul with `threads` threads. Rows of c are 3 elements wider than needed; the excess must
 // not be written.
-std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vector<float>& left,
+std::vector<float> result_of(Isa isa, DType input_dtype, const Case& x, const std::vector<float>& left,
                              const std::vector<float>& right, const std::vector<float>& bias,
                              const std::vector<float>& before, int threads) {
     const int64_t stride = x.n + 3;
-    const DType result = x.c_is_f32 ? DType::f32 : real;
+    const DType result = x.c_is_f32 ? DType::f32 : input_dtype;
     const int64_t b_width = x.transpose_b ? x.k : x.n, b_rows = x.transpose_b ? x.n : x.k,
                   b_stride = b_width + x.b_gap;
-    Array a(real, left), b(real, b_rows * b_stride, NAN), c(result, x.m * stride, 7.0f),
+    Array a(input_dtype, left), b(input_dtype, b_rows * b_stride, NAN), c(result, x.m * stride, 7.0f),
         base(result, x.m * stride, 0.0f);
     for (int64_t e = 0; e < b_rows * b_width; ++e)
         b.set(e / b_width * b_stride + e % b_width, right[static_cast<size_t>(e)]);
@@ -79,24 +79,24 @@ std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vect
         for (int64_t j = 0; j < x.n; ++j)
             (x.base ? base : c).set(i * stride + j, before[static_cast<size_t>(i * x.n + j)]);
     }
-    const cpu::Product product{.m = x.m,
-                               .n = x.n,
-                               .k = x.k,
-                               .real = real,
-                               .a = a.data(),
-                               .a_stride = x.transpose_a ? x.m : x.k,
-                               .transpose_a = x.transpose_a,
-                               .b = x.symmetric ? a.data() : b.data(),
-                               .b_stride = x.symmetric ? (x.transpose_a ? x.m : x.k) : b_stride,
-                               .transpose_b = x.transpose_b,
-                               .c = c.data(),
-                               .c_stride = stride,
-                               .result = result,
-                               .beta = x.beta,
-                               .bias = x.bias ? bias.data() : nullptr,
-                               .base = x.base ? base.data() : nullptr,
-                               .amx = isa == Isa::amx_bf16,
-                               .symmetric = x.symmetric};
+    const cpu::Gemm product{.m = x.m,
+                            .n = x.n,
+                            .k = x.k,
+                            .input_dtype = input_dtype,
+                            .a = a.data(),
+                            .a_stride = x.transpose_a ? x.m : x.k,
+                            .transpose_a = x.transpose_a,
+                            .b = x.symmetric ? a.data() : b.data(),
+                            .b_stride = x.symmetric ? (x.transpose_a ? x.m : x.k) : b_stride,
+                            .transpose_b = x.transpose_b,
+                            .c = c.data(),
+                            .c_stride = stride,
+                            .result = result,
+                            .beta = x.beta,
+                            .bias = x.bias ? bias.data() : nullptr,
+                            .base = x.base ? base.data() : nullptr,
+                            .amx = isa == Isa::amx_bf16,
+                            .symmetric = x.symmetric};
     cpu::Team team(threads);
     cpu::set_current_team(&team);
     const int64_t bytes = cpu_level(isa).product_workspace(product);
@@ -116,7 +116,7 @@ std::vector<float> result_of(Isa isa, DType real, const Case& x, const std::vect
     return out;
 }
 
-void check(Isa isa, DType real, const Case& x) {
+void check(Isa isa, DType input_dtype, const Case& x) {
     SCOPED_TRACE(fmt::format("{}x{}x{} {}{} f32 {} beta {} bias {} base {} symmetric {}", x.m, x.n, x.k,
                              x.transpose_a ? 't' : 'n', x.transpose_b ? 't' : 'n', x.c_is_f32, x.beta, x.bias,
                              x.base, x.symmetric));
@@ -124,12 +124,13 @@ void check(Isa isa, DType real, const Case& x) {
                              before = random_values(x.m * x.n, 3);
     std::vector<float> bias;
     for (int64_t j = 0; j < x.n; ++j) bias.push_back(0.01f * static_cast<float>(j % 100));
-    const std::vector<float> out = result_of(isa, real, x, a, b, bias, before, 1),
-                             again = result_of(isa, real, x, a, b, bias, before, 3);
+    const std::vector<float> out = result_of(isa, input_dtype, x, a, b, bias, before, 1),
+                             again = result_of(isa, input_dtype, x, a, b, bias, before, 3);
     EXPECT_EQ(std::memcmp(out.data(), again.data(), out.size() * sizeof(float)), 0)
         << "1 and 3 threads differ";
-    if (real == DType::f32) {
-        const std::vector<float> lowest = result_of(usable_isas().front(), real, x, a, b, bias, before, 2);
+    if (input_dtype == DType::f32) {
+        const std::vector<float> lowest =
+            result_of(usable_isas().front(), input_dtype, x, a, b, bias, before, 2);
         EXPECT_EQ(std::memcmp(out.data(), lowest.data(), out.size() * sizeof(float)), 0)
             << "another sum than at the lowest level";
     }
@@ -145,7 +146,7 @@ void check(Isa isa, DType real, const Case& x) {
     // √k. A bf16 result also rounds by 2^-9 relative.
     const double size = std::sqrt(static_cast<double>(x.k));
     const double absolute = static_cast<double>(x.k) * size * 6e-8,
-                 relative = x.c_is_f32 || real == DType::f32 ? 0 : 1.0 / 256;
+                 relative = x.c_is_f32 || input_dtype == DType::f32 ? 0 : 1.0 / 256;
     // Checks every element of small matmuls. Of large ones it checks the same number of terms, spread over
     // all tiles.
     const int64_t step = (x.m * x.n * x.k / (kSanitized ? 2'000'000 : 20'000'000)) | 1;
@@ -166,12 +167,12 @@ void check(Isa isa, DType real, const Case& x) {
     }
 }
 
-class ProductTest : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
+class GemmTest : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   protected:
     void check(const Case& x) const { testing::check(std::get<0>(GetParam()), std::get<1>(GetParam()), x); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Levels, ProductTest,
+INSTANTIATE_TEST_SUITE_P(Levels, GemmTest,
                          ::testing::Combine(::testing::ValuesIn(usable_isas()),
                                             ::testing::Values(DType::f32, DType::bf16)),
                          [](const auto& info) {
@@ -179,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, ProductTest,
                                                 name_of(std::get<1>(info.param)));
                          });
 
-TEST_P(ProductTest, EveryLoop) {
+TEST_P(GemmTest, EveryLoop) {
     for (const bool f32 : {false, true}) {
         for (const float beta : {0.0f, 1.0f}) {
             check({13, 1100, 34, false, true, f32, beta, false, false, false});  // two ranges of columns
@@ -196,7 +197,7 @@ TEST_P(ProductTest, EveryLoop) {
 }
 
 // K of whole AMX tiles (level amx_bf16), with every kind of last tile.
-TEST_P(ProductTest, DepthsOfWholeTiles) {
+TEST_P(GemmTest, WholeAmxTilesOfK) {
     for (const bool transposed : {false, true}) {
         for (const int64_t m : {1, 15, 17, 32, 47, 97}) {
             for (const int64_t n : {3, 32, 40, 66})
@@ -212,7 +213,7 @@ TEST_P(ProductTest, DepthsOfWholeTiles) {
 
 // From K = 4,096 on, small results are the sum of two parts. 4,101: the second part has an odd length, the
 // first not.
-TEST_P(ProductTest, PartsOfK) {
+TEST_P(GemmTest, SplitK) {
     for (const bool transpose_a : {false, true}) {
         for (const bool transpose_b : {false, true}) {
             for (const int64_t k : {4096, 4101, 8192})
@@ -228,7 +229,7 @@ TEST_P(ProductTest, PartsOfK) {
 }
 
 // Short matmuls of whole panels, which read b in place, and cases just beyond each bound.
-TEST_P(ProductTest, PanelsInPlace) {
+TEST_P(GemmTest, UnpackedPanels) {
     for (const bool transpose_a : {false, true}) {
         for (const int64_t gap : {0, 3, 320}) {  // the last: row stride a multiple of 512
             check({50, 192, 767, transpose_a, false, false, 0.0f, false, false, false, gap});
@@ -243,14 +244,14 @@ TEST_P(ProductTest, PanelsInPlace) {
 }
 
 // A long piece of K has panels of fewer columns: here two ranges, in f32 and in bf16.
-TEST_P(ProductTest, ColumnsOfLongPieces) {
+TEST_P(GemmTest, NarrowPanelsOfLongK) {
     for (const bool transpose_b : {false, true}) {
         check({30, 900, 768, false, transpose_b, false, 1.0f, true, false, false});
         check({9, 600, 3200, false, transpose_b, false, 1.0f, true, false, false});
     }
 }
 
-TEST_P(ProductTest, BiasAndBase) {
+TEST_P(GemmTest, BiasAndBeta) {
     for (const int64_t k : {64, 4200}) {
         check({33, 100, k, false, true, false, 0.0f, true, false, false});
         check({33, 100, k, false, true, true, 0.0f, true, false, false});
@@ -258,7 +259,7 @@ TEST_P(ProductTest, BiasAndBase) {
     }
 }
 
-TEST_P(ProductTest, SymmetricResultsAreMirrored) {
+TEST_P(GemmTest, MirrorsSymmetricResults) {
     for (const int64_t side : {5, 64, 70, 200, 1100}) {
         check({side, side, 48, false, true, false, 0.0f, false, false, true});
         check({side, side, 40, true, false, false, 0.0f, false, false, true});

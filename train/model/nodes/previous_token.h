@@ -5,12 +5,12 @@
 
 namespace speedrun {
 
-class RowBefore final : public Node {
+class PreviousToken final : public Node {
   public:
     struct Ports {
         ValueId y, x;  // (tokens, columns), this rank's part
     };
-    RowBefore(const Ports& ports, const ChunkBorders::Options& options);
+    PreviousToken(const Ports& ports, const ChunkBorders::Options& options);
     const char* kind() const override { return "row before"; }
     std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const override {
         return borders_.sent();

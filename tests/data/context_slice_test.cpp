@@ -1,5 +1,5 @@
 // Rows shared by ranks: the union of the parts is the whole, with each token once, for all sizes.
-#include "data/context_part.h"
+#include "data/context_slice.h"
 
 #include <gtest/gtest.h>
 
@@ -41,14 +41,14 @@ std::vector<Column> copies() {
             {.name = "two rows", .rows = 2, .padding = -1, .compute = copy_targets}};
 }
 
-TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
+TEST(ContextSliceTest, PartsCoverEachTokenOnce) {
     for (const int size : {1, 2, 3, 4}) {
         for (const int64_t S : {8, 12, 13, 17, 24, 31}) {
             const Batch whole = whole_rows(S);
             std::vector<int> seen(static_cast<size_t>(2 * S), 0);
             int64_t valid = 0;
             for (int index = 0; index < size; ++index) {
-                const ContextPart part{.size = size, .index = index};
+                const ContextSlice part{.size = size, .index = index};
                 Batch own = whole;
                 complete(own, copies(), {.sequence_length = S, .part = part});
                 const int64_t local = part.local_length(S);
@@ -98,18 +98,18 @@ TEST(ContextPartTest, PartsAreTheWholeEachTokenOnce) {
 }
 
 // The number of visible keys grows with the position: the chunks of each rank have equal sums of positions.
-TEST(ContextPartTest, EveryRankHasAsManyKeysToSee) {
+TEST(ContextSliceTest, RanksHaveEqualVisibleKeys) {
     for (int index = 0; index < 4; ++index) {
-        const ContextPart part{.size = 4, .index = index};
+        const ContextSlice part{.size = 4, .index = index};
         int64_t keys = 0;
         for (const int64_t place : part.places(64)) keys += place + 1;
         EXPECT_EQ(keys, 64 * 65 / 2 / 4);
     }
 }
 
-TEST(ContextPartTest, RefusesWhatIsNoPart) {
+TEST(ContextSliceTest, RejectsInvalidParts) {
     Batch batch = whole_rows(8);
-    const auto refused = [&](int64_t sequence_length, const ContextPart& part) {
+    const auto refused = [&](int64_t sequence_length, const ContextSlice& part) {
         EXPECT_THROW(complete(batch, {}, {.sequence_length = sequence_length, .part = part}), Error);
     };
     refused(8, {.size = 2, .index = 2});

@@ -1,4 +1,4 @@
-// Positions of a context part's visible keys among the keys gathered from other ranks.
+// Positions of a context slice's visible keys among the keys gathered from other ranks.
 #pragma once
 
 #include "data/columns/column.h"
@@ -6,14 +6,14 @@
 
 namespace speedrun {
 
-struct KeyPlaces {
+struct KeyPositions {
     int64_t window;  // most keys that a query sees; 0: all
     KeptKeys kept;
 };
 
 // Column "place in window N": index of the last visible key within the kept keys of the token's row.
-Column last_key_column(const KeyPlaces& places);
+Column last_key_column(const KeyPositions& places);
 // Column "first_key in window N": index of the first visible key within the kept keys of all rows.
-Column first_kept_key_column(const KeyPlaces& places);
+Column first_kept_key_column(const KeyPositions& places);
 
 }  // namespace speedrun

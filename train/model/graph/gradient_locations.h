@@ -11,14 +11,14 @@ namespace speedrun {
 // Storages of a program during its derivation.
 class Storages {
   public:
-    Storages(const NodeGraph& graph, DType real) : graph_(graph), real_(real) {}
+    Storages(const NodeGraph& graph, DType compute_dtype) : graph_(graph), compute_dtype_(compute_dtype) {}
 
     // Adds storage for a value of this shape; values with another holder than program have memory of their own.
     int add(ValueId like, const std::string& name, bool gradient = false);
     int add_ids(int64_t count, const std::string& name);
-    Place scratch(const Node::Scratch& scratch, const std::string& name, int step);
+    Location scratch(const Node::Scratch& scratch, const std::string& name, int instruction);
     // Records a use of the place at this step; returns the place.
-    Place use(const Place& place, int step);
+    Location use(const Location& location, int instruction);
     int64_t bytes(int storage) const { return storages_[static_cast<size_t>(storage)].bytes; }
     std::vector<Storage> take() { return std::move(storages_); }
 
@@ -26,29 +26,29 @@ class Storages {
     int push(Storage storage);
 
     const NodeGraph& graph_;
-    const DType real_;
+    const DType compute_dtype_;
     std::vector<Storage> storages_;
 };
 
-class GradientPlaces {
+class GradientLocations {
   public:
-    GradientPlaces(const NodeGraph& graph, Storages& storages);
+    GradientLocations(const NodeGraph& graph, Storages& storages);
 
     // True if a gradient reaches this node. The last node starts backward.
     bool reaches(const Node& node) const;
     // Addition after the node: target = term + other.
     struct Sum {
-        Place target, term, other;
+        Location target, term, other;
     };
     // Assigns the gradients that the node's backward reads and writes at this step, and stores them in `call`. Call in
     // reverse order of nodes.
-    std::vector<Sum> pass(const Node& node, int step, NodeCall& call);
+    std::vector<Sum> pass(const Node& node, int instruction, NodeCall& call);
 
   private:
     struct State {
-        int storage = -1;    // storage of the gradient; views use their root's
-        bool begun = false;  // a reader has contributed
-        bool read = false;   // the writer's backward has read it
+        int storage = -1;      // storage of the gradient; views use their root's
+        bool started = false;  // a reader has contributed
+        bool read = false;     // the writer's backward has read it
     };
     State& at(ValueId value) { return states_[static_cast<size_t>(value)]; }
     const State& at(ValueId value) const { return states_[static_cast<size_t>(value)]; }
@@ -64,15 +64,17 @@ class GradientPlaces {
     bool read_elsewhere(int storage, ValueId value, const Node& node) const;
     // True if the node's backward reads a gradient there.
     bool read_here(int storage, const Node& node) const;
-    GradientPlace give(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
-    GradientPlace give_again(const Node& node, const Node::Read& read, int step, std::vector<Sum>& sums);
-    void pass_on(const Node& node, ValueId value, int step, std::vector<Sum>& sums);
+    GradientLocation assign_gradient(const Node& node, const Node::Read& read, int instruction,
+                                     std::vector<Sum>& sums);
+    GradientLocation accumulate_gradient(const Node& node, const Node::Read& read, int instruction,
+                                         std::vector<Sum>& sums);
+    void pass_on(const Node& node, ValueId value, int instruction, std::vector<Sum>& sums);
 
     const NodeGraph& graph_;
     Storages& storages_;
     std::vector<State> states_;
-    std::vector<bool> given_here_;  // index: root; the current node has contributed
-    bool place_taken_ = false;      // the current node reuses the storage of its first gradient
+    std::vector<bool> contributed_here_;  // index: root; the current node has contributed
+    bool storage_reused_ = false;         // the current node reuses the storage of its first gradient
 };
 
 }  // namespace speedrun
