@@ -17,8 +17,9 @@ void StepRunner::warm_up() {
 }
 
 int64_t StepRunner::first_steady_step() const {
-    const int64_t last_turn = state_.schedule.state().scales().turns().back(), period = state_.period;
-    return (last_turn + period - 1) / period * period;
+    const int64_t last_switch = state_.schedule.state().scales().switch_steps().back(),
+                  period = state_.period;
+    return (last_switch + period - 1) / period * period;
 }
 
 void StepRunner::trace(Timeline* timeline) {
