@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs all checks that need a GPU, unattended, and writes one report, also over several short calls.
 # Runs inside a bundle of make_bundle.sh, or from a clone with a build.
-# Usage: gpu_check.sh [OPTION...] OUT_DIR [STAGE...]
+# Usage: gpu_check.sh [OPTION...] OUT_DIR [STAGE...], or gpu_check.sh --first OUT_DIR
 #   tests     every kernel test on the GPU; again shuffled, twice; suite by suite after a failure.
 #   step      a training step of the 124M models, 32,768 tokens per microbatch. Matmuls by cuBLASLt and by our kernels, with
 #             and without CUDA graphs.
@@ -18,6 +18,10 @@
 #   --step-seconds N upper limit of each step.
 #   --again STAGE    repeat its failed or skipped steps; may be given several times.
 #   --fresh          delete the results in OUT_DIR first.
+#   --first          instead of stages: the steps for the first nine minutes on a GPU (--seconds 540), in order of importance:
+#                    tests and times of new kernels, 124M steps with each switch, steps of the recipes, timelines, sanitizer (on
+#                    several GPUs: ranks with NCCL, with and without a launch order), PyTorch. Each step has its own limit.
+#                    Samples clocks and power into OUT_DIR/clocks.csv.
 #   --write-first-losses FILE: compute the CPU's losses for the stage train, and exit (two minutes on 2 cores).
 # A long check in short calls, on one machine or on several with the same GPU model: repeat the call with the same OUT_DIR,
 # or a copy of it. Each call continues the previous one, until no step is "not run".
@@ -26,6 +30,7 @@
 # if the remaining time is too short for it. The next call runs it from its start.
 # Results of other programs or another GPU model are refused.
 # SANITIZE_FILTER: gtest filter of the stage sanitize; default: the tests of operations and one short run.
+# The report ends with a table of decisions: for each open default, the measurement, the rule and the decision.
 # OUT_DIR: results.jsonl (appended); gpu_check.json and report.txt (rewritten after every step); check.log (at most 8 MB);
 # kept/ (inputs of later steps); and during a call a reserve of 1 MiB for the report on a full disk.
 # Never changes clocks or settings of the GPU. Exit: 0 all requested steps passed, 1 otherwise, 2 bad usage or other results.
@@ -35,13 +40,17 @@ call_start=$(date +%s)
 script_dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
 
 stages='tests step ops train ranks sanitize peer'
-bin='' device=cuda seconds=100000 step_seconds=100000 again='' fresh=0 write_first_losses='' out=''
+bin='' device=cuda seconds='' step_seconds=100000 again='' fresh=0 first=0 write_first_losses='' out=''
 # shellcheck disable=SC2034  # for options.sh
-options='bin device seconds step-seconds again write-first-losses' flags=fresh positionals=any
+options='bin device seconds step-seconds again write-first-losses' flags='fresh first' positionals=any
 # shellcheck source=scripts/options.sh
 . "$script_dir/options.sh"
 first_losses=$write_first_losses
 [ $# -gt 0 ] || [ -n "$first_losses" ] || usage 2
+if [ -z "$seconds" ]; then
+    seconds=100000
+    [ "$first" = 0 ] || seconds=540
+fi
 case $device in cuda | cpu) ;; *) die "--device $device: cuda or cpu" 2 ;; esac
 for number in "$seconds" "$step_seconds"; do
     case $number in '' | *[!0-9]*) die "--seconds $seconds --step-seconds $step_seconds: whole numbers" 2 ;; esac
@@ -52,6 +61,10 @@ if [ -n "$first_losses" ]; then
 else
     out=$1
     shift
+    if [ "$first" = 1 ]; then
+        [ $# -eq 0 ] || die '--first has its own steps: no STAGE' 2
+        set -- tests ops step peer
+    fi
     # shellcheck disable=SC2086  # the stages are words
     [ $# -gt 0 ] || set -- $stages
     # shellcheck disable=SC2086
@@ -88,6 +101,8 @@ if ! "$bin/gpu_report" --help >/dev/null 2>"$work/why"; then
     die "$bin/gpu_report does not run on this machine"
 fi
 
+# call_smi OPTION...: nvidia-smi, stopped after 10 s, sooner in a short call.
+call_smi() { timeout -k 1 "$((seconds > 200 ? 10 : 1 + seconds / 20))" nvidia-smi "$@" 2>&1 </dev/null; }
 # find_facts: writes facts about build and machine to $work/facts, one per line.
 find_facts() {
     if [ -r "$bin/../manifest.txt" ]; then
@@ -109,8 +124,8 @@ find_facts() {
     if command -v nvidia-smi >/dev/null 2>&1; then
         fields=name,driver_version,memory.total
         more=$fields,compute_cap,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu
-        smi=$(timeout -k 5 20 nvidia-smi "--query-gpu=$more" --format=csv,noheader 2>&1 </dev/null) ||
-            smi=$(timeout -k 5 20 nvidia-smi "--query-gpu=$fields" --format=csv,noheader 2>&1 </dev/null) || smi="failed: $smi"
+        smi=$(call_smi "--query-gpu=$more" --format=csv,noheader) ||
+            smi=$(call_smi "--query-gpu=$fields" --format=csv,noheader) || smi="failed: $smi"
         case $smi in failed*) ;; *) card=$(echo "$smi" | cut -d , -f 1 | tr '\n' ';') ;; esac
     fi
     echo "nvidia_smi=$(echo "$smi" | tr '\n' ' ')"
@@ -151,6 +166,7 @@ call_end=$((call_start + seconds - reserve))
 # The tree with configs, data and reference results: the bundle's, or the repository. Tests use it too.
 root=$script_dir/share/speedrun
 [ -d "$root" ] || root=$(CDPATH='' cd -- "$script_dir/.." && pwd) || exit 1
+pinned=$root/records/gpu_checks/2026-11-27_h100.json
 SPEEDRUN_ROOT=$root
 export SPEEDRUN_ROOT
 if [ -n "$first_losses" ]; then
@@ -164,12 +180,20 @@ SPEEDRUN_CACHE_DIR=${SPEEDRUN_CACHE_DIR:-$out/kept}
 export SPEEDRUN_CACHE_DIR
 trap 'stop 130' INT
 trap 'stop 143' TERM
+turns='first second'
+if [ "$first" = 1 ]; then
+    # shellcheck source=scripts/gpu_check_first.sh
+    . "$script_dir/gpu_check_first.sh"
+    begin_first
+    set -- first
+    turns=second
+fi
 planning=1
 for stage in "$@"; do "stage_$stage"; done
 planning=0
 merge
 if stage_device; then
-    for turn in first second; do
+    for turn in $turns; do
         for stage in "$@"; do
             begin_stage "$turn"
             "stage_$stage"

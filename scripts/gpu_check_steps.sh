@@ -1,12 +1,12 @@
 # Sourced by gpu_check.sh: selects, runs, stops and records steps, and divides time and disk space. Uses bin, device, out, work,
-# expected, step_seconds, grace and call_end.
+# expected, pinned, step_seconds, grace and call_end.
 # shellcheck shell=sh disable=SC2154,SC2034
 merged=1 step_stage='' step_name='' running='' planning=0 put_off=0 is_full=0 rc=none
 stage_end=$call_end
 
 # merge: rewrites the report; merged: 0 all passed, 1 otherwise, 3 not written.
 merge() {
-    "$bin/gpu_report" merge --expect "$expected" --states "$work/states" --json "$out/gpu_check.json" --table "$out/report.txt" \
+    "$bin/gpu_report" merge --expect "$expected" --pinned "$pinned" --states "$work/states" --json "$out/gpu_check.json" --table "$out/report.txt" \
         "$out" "$work" >"$work/page" 2>"$work/why"
     merged=$?
     if [ "$merged" = 3 ] && make_room; then merge; fi
@@ -61,10 +61,11 @@ begin_stage() {
     [ "$1" = first ] || stage_end=$call_end
 }
 
-# Ends all remaining processes of the step, including children with their own process groups. A subshell, as the caller may use
-# set -f.
+# end_session [FILE]: ends all remaining processes of the step, or of the session in FILE, including children with their own
+# process groups. A subshell, as the caller may use set -f.
 end_session() (
-    session=$(cat "$work/session" 2>/dev/null)
+    session_file=${1:-$work/session}
+    session=$(cat "$session_file" 2>/dev/null)
     [ -n "$session" ] || exit 0
     set +f
     for round in 1 2; do # twice: for processes started during the first round
@@ -78,7 +79,7 @@ end_session() (
             kill -KILL "${pid#/proc/}" 2>/dev/null
         done
     done
-    rm -f "$work/session"
+    rm -f "$session_file"
 )
 
 # run MINIMUM LIMIT COMMAND...: for at most LIMIT seconds; not at all if less than MINIMUM is left of the call. Sets rc ("none":
@@ -149,6 +150,7 @@ finish() {
     if [ "$limit" -lt "$own_limit" ] && [ "$took" -ge "$limit" ]; then
         case $rc in 124 | 137) set -- --status 'not run' --message "the call ended after $took s of its $own_limit s" ;; esac
     fi
+    [ ! -s "$out/clocks.csv" ] || set -- --clocks "$out/clocks.csv" --began "$start" "$@"
     append step --stage "$step_stage" --step "$step_name" --exit-code "$rc" --seconds "$took" --limit "$limit" --log "$log" "$@"
     merge
 }

@@ -59,49 +59,55 @@ sanitizer_of() {
     return 1
 }
 
+# sanitizer_step NAME TOOL FILTER: the tests of a gtest filter under a tool of compute-sanitizer.
+sanitizer_step() {
+    due sanitize "$1" || return 0
+    if [ "$device" = cpu ] || ! sanitizer_of; then
+        record sanitize "$1" 'not run' 'compute-sanitizer was not found, or there is no GPU for it'
+        return
+    fi
+    tool=$2
+    rm -f "$work/gtest.json"
+    # Lazy loading of kernels: the tool patches all loaded kernels, otherwise including all of cuBLASLt and cuDNN.
+    run 60 130 env CUDA_MODULE_LOADING=LAZY "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 "$tests" \
+        "--gtest_output=json:$work/gtest.json" "--gtest_filter=$3"
+    set --
+    if grep -qiE 'device not supported|not supported on this' "$log"; then
+        set -- --status 'not run' --message "$(grep -iE -m 1 'not supported' "$log")"
+    elif [ "$rc" = 86 ]; then
+        set -- --message "$(grep -E -m 12 '^=========' "$log" | tail -n 11)"
+    elif [ "$rc" = 0 ] && ! grep -q 'SUMMARY: 0' "$log"; then
+        set -- --status failed --message "$tool printed no summary: it did not watch the tests"
+    fi
+    finish --gtest "$work/gtest.json" "$@"
+}
+
 stage_sanitize() {
     find_tests sanitize || return
     for tool in memcheck racecheck synccheck initcheck; do
-        due sanitize "$tool" || continue
-        if [ "$device" = cpu ] || ! sanitizer_of; then
-            record sanitize "$tool" 'not run' 'compute-sanitizer was not found, or there is no GPU for it'
-            continue
-        fi
-        rm -f "$work/gtest.json"
-        # Lazy loading of kernels: the tool patches all loaded kernels, otherwise including all of cuBLASLt and cuDNN.
-        run 60 130 env CUDA_MODULE_LOADING=LAZY "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 "$tests" \
-            "--gtest_output=json:$work/gtest.json" "--gtest_filter=${SANITIZE_FILTER:-Backends/*:GpuRunTest.GraphsAndCallsAreBitwiseEqual}"
-        set --
-        if grep -qiE 'device not supported|not supported on this' "$log"; then
-            set -- --status 'not run' --message "$(grep -iE -m 1 'not supported' "$log")"
-        elif [ "$rc" = 86 ]; then
-            set -- --message "$(grep -E -m 12 '^=========' "$log" | tail -n 11)"
-        elif [ "$rc" = 0 ] && ! grep -q 'SUMMARY: 0' "$log"; then
-            set -- --status failed --message "$tool printed no summary: it did not watch the tests"
-        fi
-        finish --gtest "$work/gtest.json" "$@"
+        sanitizer_step "$tool" "$tool" "${SANITIZE_FILTER:-Backends/*:GpuRunTest.GraphsAndCallsAreBitwiseEqual}"
     done
 }
 
-# ops_step NAME OPTION...: one process per group of cases, so that a device error affects one group only.
+# ops_step NAME FILTER OPTION...: one process per group of cases, so that a device error affects one group only.
 ops_step() {
     due ops "$1" || return 0
-    shift
+    filter=$2 scale=full
+    [ "$device" = cuda ] || scale=small
+    shift 2
     rm -f "$work/ops.jsonl"
-    run 20 150 "$bin/op_bench" --device "$device" --json "$work/ops.jsonl" --seconds 0.15 "$@"
+    run 20 150 "$bin/op_bench" --device "$device" --json "$work/ops.jsonl" --seconds 0.15 --scale "$scale" --filter "$filter" "$@"
     finish --ops "$work/ops.jsonl"
 }
 
 stage_ops() {
-    scale=full
-    [ "$device" = cuda ] || scale=small
     for group in product attention pointwise optimizer utility fp8; do
-        ops_step "$group" --scale "$scale" --filter "^$group"
+        ops_step "$group" "^$group"
         # Directly after the other attention cases, for comparable conditions.
-        [ "$group$device" != attentioncuda ] || ops_step attention_wgmma --attention wgmma --filter '^attention'
+        [ "$group$device" != attentioncuda ] || ops_step attention_wgmma '^attention' --attention wgmma
     done
     [ "$device" = cuda ] || return 0
-    ops_step product_hand --products hand --filter '^product'
+    ops_step product_hand '^product' --products hand
     # Cases without document masks, which cuDNN supports.
-    ops_step attention_cudnn --attention cudnn --filter '^attention[.](gpt2|causal)'
+    ops_step attention_cudnn '^attention[.](gpt2|causal)' --attention cudnn
 }

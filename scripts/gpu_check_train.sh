@@ -4,8 +4,9 @@ timed_precision=bf16
 [ "$device" = cuda ] || timed_precision=auto
 
 # trained MINIMUM LIMIT CONFIG SETTING...: runs speedrun as the current step. `judge` has further requirements on its figures;
-# `keep` is the file that stores its metrics for later steps.
-judge='' launcher='' keep=''
+# `keep` is the file that stores its metrics for later steps. `trace`: steps whose timeline is kept. `gpu_model` and `plan_stage`:
+# the step is also modelled for this GPU with the operations measured so far, at this stage of the schedule.
+judge='' launcher='' keep='' trace='' gpu_model='' plan_stage=''
 trained() {
     trained_minimum=$1 trained_limit=$2 trained_config=$root/configs/$3
     shift 3
@@ -16,10 +17,15 @@ trained() {
     folder=$work/runs/$step_stage-$step_name
     # shellcheck disable=SC2086  # options are words
     run "$trained_minimum" "$trained_limit" $launcher "$bin/speedrun" train "$trained_config" --out "$work/runs" \
-        --name "$step_stage-$step_name" --quiet --set checkpoint.last=false "$@"
+        --name "$step_stage-$step_name" --quiet ${trace:+--trace $trace} --set checkpoint.last=false "$@"
     if [ -n "$keep" ] && [ "$rc" != none ]; then cp "$folder/metrics.jsonl" "$keep" 2>/dev/null || rm -f "$keep"; fi
+    [ -z "$trace" ] || cp "$folder/trace.json" "$out/kept/$step_name.trace.json" 2>/dev/null
+    rm -f "$work/plan.json"
+    [ -z "$gpu_model" ] || [ "$rc" != 0 ] ||
+        timeout -k 1 20 "$bin/speedrun" plan "$trained_config" --gpu "$gpu_model" ${plan_stage:+--stage $plan_stage} --json \
+            --measured "$out/gpu_check.json" "$@" >"$work/plan.json" 2>/dev/null </dev/null
     # shellcheck disable=SC2086  # options are words
-    finish --run "$folder" $judge
+    finish --run "$folder" --plan "$work/plan.json" $judge
 }
 # ended STAGE STEP: true if a step that another one depends on has completed, in this call or an earlier one.
 ended() {
@@ -58,10 +64,11 @@ choose_family() {
     sizes="$sizes device=$device data.train=$tokens/train_*.bin data.val=$tokens/val_*.bin data.val_tokens=16384 eval.every=0"
 }
 # make_tokens: creates the tokens once per call. Without tokens the current step fails, or waits for a later call.
-no_tokens=''
+no_tokens='' documents=''
 make_tokens() {
     if [ ! -f "$tokens/dataset.json" ] && [ -z "$no_tokens" ]; then
-        run 5 60 "$bin/make_tokens" "$tokens" --vocab-size "$vocab"
+        # shellcheck disable=SC2086  # options are words
+        run 5 60 "$bin/make_tokens" "$tokens" --vocab-size "$vocab" $documents
         case $rc in
         0) ;;
         none) finish && return 1 ;;
@@ -73,62 +80,75 @@ make_tokens() {
     return 1
 }
 
+# step_of FAMILY PRODUCTS GRAPH MICROBATCHES OTHER: a few steps of a model. OTHER: again, wgmma, early, wgmma+early or none.
 # Roofline bound: 43 ms for forward and backward of a microbatch of 32,768 tokens: 24.3 TFLOP of matmuls at 798 TFLOP/s,
 # attention with 450 keys on average, pointwise passes and the loss at 3.0 TB/s (an H100's peaks). The optimizer is additional.
-stage_step() {
-    find_speedrun step || return
-    for family in modern gpt2; do
-        choose_family "$family"
-        for variant in library,true,1 library,true,1,wgmma library,true,1,early library,false,1 hand,true,1 library,true,8; do
-            IFS=, read -r products graph count other <<V
-$variant
-V
-            # GPU only: attention kinds, early kernel launch.
-            [ -z "$other" ] || [ "$device" = cuda ] || continue
-            attention=hand early=false
-            [ "$other" != wgmma ] || attention=wgmma
-            [ "$other" != early ] || early=true
-            microbatch=32768 steps=40
-            [ "$count" = 1 ] || steps=12
-            judge="--floor-ms $((43 * count))"
-            if [ "$device" = cpu ]; then microbatch=1024 steps=8 judge=''; fi
-            name=$family,$products
-            [ -z "$other" ] || name=$name,$other
-            [ "$graph" = true ] || name=$name,no_graph
-            [ "$count" = 1 ] || name=$name,${count}_microbatches
-            if ! due step "$name" || ! make_tokens; then continue; fi
-            set -f # data patterns are expanded by speedrun
-            # shellcheck disable=SC2086  # settings are words
-            trained 15 65 "$config" $sizes precision="$timed_precision" cuda.products=$products cuda.graph=$graph \
-                cuda.attention=$attention cuda.dependent_launch=$early \
-                batch.microbatch_tokens=$microbatch batch.tokens_per_step=$((count * microbatch)) schedule.steps=$steps \
-                schedule.warmup_steps=0
-            set +f
-        done
-    done
+step_of() {
+    family=$1 products=$2 graph=$3 count=$4 other=${5:-} attention=hand early=false
+    # GPU only: attention kinds, early kernel launch.
+    case $other in *wgmma*) attention=wgmma ;; esac
+    case $other in *early*) early=true ;; esac
+    [ "$attention$early" = handfalse ] || [ "$device" = cuda ] || return 0
+    choose_family "$family"
+    microbatch=32768 steps=40
+    [ "$count" = 1 ] || steps=12
+    judge="--floor-ms $((43 * count))"
+    if [ "$device" = cpu ]; then microbatch=1024 steps=8 judge=''; fi
+    name=$family,$products
+    [ -z "$other" ] || name=$name,$other
+    [ "$graph" = true ] || name=$name,no_graph
+    [ "$count" = 1 ] || name=$name,${count}_microbatches
+    if due step "$name" && make_tokens; then
+        set -f # data patterns are expanded by speedrun
+        # shellcheck disable=SC2086  # settings are words
+        trained 15 65 "$config" $sizes precision="$timed_precision" cuda.products="$products" cuda.graph="$graph" \
+            cuda.attention=$attention cuda.dependent_launch=$early batch.microbatch_tokens=$microbatch \
+            batch.tokens_per_step=$((count * microbatch)) schedule.steps=$steps schedule.warmup_steps=0
+        set +f
+    fi
     judge=''
 }
 
-# In process, with ranks as threads with separate devices; then as processes of a launcher, with its messages.
-stage_ranks() {
-    if [ "$device" = cuda ] && find_tests ranks; then
-        if due ranks sharing_the_card; then gtest_step 60 240 "$tests" '--gtest_filter=GpuRanksTest.*'; fi
-        if due ranks nccl; then
-            rm -f "$work/gtest.json"
-            run 30 120 "$tests" "--gtest_output=json:$work/gtest.json" '--gtest_filter=GpuNcclTest.*'
-            set --
-            if grep -q 'NCCL not found' "$log"; then
-                set -- --status skipped --message "$(grep -m 1 'NCCL not found' "$log")"
-            fi
-            finish --gtest "$work/gtest.json" "$@"
+stage_step() {
+    find_speedrun step || return
+    for family in modern gpt2; do
+        step_of "$family" library true 1
+        step_of "$family" library true 1 wgmma
+        step_of "$family" library true 1 early
+        step_of "$family" library false 1
+        step_of "$family" hand true 1
+        step_of "$family" library true 8
+    done
+}
+
+# In process, with ranks as threads with separate devices.
+ranks_in_process() {
+    [ "$device" = cuda ] && find_tests ranks || return 0
+    if due ranks sharing_the_card; then gtest_step 60 240 "$tests" '--gtest_filter=GpuRanksTest.*'; fi
+    if due ranks nccl; then
+        rm -f "$work/gtest.json"
+        run 30 120 "$tests" "--gtest_output=json:$work/gtest.json" '--gtest_filter=GpuNcclTest.*'
+        set --
+        if grep -q 'NCCL not found' "$log"; then
+            set -- --status skipped --message "$(grep -m 1 'NCCL not found' "$log")"
         fi
+        finish --gtest "$work/gtest.json" "$@"
     fi
+}
+# can_mpirun: true if ranks can be processes of a launcher; else the step mpirun is skipped.
+can_mpirun() {
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     find_speedrun ranks || return
     if ! command -v mpirun >/dev/null 2>&1 || ! ldd "$bin/speedrun" 2>/dev/null | grep -q libmpi; then
         if due ranks mpirun; then record ranks mpirun skipped 'no mpirun, or a speedrun without MPI'; fi
-        return
+        return 1
     fi
-    find_data ranks mpirun skipped || return
+    find_data ranks mpirun skipped
+}
+
+stage_ranks() {
+    ranks_in_process
+    can_mpirun || return
     microbatch=1024 steps=8
     if [ "$device" = cpu ]; then microbatch=512 steps=3; fi
     set -- device="$device" precision=f32 schedule.steps=$steps batch.microbatch_tokens=$microbatch eval.every=0 \
@@ -141,35 +161,38 @@ stage_ranks() {
         losses_of "$out/kept/ranks-alone.jsonl" 'one rank' >"$work/alone.json"
         # Sums in another order; Muon amplifies the difference.
         judge="--losses $work/alone.json --tolerance 2e-3" launcher='mpirun -np 2 --oversubscribe --bind-to none'
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         trained 30 120 kjv.json "$@"
         judge='' launcher=''
     fi
 }
 
-stage_peer() {
+# peer_step NAME FAMILY ROUNDS
+peer_step() {
     find_speedrun peer || return
-    for family in modern gpt2; do
-        choose_family "$family"
-        if ! due peer "$family" || ! make_tokens; then continue; fi
-        microbatch=32768
-        set -- --rounds 3 --modes compiled-bf16
-        if [ "$device" = cpu ]; then
-            microbatch=512
-            set -- --rounds 1 --steps 1 --modes eager-f32
-        fi
-        set -f
-        for setting in $sizes "batch.microbatch_tokens=$microbatch" "batch.tokens_per_step=$microbatch"; do
-            case $setting in device=* | data.val_tokens=* | eval.every=*) ;; *) set -- "$@" --set "$setting" ;; esac
-        done
-        set +f
-        rm -f "$work/peers.json"
-        run 100 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$work/peers.json" \
-            "$@" "$root/configs/$config"
-        set -- --peers "$work/peers.json"
-        [ "$rc" != 77 ] || set --
-        finish "$@"
+    choose_family "$2"
+    if ! due peer "$1" || ! make_tokens; then return; fi
+    microbatch=32768
+    set -- --rounds "$3" --modes compiled-bf16
+    if [ "$device" = cpu ]; then
+        microbatch=512
+        set -- --rounds 1 --steps 1 --modes eager-f32
+    fi
+    set -f
+    for setting in $sizes "batch.microbatch_tokens=$microbatch" "batch.tokens_per_step=$microbatch"; do
+        case $setting in device=* | data.val_tokens=* | eval.every=*) ;; *) set -- "$@" --set "$setting" ;; esac
     done
+    set +f
+    rm -f "$work/peers.json"
+    run 100 265 sh "$script_dir/compare_peers.sh" --device "$device" --speedrun "$bin/speedrun" --json "$work/peers.json" \
+        "$@" "$root/configs/$config"
+    set -- --peers "$work/peers.json"
+    [ "$rc" != 77 ] || set --
+    finish "$@"
+}
+
+stage_peer() {
+    peer_step modern modern 3
+    peer_step gpt2 gpt2 3
 }
 
 # The 124M modern model on bytes, 4096 tokens a step; a rehearsal uses a small model. Random projections: with zero projections

@@ -2,8 +2,9 @@
 # Builds a folder that runs scripts/gpu_check.sh on another x86-64 Linux machine. It needs an NVIDIA driver and a glibc at least
 # as new as this machine's. Contents: programs, libraries that a plain machine lacks, scripts, configs, and the King James
 # text's tokens. packaging.cmake lists them.
-# Usage: make_bundle.sh [--cuda on|off] [--architectures LIST] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
+# Usage: make_bundle.sh [--cuda on|off] [--mpi on|off] [--architectures LIST] [--archive gz|zst|none] [--build DIR] [OUT_DIR]
 #   --cuda           off: a rehearsal without GPU programs (default: on)
+#   --mpi            on: for ranks on several GPUs; the machine needs the same MPI (default: off)
 #   --architectures  GPU architectures, as for CMake (default: 90a-real)
 #   --archive        result: OUT_DIR.tar.gz (default), OUT_DIR.tar.zst or the folder only
 #   --build          build folder, kept for later calls (default: build/bundle-build)
@@ -13,13 +14,13 @@ set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 limit_mib=60
 
-cuda=on architectures=90a-real archive=gz build=$root/build/bundle-build
+cuda=on mpi=off architectures=90a-real archive=gz build=$root/build/bundle-build
 # shellcheck disable=SC2034  # for options.sh
-options='cuda architectures archive build' positionals=1
+options='cuda mpi architectures archive build' positionals=1
 # shellcheck source=scripts/options.sh
 . "$root/scripts/options.sh"
 out=${1:-$root/build/bundle}
-case $cuda in on | off) ;; *) die "--cuda $cuda: on or off" ;; esac
+case $cuda/$mpi in on/on | on/off | off/on | off/off) ;; *) die "--cuda $cuda, --mpi $mpi: on or off" ;; esac
 case $archive in gz | zst | none) ;; *) die "--archive $archive: gz, zst or none" ;; esac
 for tool in cmake ninja readelf strip ldd objdump tar; do
     command -v "$tool" >/dev/null 2>&1 || die "$tool: not found"
@@ -37,10 +38,11 @@ mkdir -p "$build"
 cuda_flags=''
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ "$cuda" = on ] && "$nvcc" --help 2>/dev/null | grep -q -e --compress-mode; then cuda_flags=--compress-mode=size; fi
+upper() { echo "$1" | tr '[:lower:]' '[:upper:]'; }
 # shellcheck disable=SC2086  # the list of programs is words
 {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
- -DSPEEDRUN_MPI=OFF "-DSPEEDRUN_CUDA=$(echo "$cuda" | tr '[:lower:]' '[:upper:]')" \
+        "-DSPEEDRUN_MPI=$(upper "$mpi")" "-DSPEEDRUN_CUDA=$(upper "$cuda")" \
         "-DSPEEDRUN_CUDA_ARCHITECTURES=$architectures" "-DCMAKE_CUDA_FLAGS=$cuda_flags" >"$build/configure.log" 2>&1 ||
         { tail -n 20 "$build/configure.log" >&2 && die "configuring failed: $build/configure.log"; }
     cmake --build "$build" -j "${JOBS:-$(nproc)}" --target $programs >"$build/build.log" 2>&1 ||

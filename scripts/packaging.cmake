@@ -27,10 +27,12 @@ install(DIRECTORY scripts/speedrun_report DESTINATION ${tree}/scripts COMPONENT 
 
 install(TARGETS ${check_programs} RUNTIME_DEPENDENCY_SET check_libraries RUNTIME COMPONENT check EXCLUDE_FROM_ALL)
 install(PROGRAMS scripts/gpu_check.sh scripts/gpu_check_shards.sh scripts/compare_peers.sh DESTINATION . COMPONENT check EXCLUDE_FROM_ALL)
-install(FILES scripts/options.sh scripts/gpu_check_steps.sh scripts/gpu_check_tests.sh scripts/gpu_check_train.sh scripts/cuda_env.sh
+install(FILES scripts/options.sh scripts/gpu_check_steps.sh scripts/gpu_check_tests.sh scripts/gpu_check_train.sh
+  scripts/gpu_check_first.sh scripts/cuda_env.sh
   DESTINATION . COMPONENT check EXCLUDE_FROM_ALL)
 install(DIRECTORY data/kjv DESTINATION ${tree}/data COMPONENT check EXCLUDE_FROM_ALL
   FILES_MATCHING PATTERN *.bin PATTERN dataset.json)
+install(FILES records/gpu_checks/2026-11-27_h100.json DESTINATION ${tree}/records/gpu_checks COMPONENT check EXCLUDE_FROM_ALL)
 install(FILES tests/runs/golden_kjv.json DESTINATION ${tree}/tests/runs COMPONENT check EXCLUDE_FROM_ALL)
 install(FILES tests/bench/first_losses.json DESTINATION ${tree}/tests/bench COMPONENT check EXCLUDE_FROM_ALL)
 install(DIRECTORY tests/bench/peers DESTINATION ${tree}/tests/bench COMPONENT check EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.command import exit_code_of, parser_of
 from speedrun_report.runs import UsageError
 from speedrun_report.tracks import collect
 
@@ -27,10 +27,7 @@ Exit codes: 0 written; 2 bad usage, or an unsupported folder; 3 no run could be 
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_folders(parser)
+    parser = parser_of(DESCRIPTION, EPILOG)
     parser.add_argument(
         "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page, overwritten (default: %(default)s)"
     )

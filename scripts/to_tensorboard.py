@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.command import exit_code_of, parser_of, writing
 from speedrun_report.runs import Run, UsageError
 from speedrun_report.scalars import events_of, names_of
 from speedrun_report.tracks import collect
@@ -46,23 +46,16 @@ def convert(arguments: argparse.Namespace) -> None:
         if folder.exists():  # TensorBoard would show both sets of lines in one chart
             raise UsageError(f"{folder} exists and is not overwritten: remove it, or name another --out")
         folders[folder] = run
-    try:
+    with writing(arguments.out, "scripts/requirements.txt"):
         for folder, run in folders.items():
             write_run(run, folder)
-    except ImportError as error:
-        raise UsageError(f"{error}: install the packages of scripts/requirements.txt") from None
-    except OSError as error:
-        raise UsageError(f"{error.filename or arguments.out}: cannot be written: {error.strerror or error}") from None
     for problem in collection.problems:
         print(f"warning: {problem}", file=sys.stderr)
     print(f"{len(folders)} runs in {arguments.out}; tensorboard --logdir {arguments.out}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_folders(parser)
+    parser = parser_of(DESCRIPTION, EPILOG)
     parser.add_argument(
         "--out", type=Path, default=Path("tensorboard"), metavar="DIR", help="gets one folder per run (default: %(default)s)"
     )

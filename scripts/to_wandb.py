@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from speedrun_report.command import add_folders, exit_code_of
+from speedrun_report.command import exit_code_of, parser_of, writing
 from speedrun_report.runs import Run, UsageError
 from speedrun_report.scalars import events_of, names_of
 from speedrun_report.tracks import collect
@@ -34,16 +34,9 @@ def id_of(run: Run) -> str:
 
 def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> None:
     # Only contents of the run's folder: nothing about the machine, the program or the repository of the conversion.
+    disabled = ("disable_git", "disable_code", "x_disable_stats", "x_disable_meta", "x_disable_machine_info")
     settings = wandb.Settings(
-        silent=True,
-        console="off",
-        host=str(run.environment.get("host", "")),
-        disable_git=True,
-        disable_code=True,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_save_requirements=False,
+        silent=True, console="off", host=str(run.environment.get("host", "")), x_save_requirements=False, **dict.fromkeys(disabled, True)
     )
     names = names_of(run)
     logged = wandb.init(
@@ -66,10 +59,8 @@ def write_run(wandb, run: Run, identity: str, arguments: argparse.Namespace) -> 
 def package():
     """Returns wandb with its own reporting disabled."""
     os.environ.update({"WANDB_ERROR_REPORTING": "false", "WANDB_MODE": "offline", "WANDB_SILENT": "true"})
-    try:
-        import wandb
-    except ImportError as error:
-        raise UsageError(f"{error}: install the packages of scripts/requirements_wandb.txt") from None
+    import wandb
+
     return wandb
 
 
@@ -83,25 +74,21 @@ def convert(arguments: argparse.Namespace) -> None:
         for there in arguments.out.glob(f"wandb/offline-run-*-{identity}"):
             raise UsageError(f"{run.path} is in {there} already: remove that, or name another --out")
         runs[identity] = run
-    wandb = package()
-    try:
+    with writing(arguments.out, "scripts/requirements_wandb.txt"):
+        wandb = package()
         arguments.out.mkdir(parents=True, exist_ok=True)  # otherwise wandb writes to the system's temporary folder
-        for identity, run in runs.items():
-            write_run(wandb, run, identity, arguments)
-    except OSError as error:
-        raise UsageError(f"{error.filename or arguments.out}: cannot be written: {error.strerror or error}") from None
-    except wandb.Error as error:
-        raise UsageError(f"{arguments.out}: wandb: {str(error).splitlines()[0]}") from None
+        try:
+            for identity, run in runs.items():
+                write_run(wandb, run, identity, arguments)
+        except wandb.Error as error:
+            raise UsageError(f"{arguments.out}: wandb: {str(error).splitlines()[0]}") from None
     for problem in collection.problems:
         print(f"warning: {problem}", file=sys.stderr)
     print(f"{len(runs)} runs in {arguments.out}/wandb; wandb sync {arguments.out}/wandb/offline-run-*")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_folders(parser)
+    parser = parser_of(DESCRIPTION, EPILOG)
     parser.add_argument("--project", default="speedrun", help="that the runs are uploaded to (default: %(default)s)")
     parser.add_argument(
         "--out", type=Path, default=Path("wandb_runs"), metavar="DIR", help="gets wandb/offline-run-* (default: %(default)s)"

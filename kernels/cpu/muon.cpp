@@ -9,16 +9,6 @@ namespace speedrun {
 
 using cpu::Vec;
 
-namespace {
-
-Tensor matrix_of(Tensor batch, int64_t index) {
-    const int64_t size = batch.shape[1] * batch.shape[2];
-    char* data = batch.data ? static_cast<char*>(batch.data) + index * size * size_of(batch.dtype) : nullptr;
-    return Tensor(data, batch.dtype, {batch.shape[1], batch.shape[2]});
-}
-
-}  // namespace
-
 void CpuOps::enqueue(const op::MuonMomentum& a, Stream& stream) {
     const int64_t count = a.momentum.numel();
     cpu::submit(stream, "muon_momentum", [=] {
@@ -40,14 +30,6 @@ void CpuOps::enqueue(const op::MuonMomentum& a, Stream& stream) {
             });
         });
     });
-}
-
-void CpuOps::enqueue(const op::Gram& a, Stream& stream) {
-    const Tensor x = a.x;
-    for (int64_t i = 0; i < x.shape[0]; ++i) {
-        product(matrix_of(a.a, i), matrix_of(x, i), matrix_of(x, i), Tensor{},
-                {.transpose_b = true, .symmetric = true}, "gram", stream);
-    }
 }
 
 void CpuOps::enqueue(const op::MuonApply& a, Stream& stream) {

@@ -1,10 +1,11 @@
-// Norms of weighted sums, as two separate operations: matmuls dominate a CPU's step, so a fused kernel would not pay
+// Norms of weighted sums, as separate operations: matmuls dominate a CPU's step, so a fused kernel would not pay
 // for its duplicated row code.
 #include "kernels/cpu/cpu_ops.h"
 
 namespace speedrun {
 
 void CpuOps::enqueue(const op::SumNormForward& a, Stream& stream) {
+    if (a.delta.present()) enqueue(a.before(), stream);
     enqueue(a.first(), stream);
     enqueue(a.second(), stream);
 }

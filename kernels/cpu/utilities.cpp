@@ -92,21 +92,6 @@ void CpuOps::enqueue(const op::Cast& a, Stream& stream) {
     });
 }
 
-void CpuOps::enqueue(const op::Accumulate& a, Stream& stream) {
-    cpu::submit(stream, "accumulate", [=] {
-        cpu::with_real(a.x.dtype, [&]<class Real>() {
-            cpu::parallel_for(a.x.rows(), [&](int64_t t) {
-                const Real* x = a.x.as<Real>() + t * a.x.row_stride;
-                float* sum = a.sum.as<float>() + t * a.sum.row_stride;
-                cpu::for_vectors(a.x.cols(), [&](int64_t i, auto width) {
-                    const Vec added = cpu::load(x + i, width);
-                    cpu::store(sum + i, a.accumulate ? cpu::load(sum + i, width) + added : added, width);
-                });
-            });
-        });
-    });
-}
-
 void CpuOps::enqueue(const op::NormTerm& a, Stream& stream) {
     cpu::submit(stream, "norm_term", [=] {
         cpu::with_real(a.x.dtype, [&]<class Real>() {

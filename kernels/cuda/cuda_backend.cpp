@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/early_launch.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace speedrun {
@@ -34,7 +35,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     auto device = std::make_unique<CudaDevice>(options.gpu, options.dry);
     if (const CudaGpu gpu = gpu_of(options); options.dependent_launch && !options.dry) {
         if (gpu.major >= 9) {
-            device->let_kernels_begin_early();
+            device->let_kernels_begin_early(true);
         } else {
             backend.notes.push_back(fmt::format(
                 "cuda.dependent_launch has no effect: {} has compute capability {}.{}, it is of 9.0 "
@@ -82,6 +83,13 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
         }
     }
     backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));
+    auto& cuda_device = static_cast<CudaDevice&>(*backend.device);
+    if (!cuda_device.kernels_begin_early()) return backend;
+    if (const std::string fault = find_early_launch_fault(cuda_device, *backend.ops); !fault.empty()) {
+        cuda_device.let_kernels_begin_early(false);
+        backend.notes.push_back(
+            fmt::format("cuda.dependent_launch is off: a graph with early kernels failed ({})", fault));
+    }
     return backend;
 }
 

@@ -33,11 +33,6 @@ void check_gradients(const Arguments& a, Tensor ds) {
     if (a.dbias.present()) expect(a.dbias, DType::f32, {cols}, "norm dbias");
 }
 
-void check_mix(const MixWith& mix, Tensor x) {
-    expect(mix.z, x.dtype, {x.rows(), x.cols()}, "mix_norm z");
-    expect(mix.coefficients, DType::f32, {2}, "mix_norm coefficients");
-}
-
 }  // namespace
 
 void op::NormForward::check() const {
@@ -53,29 +48,14 @@ void op::NormBackward::check() const {
     check_gradients(*this, ds);
 }
 
-void op::MixNormForward::check() const {
-    const int64_t rows = x.rows(), cols = x.cols();
-    check_outputs(*this);
-    expect(sum, x.dtype, {rows, cols}, "mix_norm sum");
-    check_mix(mix, x);
-    if (delta.present() != entered.present())
-        throw_internal("mix_norm_forward: entered and delta are given together or not at all");
-    if (!delta.present()) return;
-    expect(delta, x.dtype, {rows, cols}, "mix_norm delta");
-    expect(entered, x.dtype, {rows, cols}, "mix_norm entered");
-}
-
 void op::SumNormForward::check() const {
     first().check();
     second().check();
-}
-
-void op::MixNormBackward::check() const {
-    check_gradients(*this, dx);
-    expect(dz, s.dtype, {s.rows(), s.cols()}, "mix_norm dz");
-    expect(entered, s.dtype, {s.rows(), s.cols()}, "mix_norm entered");
-    check_mix(mix, s);
-    expect(dcoefficients, DType::f32, {2}, "mix_norm dcoefficients");
+    if (delta.present() != x.present())
+        throw_internal("sum_norm_forward: x and delta are given together or not at all");
+    if (!delta.present()) return;
+    before().check();
+    if (terms[0].shifted) throw_internal("sum_norm_forward: the first term is shifted, and delta is given");
 }
 
 void op::SumNormBackward::check() const {

@@ -1,4 +1,4 @@
-// Norms over the last dimension, and their fusions with sums and mixes.
+// Norms over the last dimension, and their fusion with weighted sums.
 #pragma once
 
 #include "kernels/ops/combine.h"
@@ -64,46 +64,26 @@ struct NormBackward {
     }
 };
 
-// Norm of a sum mixed with z (the first embedding):
-//   entered = x (+ delta);  s = c₀·entered + c₁·z;  y = norm(s) (· gain) (+ bias).
-// entered and s are rounded to the real type before they are read, as if sum, mix and norm were separate operations.
-struct MixNormForward {
-    ByName by_name = ByName();
-    Tensor y;             // real [T,C]
-    Tensor sum;           // real [T,C], receives s
-    Tensor entered = {};  // real [T,C], receives x + delta; given exactly when delta is; may alias x, not sum
-    Tensor mean = {};     // f32 [T], layernorm only
-    Tensor rstd;          // f32 [T]
-    Tensor x;             // real [T,C]
-    Tensor delta = {};    // real [T,C]
-    MixWith mix;          // mix of entered
-    Tensor gain = {};     // f32 [C]
-    Tensor bias = {};     // f32 [C]
-    NormKind kind;
-    float epsilon = kNormEpsilon;
-
-    void check() const;
-    void traffic(Traffic& t) const {
-        t.writes(y, sum, entered, mean, rstd);
-        t.reads(x, delta, mix.z, mix.coefficients, gain, bias);
-    }
-};
-
-// Norm of any weighted sum: s = Σ_j factor_j·c_j·s_j as in op::WeightedSumForward, y = norm(s) (· gain) (+ bias). s is
-// rounded to the real type before it is read.
+// Norm of a weighted sum: s = Σ_j factor_j·c_j·s_j as in op::WeightedSumForward, y = norm(s) (· gain) (+ bias). If delta
+// is given, s_0 = x + delta is computed first. s_0 and s are rounded to the real type before they are read, as if add,
+// sum and norm were separate operations.
 struct SumNormForward {
     ByName by_name = ByName();
     Tensor y;             // real [T,C]
     Tensor sum;           // real [T,C], receives s; may alias sources that are not shifted
     Tensor mean = {};     // f32 [T], layernorm only
     Tensor rstd;          // f32 [T]
-    WeightedTerms terms;  // 1 to 8
+    WeightedTerms terms;  // 1 to 8; with delta the first is not shifted
     int64_t sequence_length;
-    Tensor gain = {};  // f32 [C]
-    Tensor bias = {};  // f32 [C]
+    Tensor x = {};      // real [T,C], given exactly when delta is; may alias s_0, which is written
+    Tensor delta = {};  // real [T,C]
+    Tensor gain = {};   // f32 [C]
+    Tensor bias = {};   // f32 [C]
     NormKind kind;
     float epsilon = kNormEpsilon;
 
+    // The operations that it replaces.
+    Add before() const { return {.y = terms[0].source, .x = x, .z = delta}; }
     WeightedSumForward first() const {
         return {.y = sum, .terms = terms, .sequence_length = sequence_length};
     }
@@ -122,40 +102,8 @@ struct SumNormForward {
     void traffic(Traffic& t) const {
         first().traffic(t);
         t.writes(y, mean, rstd);
-        t.reads(gain, bias);
-    }
-};
-
-// With ds as in NormBackward, rounded to the real type:
-//   dx        = c₀·ds
-//   dz    (+)= c₁·ds
-//   dc    (+)= (Σ ds·entered, Σ ds·z)
-//   dgain (+)= Σ_t dy·ŝ;  dbias (+)= Σ_t dy
-struct MixNormBackward {
-    ByName by_name = ByName();
-    Tensor dx;              // real [T,C], may alias dresidual or dy
-    Tensor dz;              // real [T,C]
-    Tensor dcoefficients;   // f32 [2]
-    Tensor dgain = {};      // f32 [C], given exactly when gain is
-    Tensor dbias = {};      // f32 [C], given exactly when the forward had a bias
-    Tensor dy;              // real [T,C]
-    Tensor s;               // real [T,C], as the forward stored it
-    Tensor entered;         // real [T,C], stored by the forward; its x if it had no delta
-    MixWith mix;            // mix of entered
-    Tensor mean = {};       // f32 [T], layernorm only
-    Tensor rstd;            // f32 [T]
-    Tensor gain = {};       // f32 [C]
-    Tensor dresidual = {};  // real [T,C]
-    bool accumulate;        // to dcoefficients, dgain and dbias
-    bool accumulate_z;      // to dz
-    NormKind kind;
-
-    void check() const;
-    void traffic(Traffic& t) const {
-        t.writes(dx);
-        t.adds_to(accumulate_z, dz);
-        t.adds_to(accumulate, dcoefficients, dgain, dbias);
-        t.reads(dy, s, entered, mix.z, mix.coefficients, mean, rstd, gain, dresidual);
+        t.reads(gain, bias, delta);
+        if (delta.present()) t.writes(terms[0].source);  // and x is read instead
     }
 };
 
@@ -208,8 +156,6 @@ struct SumNormBackward {
     X(sum_norm_forward, SumNormForward)   \
     X(sum_norm_backward, SumNormBackward) \
     X(norm_forward, NormForward)          \
-    X(norm_backward, NormBackward)        \
-    X(mix_norm_forward, MixNormForward)   \
-    X(mix_norm_backward, MixNormBackward)
+    X(norm_backward, NormBackward)
 
 }  // namespace speedrun::op

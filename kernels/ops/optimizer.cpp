@@ -26,14 +26,6 @@ void op::AdamwStep::check() const {
     expect(second_moment, moments, {master.numel()}, "adamw_step second_moment");
 }
 
-void op::LionStep::check() const {
-    const int64_t count = master.numel();
-    for (const Tensor& state : {master, momentum, grad})
-        expect(state, DType::f32, {count}, "lion_step state");
-    expect(parameter, parameter.dtype, {count}, "lion_step parameter");
-    expect(grad_scale, DType::f32, {1}, "lion_step grad_scale");
-}
-
 void op::MuonMomentum::check() const {
     const int64_t count = momentum.numel();
     expect(momentum, DType::f32, {count}, "muon momentum");

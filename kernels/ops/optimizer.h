@@ -69,29 +69,6 @@ struct AdamwStep {
     }
 };
 
-// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2):
-//   u      = sign(β₁·m + (1−β₁)·g), 0 of 0
-//   master ← master − learning_rate·(u + weight_decay·master);  parameter = rounded master
-//   m      ← β₂·m + (1−β₂)·g
-struct LionStep {
-    ByName by_name = ByName();
-    Tensor parameter;   // real [n]
-    Tensor master;      // f32 [n]
-    Tensor momentum;    // m: f32 [n]
-    Tensor grad;        // f32 [n]
-    Tensor grad_scale;  // f32 [1] in device memory
-    float learning_rate;
-    float beta1, beta2;
-    float weight_decay;  // decoupled
-
-    void check() const;
-    void traffic(Traffic& t) const {
-        t.writes_copy(parameter, master);
-        t.updates(master, momentum);
-        t.reads(grad, grad_scale);
-    }
-};
-
 //   b      ← μ·b + (1−μ)·g
 //   update = (1−μ)·g + μ·b (nesterov) or b; 0 if grad_scale is not finite
 struct MuonMomentum {
@@ -109,23 +86,6 @@ struct MuonMomentum {
         t.updates(momentum);
         t.reads(grad, grad_scale);
     }
-};
-
-// a = x xᵀ for each of n matrices.
-struct Gram {
-    ByName by_name = ByName();
-    Tensor a;  // real [n,R,R]
-    Tensor x;  // real [n,R,C]
-
-    void check() const {
-        if (x.rank != 3) throw_internal("gram: x must be [n,R,C], not {}", x.describe());
-        expect(a, x.dtype, {x.shape[0], x.shape[1], x.shape[1]}, "gram a");
-    }
-    void traffic(Traffic& t) const {
-        t.writes(a);
-        t.reads(x);
-    }
-    ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
 };
 
 // Replaces each of n matrices by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
@@ -192,9 +152,7 @@ struct MuonApply {
 
 #define SPEEDRUN_OPTIMIZER_OPS(X)  \
     X(adamw_step, AdamwStep)       \
-    X(lion_step, LionStep)         \
     X(muon_momentum, MuonMomentum) \
-    X(gram, Gram)                  \
     X(polar_express, PolarExpress) \
     X(normuon_scale, NormuonScale) \
     X(muon_apply, MuonApply)

@@ -1,4 +1,4 @@
-// Activations and elementwise sums.
+// Activations, elementwise sums and products.
 #pragma once
 
 #include "kernels/ops/op.h"
@@ -68,9 +68,47 @@ struct Add {
     void traffic(Traffic& t) const { count_elementwise(*this, t); }
 };
 
-#define SPEEDRUN_POINTWISE_OPS(X)              \
-    X(activation_forward, ActivationForward)   \
-    X(activation_backward, ActivationBackward) \
-    X(add, Add)
+// y = silu(gate) · x, where silu(g) = g·sigmoid(g). The hidden layer of SwiGLU (Shazeer 2020).
+struct SiluProductForward {
+    ByName by_name = ByName();
+    Tensor y;     // real [T,C]
+    Tensor gate;  // real [T,C]
+    Tensor x;     // real [T,C]
+
+    static void operands(auto& op, auto visit) {
+        visit.writes(op.y, "silu_product y");
+        visit.reads(op.gate, "silu_product gate");
+        visit.reads(op.x, "silu_product x");
+    }
+    void check() const { check_elementwise(*this); }
+    void traffic(Traffic& t) const { count_elementwise(*this, t); }
+};
+
+// dgate = dy · x · silu'(gate), dx = dy · silu(gate), where silu'(g) = s·(1 + g·(1 − s)) and s = sigmoid(g).
+struct SiluProductBackward {
+    ByName by_name = ByName();
+    Tensor dgate;  // real [T,C], may alias dy
+    Tensor dx;     // real [T,C]
+    Tensor dy;     // real [T,C]
+    Tensor gate;   // real [T,C], operands of the forward
+    Tensor x;      // real [T,C]
+
+    static void operands(auto& op, auto visit) {
+        visit.writes(op.dgate, "silu_product dgate");
+        visit.writes(op.dx, "silu_product dx");
+        visit.reads(op.dy, "silu_product dy");
+        visit.reads(op.gate, "silu_product gate");
+        visit.reads(op.x, "silu_product x");
+    }
+    void check() const { check_elementwise(*this); }
+    void traffic(Traffic& t) const { count_elementwise(*this, t); }
+};
+
+#define SPEEDRUN_POINTWISE_OPS(X)               \
+    X(activation_forward, ActivationForward)    \
+    X(activation_backward, ActivationBackward)  \
+    X(add, Add)                                 \
+    X(silu_product_forward, SiluProductForward) \
+    X(silu_product_backward, SiluProductBackward)
 
 }  // namespace speedrun::op

@@ -48,20 +48,6 @@ struct Cast {
     }
 };
 
-// sum (+)= x.
-struct Accumulate {
-    ByName by_name = ByName();
-    Tensor sum;  // f32 [T,C]
-    Tensor x;    // real [T,C]; rows of both may be strided
-    bool accumulate;
-
-    void check() const { expect(sum, DType::f32, {x.rows(), x.cols()}, "accumulate sum"); }
-    void traffic(Traffic& t) const {
-        t.adds_to(accumulate, sum);
-        t.reads(x);
-    }
-};
-
 // Term of a vector's p-norm from a piece of it: Σ|x|^p, or max|x| for infinity. 0 for an empty piece; NaN if x has one.
 struct NormTerm {
     ByName by_name = ByName();
@@ -165,7 +151,6 @@ struct RandomUniform {
     X(fill, Fill)                        \
     X(scale, Scale)                      \
     X(cast, Cast)                        \
-    X(accumulate, Accumulate)            \
     X(norm_term, NormTerm)               \
     X(sum, Sum)                          \
     X(count_nonfinite, CountNonfinite)   \

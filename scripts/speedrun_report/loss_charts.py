@@ -54,89 +54,34 @@ def loss_chart(groups: list[Group], axis: str) -> go.Figure:
     """axis: "time" or "tokens". A group's mean is thick, with markers; its single runs are thin."""
     figure = go.Figure()
     unit, scale = curves.time_unit(groups) if axis == "time" else curves.token_unit(groups)
+
+    def pair(group: Group, who: str, training: Curve, validation: Curve, opacity: tuple[float, float], thin: bool, width: float):
+        line = {"color": curves.color(group), "width": width}
+        _line(figure, group, training, axis, scale, "train", who, mode="lines", opacity=opacity[0], line=line)
+        thick = {"width": 1 if thin else 2.5, "dash": curves.dash(group)}
+        marker = {"symbol": curves.symbol(group), "size": 4 if thin else 8}
+        style = {"mode": "lines+markers", "opacity": opacity[1], "line": line | thick, "marker": marker}
+        _line(figure, group, validation, axis, scale, "val", who, **style)
+
     for group in groups:
-        color, dash = curves.color(group), curves.dash(group)
         several = len(group.finished) > 1
         for run in group.runs:
             who = escaped(run.name if not several else f"{group.label}, {run.name}")
             if not run.finished:
                 who += f" ({run.status})"
             thin = several or not run.finished
-            training = curves.training_curve(run, MOST_POINTS)
-            _line(
-                figure,
-                group,
-                training,
-                axis,
-                scale,
-                "train",
-                who,
-                mode="lines",
-                opacity=0.15 if several else 0.45,
-                line={"color": color, "width": 1},
-            )
-            _line(
-                figure,
-                group,
-                curves.validation_curve(run),
-                axis,
-                scale,
-                "val",
-                who,
-                mode="lines+markers",
-                opacity=0.45 if thin else 1.0,
-                line={"color": color, "width": 1 if thin else 2.5, "dash": dash},
-                marker={"symbol": curves.symbol(group), "size": 4 if thin else 8},
-            )
+            training, validation = curves.training_curve(run, MOST_POINTS), curves.validation_curve(run)
+            pair(group, who, training, validation, (0.15 if several else 0.45, 0.45 if thin else 1.0), thin, 1)
         if several:
             who = escaped(f"{group.label}, mean of {len(group.finished)}")
             training = curves.mean_curve([curves.training_curve(run, MOST_POINTS) for run in group.finished])
-            _line(
-                figure,
-                group,
-                training,
-                axis,
-                scale,
-                "train",
-                who,
-                mode="lines",
-                opacity=0.5,
-                line={"color": color, "width": 1.2},
-            )
             validation = curves.mean_curve([curves.validation_curve(run) for run in group.finished])
-            _line(
-                figure,
-                group,
-                validation,
-                axis,
-                scale,
-                "val",
-                who,
-                mode="lines+markers",
-                line={"color": color, "width": 2.5, "dash": dash},
-                marker={"symbol": curves.symbol(group), "size": 8},
-            )
+            pair(group, who, training, validation, (0.5, 1.0), False, 1.2)
     for target in curves.targets(groups):
-        figure.add_shape(
-            type="line",
-            xref="paper",
-            x0=0,
-            x1=1,
-            y0=target,
-            y1=target,
-            layer="below",
-            line={"color": curves.TARGET_COLOR, "width": 1.5, "dash": "dash"},
-        )
-        figure.add_annotation(
-            xref="paper",
-            x=1,
-            y=target,
-            text=f"target {target:g}",
-            showarrow=False,
-            xanchor="right",
-            yanchor="bottom",
-            font={"size": 12},
-        )
+        dashes = {"color": curves.TARGET_COLOR, "width": 1.5, "dash": "dash"}
+        figure.add_shape(type="line", xref="paper", x0=0, x1=1, y0=target, y1=target, layer="below", line=dashes)
+        place = {"xref": "paper", "x": 1, "y": target, "xanchor": "right", "yanchor": "bottom"}
+        figure.add_annotation(**place, text=f"target {target:g}", showarrow=False, font={"size": 12})
     figure.update_layout(
         **LAYOUT,
         height=440,

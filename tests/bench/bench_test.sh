@@ -99,6 +99,13 @@ if [ -f "$2/data/kjv/dataset.json" ]; then
     expect 0 'train kjv_again .* same bits again, target after' cat trained/report.txt
     expect 0 "train 124m_first_steps_f32 .* from those it is held to" cat trained/report.txt
 fi
+# The steps of --first, with their configs.
+mkdir first
+ln -s "$bin/op_bench" "$bin/gpu_report" "$bin/make_tokens" "$bin/speedrun" first/
+cp gpu/gpu_tests first/kernels_tests
+expect 1 'result: incomplete' env PEER_PYTHON=false sh "$check" --first --bin first --device cpu rehearsed
+expect 0 '^modelled step .* modern .* r44 .* newest ' cat rehearsed/report.txt
+expect 0 'rehearsed/kept/newest.trace.json' ls rehearsed/kept/newest.trace.json
 expect 1 'modern  *skipped' env PEER_PYTHON=false sh "$check" --bin "$bin" --device cpu alone peer
 ln -s "$bin/make_tokens" fake/
 printf '#!/bin/sh\necho "error: no such thing" && exit 2\n' >fake/speedrun

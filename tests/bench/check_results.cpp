@@ -214,6 +214,7 @@ Json step_record(const StepEnd& end) {
     }
     if (!end.run.is_null()) record["run"] = end.run;
     if (!end.peers.is_null()) record["peers"] = end.peers;
+    if (!end.clocks.is_null()) record["clocks"] = end.clocks;
     if (!is_printable(record)) {  // values of types that the page cannot print
         for (const char* key : {"run", "peers"}) record.erase(key);
         record["status"] = "failed";

@@ -21,12 +21,12 @@ struct StepEnd {
     bool is_bench = false;
     std::string bench_lines;      // output of op_bench, one JSON object per line
     std::string status, message;  // set by the caller: override the derived ones
-    Json run, peers;              // figures of a run, of a comparison; null: none
+    Json run, peers, clocks;      // figures of a run, of a comparison, of clocks_of(); null: none
     std::string failure;          // fault of these figures
 };
 
 // {"kind":"step","stage","step","status","exit_code","seconds","message","tests":{…},"failures":[…],
-// "ceilings":[…],"ops":[…],"run":{…},"peers":{…}}
+// "ceilings":[…],"ops":[…],"run":{…},"peers":{…},"clocks":{…}}
 Json step_record(const StepEnd& end);
 
 // Merges record lines (of results.jsonl files, in order of time) into a report:
@@ -43,8 +43,18 @@ std::string other_origin(const Json& device, const Json& facts);
 // True if print_report can print this record of a step, an operation or ceilings.
 bool is_printable(const Json& record);
 
-// One page: device, stages, failures, runs, peers, operations.
+// Returns the decisions of a report of merge_records: [{"question","measured","rule","decision"}]. `pinned`:
+// an earlier report, compared if it is of the same GPU model; null: none.
+Json decisions_of(const Json& report, const Json& pinned);
+// Returns the table report.decisions as text; "" if nothing was measured.
+std::string print_decisions(const Json& report);
+
+// One page: device, stages, failures, runs, peers, operations, decisions.
 std::string print_report(const Json& report);
+
+// Return the value of a key as text and as a number; "" and 0 without one.
+std::string text_of(const Json& object, const char* key);
+double number_of(const Json& object, const char* key);
 
 // One line per step: stage, step, status. For scripts.
 std::string print_states(const Json& report);

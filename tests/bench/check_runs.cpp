@@ -110,6 +110,33 @@ void read_figures(const RunCheck& check, const Json& summary, const std::vector<
     }
 }
 
+// Notes on kernels that ran in place of the requested ones, without their time stamp.
+Json read_notes(const std::string& path) {
+    constexpr size_t kStamp = 24;  // characters
+    Json notes = Json::array();
+    std::ifstream log(path);
+    for (std::string line; std::getline(log, line);)
+        for (const char* word : {"cuBLASLt", "wgmma", "cuda.dependent_launch", "call by call", "NCCL"})
+            if (line.size() > kStamp && line.find(word) != std::string::npos) {
+                notes.push_back(line.substr(kStamp));
+                break;
+            }
+    return notes;
+}
+
+void read_plan(const std::string& path, Json& figures) {
+    std::ifstream file(path);
+    const Json plan = Json::parse(file, nullptr, false);
+    if (!plan.is_object()) return;
+    double optimizer_ms = 0;
+    for (const Json& row : plan.value("operations", Json::array()))
+        for (const char* op :
+             {"polar_express", "muon_", "normuon_", "gram", "adamw_", "lion_", "norm_term", "clip_"})
+            if (text_of(row, "name").find(op) == 0) optimizer_ms += number_of(row, "ms");
+    figures["modelled_ms"] = number_of(plan.value("step", Json::object()), "ms");
+    figures["modelled_optimizer_ms"] = optimizer_ms;
+}
+
 }  // namespace
 
 Checked check_run(const RunCheck& check) {
@@ -120,6 +147,9 @@ Checked check_run(const RunCheck& check) {
             throw std::runtime_error("the run ended " + summary.at("status").get<std::string>());
         const std::vector<Json> steps = read_steps(check.folder + "/metrics.jsonl");
         read_figures(check, summary, steps, checked.figures);
+        if (const Json notes = read_notes(check.folder + "/run.log"); !notes.empty())
+            checked.figures["notes"] = notes;
+        read_plan(check.plan, checked.figures);
         if (!check.losses.empty()) compare_losses(check, steps, checked);
         if (!check.same_as.empty()) compare_runs(check, steps, checked);
         if (check.must_reach_target && !summary.at("target_reached").get<bool>()) {

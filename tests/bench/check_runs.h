@@ -15,6 +15,8 @@ struct RunCheck {
     std::string
         same_as{};  // metrics.jsonl of a run with bitwise equal losses and gradient norms; empty: none
     bool must_reach_target = false;
+    std::string
+        plan{};  // output of plan --gpu --json for the same step; empty or unreadable: no modelled figures
 };
 
 struct Checked {
@@ -23,7 +25,8 @@ struct Checked {
 };
 
 // {steps, tokens_per_step, tokens_per_s and step_ms (medians of all steps but the first three), startup_ms,
-// optimizer_ms, losses, tflops, share_of_product, share_of_floor, memory_mib, val_loss, …}. Never throws:
+// optimizer_ms, losses, tflops, share_of_product, share_of_floor, memory_mib, val_loss, …}; with a plan modelled_ms and
+// modelled_optimizer_ms; notes of the run that name a library, NCCL or an option of cuda. Never throws:
 // unreadable files are a failure.
 Checked check_run(const RunCheck& check);
 

@@ -124,8 +124,9 @@ TEST_F(CheckRunTest, AFailedRunFailsItsStepAndKeepsItsFigures) {
     EXPECT_EQ(record.at("status"), "failed");
     const Json report = merge_records({record.dump()}, {"train"});
     EXPECT_EQ(report.at("result"), "failed");
-    EXPECT_NE(print_report(report).find("train kjv                             102400    10.000"),
-              std::string::npos)
+    EXPECT_NE(
+        print_report(report).find("train kjv                                            102400    10.000"),
+        std::string::npos)
         << print_report(report);
 }
 

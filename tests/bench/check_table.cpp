@@ -11,12 +11,6 @@ namespace {
 
 constexpr size_t kMaxFailuresOfStep = 12, kMessageLines = 3, kMessageWidth = 150;
 
-std::string text_of(const Json& object, const char* key) {
-    const auto it = object.find(key);
-    if (it == object.end()) return "";
-    return it->is_string() ? it->get<std::string>() : it->dump();
-}
-
 // The first lines of a message, each indented.
 std::string indented(const std::string& message) {
     std::string out;
@@ -41,7 +35,11 @@ void print_steps(const Json& report, std::string& out) {
                 counts = fmt::format("{} passed, {} failed, {} skipped", tests.value("passed", 0),
                                      tests.value("failed", 0), tests.value("skipped", 0));
             }
-            out += fmt::format("  {:<32}{:<12}{:>6.1f} s  {}\n", step.value("step", ""),
+            if (const auto clocks = step.find("clocks"); clocks != step.end())
+                counts += fmt::format("{}{:.0f} MHz, {:.0f} W, {:.0f} C", counts.empty() ? "" : "; ",
+                                      number_of(*clocks, "mhz"), number_of(*clocks, "watts"),
+                                      number_of(*clocks, "celsius"));
+            out += fmt::format("  {:<42}{:<12}{:>6.1f} s  {}\n", step.value("step", ""),
                                step.value("status", ""), step.value("seconds", 0.0), counts);
             if (step.value("status", "") != "passed") out += indented(step.value("message", ""));
             const Json failures = step.value("failures", Json::array());
@@ -55,11 +53,6 @@ void print_steps(const Json& report, std::string& out) {
     }
 }
 
-double number_of(const Json& object, const char* key) {
-    const auto it = object.find(key);
-    return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
-}
-
 std::string percent(const Json& object, const char* key) {
     return number_of(object, key) > 0 ? fmt::format("{:.0f}%", 100 * number_of(object, key)) : "-";
 }
@@ -71,11 +64,11 @@ void print_runs(const Json& report, std::string& out) {
         const auto run = step.find("run");
         if (run == step.end() || !run->contains("step_ms")) continue;
         if (first)
-            out += fmt::format("{:<32}{:>12}{:>10}{:>9}{:>9}{:>9}{:>8}{:>10}{:>9}  loss\n", "run", "tokens/s",
+            out += fmt::format("{:<47}{:>12}{:>10}{:>9}{:>9}{:>9}{:>8}{:>10}{:>9}  loss\n", "run", "tokens/s",
                                "step ms", "optim.", "TFLOP/s", "product", "floor", "start s", "GiB");
         first = false;
         out += fmt::format(
-            "{:<32}{:>12.0f}{:>10.3f}{:>9.3f}{:>9.1f}{:>9}{:>8}{:>10.2f}{:>9.2f}  {:.4f} to {:.4f}",
+            "{:<47}{:>12.0f}{:>10.3f}{:>9.3f}{:>9.1f}{:>9}{:>8}{:>10.2f}{:>9.2f}  {:.4f} to {:.4f}",
             step.value("stage", "") + " " + step.value("step", ""), number_of(*run, "tokens_per_s"),
             number_of(*run, "step_ms"), number_of(*run, "optimizer_ms"), number_of(*run, "tflops"),
             percent(*run, "share_of_product"), percent(*run, "share_of_floor"),
@@ -139,6 +132,17 @@ void print_ops(const Json& report, std::string& out) {
 
 }  // namespace
 
+std::string text_of(const Json& object, const char* key) {
+    const auto it = object.find(key);
+    if (it == object.end()) return "";
+    return it->is_string() ? it->get<std::string>() : it->dump();
+}
+
+double number_of(const Json& object, const char* key) {
+    const auto it = object.find(key);
+    return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
+}
+
 std::string print_report(const Json& report) {
     std::string out;
     for (const auto& [key, value] : report.at("device").items())
@@ -156,7 +160,7 @@ std::string print_report(const Json& report) {
     if (report.value("damaged_lines", 0) > 0)
         out += fmt::format("{} result lines could not be read\n", report.value("damaged_lines", 0));
     out += fmt::format("\nresult: {}\n", report.value("result", "failed"));
-    return out;
+    return out + print_decisions(report);
 }
 
 std::string print_states(const Json& report) {

@@ -10,18 +10,21 @@ namespace {
 constexpr int64_t kGateInputs = 12;  // the first columns of a row, which gates read
 
 // x ← c₀·x + c₁·a + g·x₀: the end of a sublayer, with two scalars and an injection gated per token. The gate
-// is a column of a wider tensor.
+// is a column of a wider tensor. With two terms there is no injection.
 struct Sublayer {
     int64_t tokens, width;
+    int count = 3;
 
     WeightedTerms terms(CaseMemory& m) const {
-        return {{{.source = m.input({tokens, width}), .coefficient = m.constant({1}, 0.5f)},
-                 {.source = m.input({tokens, width}), .coefficient = m.constant({1}, 0.5f)},
-                 {.source = m.input({tokens, width}), .coefficient = m.input(DType::f32, {tokens, 1})}}};
+        WeightedTerms all;
+        for (int j = 0; j < count; ++j)
+            all[j] = {.source = m.input({tokens, width}),
+                      .coefficient = j == 2 ? m.input(DType::f32, {tokens, 1}) : m.constant({1}, 0.5f)};
+        return all;
     }
     TermGradients gradients(CaseMemory& m) const {
         TermGradients all;
-        for (int j = 0; j < 3; ++j)
+        for (int j = 0; j < count; ++j)
             all[j] = {.dsource = m.output({tokens, width}),
                       .dcoefficient = j == 2 ? m.output(DType::f32, {tokens, 1}) : m.output(DType::f32, {1}),
                       .accumulate_source = false,
@@ -44,16 +47,31 @@ void add_sublayer(std::vector<Case>& cases, const ModelShape& s) {
                                        .terms = end.terms(m),
                                        .sequence_length = length};
     });
-    // With the norm that follows.
-    add_case(cases, {prefix + "sum_norm_forward", shape}, [=](CaseMemory& m) {
-        return op::SumNormForward{.y = m.output({tokens, width}),
-                                  .sum = m.output({tokens, width}),
-                                  .rstd = m.output(DType::f32, {tokens}),
-                                  .terms = end.terms(m),
-                                  .sequence_length = length,
-                                  .kind = NormKind::rmsnorm};
+}
+
+// Weighted sums with the norm that follows: the end of a sublayer, and the mix of the stream, itself a sum, with the
+// first embedding.
+void add_sum_norm(std::vector<Case>& cases, const ModelShape& s, int terms) {
+    const int64_t tokens = s.tokens, width = s.width, length = s.sequence_length;
+    const Sublayer end{tokens, width, terms};
+    const std::string prefix = fmt::format("pointwise.recipe.{}_norm_", terms == 2 ? "mix" : "sum"),
+                      shape = fmt::format("{}x{}x{}", terms, tokens, width);
+    add_case(cases, {prefix + "forward", shape}, [=](CaseMemory& m) {
+        op::SumNormForward a{.y = m.output({tokens, width}),
+                             .sum = m.output({tokens, width}),
+                             .rstd = m.output(DType::f32, {tokens}),
+                             .terms = terms == 2 ? WeightedTerms() : end.terms(m),
+                             .sequence_length = length,
+                             .kind = NormKind::rmsnorm};
+        if (terms > 2) return a;
+        a.x = m.input({tokens, width});
+        a.delta = m.input({tokens, width});
+        for (int j = 0; j < 2; ++j)
+            a.terms[j] = {.source = j == 0 ? m.output({tokens, width}) : m.input({tokens, width}),
+                          .coefficient = m.constant({1}, 0.5f)};
+        return a;
     });
-    add_case(cases, {prefix + "sum_norm_backward", shape}, [=](CaseMemory& m) {
+    add_case(cases, {prefix + "backward", shape}, [=](CaseMemory& m) {
         return op::SumNormBackward{.gradients = end.gradients(m),
                                    .dy = m.input({tokens, width}),
                                    .s = m.input({tokens, width}),
@@ -146,6 +164,7 @@ void add_gate(std::vector<Case>& cases, const ModelShape& s) {
 std::vector<Case> combine_cases(const Shapes& shapes) {
     std::vector<Case> cases;
     add_sublayer(cases, shapes.recipe);
+    for (const int terms : {2, 3}) add_sum_norm(cases, shapes.recipe, terms);
     add_value_gate(cases, shapes.recipe);
     add_smear(cases, shapes.recipe);
     add_gate(cases, shapes.recipe);

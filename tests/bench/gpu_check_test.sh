@@ -6,119 +6,7 @@
 set -u
 gpu_report=$1 source=$2
 . "$source/tests/expect.sh"
-export CALLS="$work/calls" HUNG="$work/hung" FAULTS='' SLOW='' TMPDIR="$work"
-
-# shellcheck disable=SC2317  # called by the trap
-kill_hung() {
-    [ ! -f "$HUNG" ] || while read -r pid; do kill -KILL "$pid" 2>/dev/null; done <"$HUNG"
-    rm -f "$HUNG"
-}
-trap 'kill_hung; rm -rf "$work"' EXIT
-# states OUT_DIR: stage, step and status of each step in the report, which must be JSON.
-states() {
-    if command -v python3 >/dev/null 2>&1; then
-        python3 -c 'import json, sys
-for step in json.load(open(sys.argv[1], encoding="utf-8"))["steps"]: print(step["stage"], step["step"], step["status"])' \
-            "$1/gpu_check.json" >out 2>&1 || fail "$1/gpu_check.json is not whole"
-    else
-        "$gpu_report" merge --states out "$1" >/dev/null
-    fi
-}
-# expect_states OUT_DIR: its steps must be exactly the ones on standard input.
-expect_states() {
-    cat >expected
-    states "$1"
-    diff expected out >difference || { cp difference out && fail "the steps of $1 differ from what is expected"; }
-}
-
-# ---- a bundle of fakes. FAULTS: a list of name:fault; SLOW: a name. A name is a run, a group of operations,
-# or tests.
-mkdir -p bundle/bin bundle/share/speedrun/data/kjv
-cp "$source"/scripts/gpu_check*.sh "$source/scripts/cuda_env.sh" "$source/scripts/options.sh" bundle/
-ln -s "$source/configs" bundle/share/speedrun/configs
-touch bundle/share/speedrun/data/kjv/dataset.json
-echo git_sha=first >bundle/manifest.txt
-ln -s "$gpu_report" bundle/bin/gpu_report
-cat >bundle/bin/fault <<'F'
-# fault NAME: runs its fault from FAULTS. Sourced.
-fault() {
-    echo "$1" >>"$CALLS"
-    [ "$SLOW" != "$1" ] || sleep 30
-    case " $FAULTS " in
-    *" $1:hang "*) # ignores TERM, like its child in a process group of its own
-        trap '' TERM
-        timeout -k 1 60 sh -c 'trap "" TERM; echo $$ >>"$HUNG"; while :; do sleep 1; done' &
-        echo $$ >>"$HUNG"
-        for second in $(seq 60); do sleep 1; done
-        ;;
-    *" $1:crash "*) kill -SEGV $$ ;;
-    *" $1:garbage "*)
-        printf '[ RUN      ] Some.test\377\376\033[2J\001\n'
-        case $1 in step-*) bytes=100000000 ;; *) bytes=5000000 ;; esac
-        head -c "$bytes" /dev/zero | tr '\000' '\377'
-        printf '\377\001{"kind":"op"}\n{"kind":"op","name":5,"status":[]}\n\000[[[[{\n' >"$2"
-        ;;
-    *" $1:full_disk "*) cat /dev/zero >"$SPEEDRUN_CACHE_DIR/much" ;;
-    *) return 0 ;;
-    esac
-    exit
-}
-value_of() { while [ "$1" != "$name" ]; do shift; done; echo "$2"; }
-F
-cat >bundle/bin/kernels_tests <<'F'
-#!/bin/sh
-. "${0%/*}/fault"
-json=$(printf '%s\n' "$@" | sed -n 's/^--gtest_output=json://p')
-case "$*" in
-*list_tests*) printf '%s.\n  one\n' ${SUITES:-Good Bad} && exit ;;
-*filter=*) suite=${*##*filter=} && fault "${suite%.*}" "$json" ;;
-*shuffle*) fault shuffled "$json" ;;
-*) fault tests "$json" ;;
-esac
-printf '[ RUN      ] Good.one\n[       OK ] Good.one (0 ms)\n'
-printf '{"testsuites":[{"name":"Good","testsuite":[{"name":"one","result":"COMPLETED"}]}' >"$json"
-case " $FAULTS " in *" tests:truncated "*) case "$*" in *filter* | *shuffle*) ;; *) exit ;; esac ;; esac
-echo ']}' >>"$json"
-F
-cat >bundle/bin/op_bench <<'F'
-#!/bin/sh
-. "${0%/*}/fault"
-name=--filter group=$(value_of "$@")
-name=--json json=$(value_of "$@")
-group=${group#^}
-fault "$group" "$json"
-echo '{"kind":"ceilings","gb_per_s":1,"tflops":1}' >>"$json"
-case " $FAULTS " in *" $group:truncated "*) printf '{"kind":"op","na' >>"$json" && exit ;; esac
-printf '{"kind":"op","name":"%s.case","dtype":"bf16","status":"passed","median_ms":1}\n' "$group" >>"$json"
-F
-cat >bundle/bin/speedrun <<'F'
-#!/bin/sh
-. "${0%/*}/fault"
-name=--out folder=$(value_of "$@")
-name=--name run=$(value_of "$@")
-mkdir -p "$folder/$run"
-fault "$run" "$folder/$run/summary.json"
-for step in 0 1 2 3 4 5 6 7; do
-    echo '{"event":"step","step":'$step',"loss":'$((9 - step))',"grad_norm":1,"step_ms":1,"optimizer_ms":1,"tokens":64}'
-done >"$folder/$run/metrics.jsonl"
-echo '{"status":"done","steps":8,"train_ms":8,"startup_ms":1,"step_ms":{"p99":1},"flops_per_s":1,"ceiling_flops_per_s":1,
-    "memory_bytes":1,"val_loss":1,"target_loss":2,"target_reached":true,"time_to_target_ms":5}' >"$folder/$run/summary.json"
-F
-cat >bundle/bin/make_tokens <<'F'
-#!/bin/sh
-mkdir -p "$1" && touch "$1/dataset.json"
-F
-cat >bundle/compare_peers.sh <<'F'
-#!/bin/sh
-for config in "$@"; do :; done
-name=--json
-. "${0%/*}/bin/fault"
-json=$(value_of "$@")
-fault "peer-${config##*/}" "$json"
-echo '{"result":"passed","peers":[{"name":"x"}],"failures":[]}' >"$json"
-F
-chmod +x bundle/bin/*
-check="$work/bundle/gpu_check.sh"
+. "$source/tests/bench/gpu_check_fakes.sh"
 
 # ---- a stage with hanging steps leaves time for the next stage: 13 steps of two seconds, killed, in a call of 20.
 # Checked at the end.
@@ -203,22 +91,6 @@ FAULTS=''
 # ---- short calls: stopped, killed, cut off by the end of the call, and one that runs the rest. Each has a
 # read-only copy of the output of the one before.
 : >"$CALLS"
-copy() { rm -rf "$2" && cp -R "$1" "$2" && chmod -R a-w "$2"; }
-# interrupt SIGNAL COMMAND...: sends it the signal once a fake hangs; sets got.
-interrupt() {
-    signal=$1
-    shift
-    rm -f "$HUNG"
-    "$@" >out 2>&1 </dev/null &
-    command=$!
-    for tenths in $(seq 300); do
-        [ ! -s "$HUNG" ] || break
-        sleep 0.1
-    done
-    kill "-$signal" "$command" && wait "$command"
-    got=$?
-    echo "after $tenths tenths of a second" >>out
-}
 FAULTS=step-modern,library:hang
 interrupt TERM sh "$check" --device cpu short step ops train
 [ "$got" = 143 ] || fail "exit code $got of a call that was stopped"
@@ -256,25 +128,13 @@ expect 2 'another OUT_DIR, or --fresh' sh "$check" --device cpu short4 ops
 expect 1 'ops product: not run no time was left' sh "$check" --device cpu --fresh --seconds 0 short4 ops
 
 # ---- a full disk: a small file system, if it can be mounted.
-mkdir small
-cat >on_small_disk <<'F'
-mount -t tmpfs -o size=3m none small || exit 77
-sh "$CHECK" --device cpu small ops train >page 2>&1
-code=$?
-cp -R small copied
-exit $code
-F
-export CHECK="$check"
-for isolate in 'unshare -m' 'unshare -Urm' ''; do
-    # shellcheck disable=SC2086  # a command of words
-    [ -n "$isolate" ] && $isolate sh -c 'mount -t tmpfs -o size=1m none small' >/dev/null 2>&1 && break
-done
+find_isolation
 if [ -z "$isolate" ]; then
     echo 'a full disk: skipped, no file system may be mounted here'
 else
     FAULTS=attention:full_disk
     # shellcheck disable=SC2086
-    $isolate sh on_small_disk
+    $isolate sh on_small_disk --device cpu small ops train
     [ $? = 1 ] || fail 'another exit code than 1 on a full disk'
     expect 0 'no space left in' cat page
     expect_states copied <<'T'

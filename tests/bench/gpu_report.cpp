@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "kernels/device/error.h"
+#include "tests/bench/check_clocks.h"
 #include "tests/bench/check_runs.h"
 #include "tests/bench/guarded_main.h"
 
@@ -61,7 +62,8 @@ Json facts_of(const std::vector<std::string>& facts) {
 }
 
 struct Options {
-    std::string results, gtest, log, ops, json, table, states, peers;
+    std::string results, gtest, log, ops, json, table, states, peers, clocks, pinned;
+    double began = 0;
     RunCheck run;
     std::vector<std::string> facts, folders, expected;
     StepEnd step;
@@ -79,7 +81,9 @@ Json report_of(const std::vector<std::string>& files, const std::vector<std::str
 int merge(const Options& options) {
     std::vector<std::string> files;
     for (const std::string& folder : options.folders) files.push_back(folder + "/results.jsonl");
-    const Json report = report_of(files, options.expected);
+    Json report = report_of(files, options.expected);
+    const Json pinned = Json::parse(content_of(options.pinned), nullptr, false);
+    report["decisions"] = decisions_of(report, pinned.is_object() ? pinned : Json());
     const std::string page = print_report(report);
     fmt::print("{}", page);
     std::fflush(stdout);
@@ -107,6 +111,9 @@ int append_step(Options& options) {
         step.peers = checked.figures;
         step.failure = checked.failure;
     }
+    if (!options.clocks.empty())
+        step.clocks =
+            clocks_of(content_of(options.clocks), {.began = options.began, .seconds = step.seconds + 1});
     const Json record = step_record(step);
     append(options.results, record);
     fmt::print("{} {}: {} {}\n", step.stage, step.name, record.value("status", ""),
@@ -146,6 +153,10 @@ void define_step(CLI::App& app, Options& options) {
                      "metrics.jsonl of a run with bitwise equal losses and gradient norms");
     step->add_flag("--target", options.run.must_reach_target, "the run must have reached its target loss");
     step->add_option("--peers", options.peers, "JSON file, if the step was compare_peers.sh");
+    step->add_option("--plan", options.run.plan,
+                     "output of speedrun plan --gpu --json for a step of that run");
+    step->add_option("--clocks", options.clocks, "samples of nvidia-smi (check_clocks.h)");
+    step->add_option("--began", options.began, "start of the step in seconds since 1970");
 }
 
 int run(int argc, char** argv) {
@@ -171,6 +182,7 @@ int run(int argc, char** argv) {
     merged->add_option("folders", options.folders, "with results.jsonl, oldest first")->required();
     merged->add_option("--json", options.json, "the report");
     merged->add_option("--table", options.table, "the printed page");
+    merged->add_option("--pinned", options.pinned, "an earlier report, to which figures are compared");
     merged->add_option("--states", options.states, "one line per step: stage, step, status");
     merged->add_option("--expect", options.expected, "requested stages, separated by commas")->delimiter(',');
     try {

@@ -1,4 +1,4 @@
-// Optimizer steps at the sizes of the 124M model: AdamW and Lion over the embedding, Muon over a layer's
+// Optimizer steps at the sizes of the 124M model: AdamW over the embedding, Muon over a layer's
 // matrices.
 #include <fmt/format.h>
 
@@ -47,18 +47,6 @@ void add_elementwise_steps(std::vector<Case>& cases, const ModelShape& s) {
                                  .step = 10};
         });
     }
-    add_case(cases, {"optimizer.lion_step.embedding", shape}, [=](CaseMemory& m) {
-        const Weights weights(m, DType::f32, count);
-        return op::LionStep{.parameter = weights.parameter,
-                            .master = weights.master,
-                            .momentum = m.inout(DType::f32, {count}),
-                            .grad = m.input(DType::f32, {count}),
-                            .grad_scale = m.constant({1}, 1.0f),
-                            .learning_rate = 1e-4f,
-                            .beta1 = 0.9f,
-                            .beta2 = 0.99f,
-                            .weight_decay = 0.1f};
-    });
 }
 
 struct Matrices {
@@ -101,9 +89,6 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
     const auto symmetric = [&](int64_t side, int64_t depth) {
         return static_cast<double>(n) * static_cast<double>(side * (side + 1)) * static_cast<double>(depth);
     };
-    add_case(cases, text("gram", symmetric(rows, cols)), [=](CaseMemory& m) {
-        return op::Gram{.a = m.output({n, rows, rows}), .x = m.input({n, rows, cols})};
-    });
     const int64_t side = std::min(rows, cols), depth = std::max(rows, cols);
     const double polar = 5 * (symmetric(side, depth) + symmetric(side, side) +
                               2.0 * static_cast<double>(n * side * side) * static_cast<double>(depth));

@@ -51,35 +51,6 @@ void add_norm(std::vector<Case>& cases, const ModelShape& s, NormKind kind) {
     });
 }
 
-void add_mix_norm(std::vector<Case>& cases, const ModelShape& s) {
-    const int64_t tokens = s.tokens, width = s.width;
-    const std::string prefix = fmt::format("pointwise.{}.mix_norm_", s.name), shape = sizes(tokens, width);
-    add_case(cases, {prefix + "forward", shape, 0, kPointwise}, [=](CaseMemory& m) {
-        return op::MixNormForward{.y = m.output({tokens, width}),
-                                  .sum = m.output({tokens, width}),
-                                  .entered = m.output({tokens, width}),
-                                  .rstd = m.output(DType::f32, {tokens}),
-                                  .x = m.input({tokens, width}),
-                                  .delta = m.input({tokens, width}),
-                                  .mix = {m.input({tokens, width}), m.constant({2}, 0.5f)},
-                                  .kind = NormKind::rmsnorm};
-    });
-    add_case(cases, {prefix + "backward", shape, 0, kPointwise}, [=](CaseMemory& m) {
-        return op::MixNormBackward{.dx = m.output({tokens, width}),
-                                   .dz = m.output({tokens, width}),
-                                   .dcoefficients = m.output(DType::f32, {2}),
-                                   .dy = m.input({tokens, width}),
-                                   .s = m.input({tokens, width}),
-                                   .entered = m.input({tokens, width}),
-                                   .mix = {m.input({tokens, width}), m.constant({2}, 0.5f)},
-                                   .rstd = m.constant({tokens}, 1.0f),
-                                   .dresidual = m.input({tokens, width}),
-                                   .accumulate = false,
-                                   .accumulate_z = false,
-                                   .kind = NormKind::rmsnorm};
-    });
-}
-
 // Allocates the operands of an elementwise operation.
 struct Allocate {
     CaseMemory& memory;
@@ -216,7 +187,6 @@ void add_loss_in_parts(std::vector<Case>& cases, const ModelShape& s, float soft
 std::vector<Case> pointwise_cases(const Shapes& shapes) {
     std::vector<Case> cases;
     add_norm(cases, shapes.recipe, NormKind::rmsnorm);
-    add_mix_norm(cases, shapes.recipe);
     add_elementwise(cases, shapes.recipe, Activation::relu_squared);
     add_rotary(cases, shapes.recipe);
     add_loss(cases, shapes.recipe, 15.0f);

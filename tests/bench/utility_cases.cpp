@@ -22,11 +22,6 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
     add("cast_up", flat + " to f32", [=](CaseMemory& m) {
         return op::Cast{.out = m.output(DType::f32, {count}), .in = m.input({count})};
     });
-    const int64_t columns = shapes.recipe.width, rows = shapes.recipe.tokens;
-    add("accumulate", fmt::format("{}x{}", rows, columns), [=](CaseMemory& m) {
-        return op::Accumulate{
-            .sum = m.inout(DType::f32, {rows, columns}), .x = m.input({rows, columns}), .accumulate = true};
-    });
     const std::pair<const char*, VectorNorm> norms[] = {{"norm_term_1", VectorNorm::one},
                                                         {"norm_term_2", VectorNorm::two},
                                                         {"norm_term_3", VectorNorm::three},

@@ -13,6 +13,7 @@
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/vendor/cublaslt_api.h"
 #include "tests/cuda/fake_gpu.h"
+#include "tests/errors.h"
 #include "tests/kernels/op_test_support.h"
 #include "tests/temp_dir.h"
 
@@ -62,7 +63,7 @@ double element(const void* data, uint32_t type, int64_t index) {
     return static_cast<const float*>(data)[index];
 }
 
-int products = 0;                  // matmuls computed so far
+int products = 0, zeros = 0;       // matmuls so far, matmuls with the result 0
 std::vector<uint64_t> algorithms;  // first word of the algorithm of each matmul
 std::vector<uint32_t> alignments;  // alignments of a, b, c and d passed to the heuristic
 
@@ -96,6 +97,7 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const vo
         scale *= *read_desc<const float*>(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
     }
     const double keep = *static_cast<const float*>(beta);
+    bool zero = true;
     for (uint64_t j = 0; j < n; ++j) {
         for (uint64_t i = 0; i < m; ++i) {
             double sum = 0;
@@ -104,6 +106,7 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const vo
                        element(b, lb.type, static_cast<int64_t>(tb ? j + p * lb.ld : p + j * lb.ld));
             }
             const auto index = static_cast<int64_t>(i + j * ld.ld);
+            zero = zero && sum == 0;
             sum *= scale;
             if (keep != 0) sum += keep * element(c, ld.type, index);
             if (bias) sum += element(bias, ld.type, static_cast<int64_t>(i));
@@ -114,6 +117,7 @@ cublasStatus_t fake_matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const vo
         }
     }
     ++products;
+    zeros += zero;
     algorithms.push_back(algorithm->data[0]);
     // Makes algorithm 3 the fastest.
     std::this_thread::sleep_for(std::chrono::microseconds(algorithm->data[0] == 3 ? 100 : 2000));
@@ -163,6 +167,7 @@ class CublasLtTest : public ::testing::TestWithParam<DType> {
                                   cublasLtMatmulHeuristicResult_t*) { return CUBLAS_STATUS_SUCCESS; };
         api_.matmul = fake_matmul;
         products = 0;
+        zeros = 0;
         algorithms.clear();
     }
 
@@ -307,6 +312,19 @@ TEST_P(CublasLtTest, TimesEachShapeOnceAndRemembers) {
     }
 }
 
+// Operands are zeros in a warm-up: only the matmul itself reads them.
+TEST_P(CublasLtTest, TimesAlgorithmsOnRandomOperands) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const auto library = make_cublaslt(device, CublasLtOptions{.tune = true, .cache_file = ""}, api_);
+    const Buffer operands(device, "x", MemoryCategory::data, 4096),
+        result(device, "c", MemoryCategory::data, 4096);
+    const Tensor x = operands.tensor(GetParam(), {16, 16}), c = result.tensor(GetParam(), {16, 16});
+    ASSERT_TRUE(library->matmul({.c = c, .a = x, .b = x}, *stream));
+    EXPECT_GT(products, 4);
+    EXPECT_EQ(zeros, 1);
+}
+
 // cuBLASLt assumes 256 bytes by default.
 TEST_P(CublasLtTest, HeuristicIsToldTheAlignment) {
     CudaDevice device;
@@ -358,6 +376,9 @@ TEST_P(CublasLtTest, RefusedProductFallsBackToTheHandWrittenKernel) {
     EXPECT_EQ(products, 0);
     EXPECT_EQ(fake_gpu_pieces_of_work(), launches + 1);
     EXPECT_EQ(ops.flops(), 2 * 16 * 16 * 16);
+    ops.matmul({.c = square, .a = square, .b = square}, *stream);
+    ASSERT_EQ(ops.notes().size(), 1u);
+    EXPECT_THAT(ops.notes()[0], HasSubstr("cuBLASLt has no kernel for matmul of 16x16x16, "));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Kernel launch with the fake runtime: limits, shared memory, ranks that are threads.
-// Covers: kernels/cuda/blocks/launch.cu
+// Covers: kernels/cuda/blocks/launch.cu kernels/cuda/early_launch.cpp
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -155,6 +155,46 @@ TEST_F(CudaLaunchTest, KernelsBeginEarlyWhereTheyAreLet) {
             for (const auto& [name, launch] : fake_gpu_launches())
                 EXPECT_EQ(launch.early, asked && major >= 9 ? launch.calls : 0) << name << " on " << major;
         }
+    }
+}
+
+TEST_F(CudaLaunchTest, EarlyKernelsAreOffIfGraphsCannotCaptureThem) {
+    set_fake_gpu({.captures_early_launches = false});
+    CudaBackend backend = make_cuda_backend({.libraries = {Products::hand}, .dependent_launch = true});
+    ASSERT_EQ(backend.notes.size(), 1u);
+    EXPECT_THAT(backend.notes[0],
+                HasSubstr("cuda.dependent_launch is off: a graph with early kernels failed"));
+    EXPECT_THAT(backend.notes[0], HasSubstr(", launched at "));
+    forget_fake_gpu_launches();
+    attention_launches(backend, {});
+    for (const auto& [name, launch] : fake_gpu_launches()) EXPECT_EQ(launch.early, 0) << name;
+}
+
+// A multiprocessor of an H100, an A100 and a 4090 runs two blocks of the loss: each block uses 1 KiB more than it requests.
+TEST_F(CudaLaunchTest, MultiprocessorRunsTwoBlocksOfTheLoss) {
+    constexpr int64_t kTokens = 4, kVocab = 50304;
+    for (const int64_t block : {227 << 10, 163 << 10, 99 << 10}) {
+        set_fake_gpu({.shared_memory = block});
+        forget_fake_gpu_launches();
+        CudaDevice device;
+        const auto stream = device.create_stream("compute");
+        CudaOps ops(device);
+        const Buffer logits(device, "logits", MemoryCategory::activations, 2 * kTokens * kVocab);
+        const Buffer rows(device, "rows", MemoryCategory::activations, 4 * kTokens);
+        ops.cross_entropy({.losses = rows.tensor(DType::f32, {kTokens}),
+                           .dlogits = logits.tensor(DType::bf16, {kTokens, kVocab}),
+                           .logits = logits.tensor(DType::bf16, {kTokens, kVocab}),
+                           .targets = rows.tensor(DType::i32, {kTokens}),
+                           .vocab_size = kVocab,
+                           .softcap = {.cap = 15.0f},
+                           .gradient_scale = 1.0f},
+                          *stream);
+        stream->synchronize();
+        int64_t largest = 0;
+        for (const auto& [name, launch] : fake_gpu_launches())
+            largest = std::max(largest, launch.shared_bytes);
+        EXPECT_GT(largest, int64_t{40} << 10) << block;
+        EXPECT_LE(2 * (largest + (1 << 10)), block + (1 << 10)) << block;
     }
 }
 

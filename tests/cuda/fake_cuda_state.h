@@ -32,6 +32,7 @@ struct State {
     std::map<cudaStream_t, FakeGraph> recording;
     std::multiset<std::thread::id> recorders;  // threads that began captures
     FakeEvents events;
+    std::set<const void*> uploaded;  // cudaGraphExec_t
     std::atomic<void (*)(const FakeWork&)> listener = nullptr;
 };
 

@@ -74,6 +74,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
     for (unsigned i = 0; i < config->numAttrs; ++i)
         early = early || (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                           config->attrs[i].val.programmaticStreamSerializationAllowed);
+    {
+        std::lock_guard lock(all.mutex);
+        if (early && !all.gpu.captures_early_launches && all.recording.count(config->stream) > 0)
+            return cudaErrorInvalidResourceHandle;
+    }
     enqueue(config->stream, [&all, name, threads, shared, early](cudaStream_t on) {
         tell(name.c_str(), on);
         std::lock_guard lock(all.mutex);

@@ -121,15 +121,28 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     *executable = reinterpret_cast<cudaGraphExec_t>(new FakeGraph(*reinterpret_cast<FakeGraph*>(graph)));
     return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t) {
+    std::lock_guard lock(state().mutex);
+    state().uploaded.insert(executable);
+    return cudaSuccess;
+}
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     delete reinterpret_cast<FakeGraph*>(graph);
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    {
+        std::lock_guard lock(state().mutex);
+        state().uploaded.erase(executable);
+    }
     delete reinterpret_cast<FakeGraph*>(executable);
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    {
+        std::lock_guard lock(state().mutex);
+        state().events.launches_without_upload += state().uploaded.count(executable) == 0;
+    }
     graph_under_way = executable;
     for (const auto& work : *reinterpret_cast<FakeGraph*>(executable)) work(stream);
     graph_under_way = nullptr;

@@ -22,7 +22,8 @@ struct FakeGpu {
     bool refuses_launches = false;
     int64_t shared_memory = 227 << 10;  // maximum dynamic shared memory of a block, in bytes
     GraphWaits graph_waits = GraphWaits::at_launch;
-    int major = 9, minor = 0;  // compute capability
+    int major = 9, minor = 0;             // compute capability
+    bool captures_early_launches = true;  // false: capturing a kernel that may begin early fails
 };
 
 struct FakeLaunch {
@@ -43,10 +44,11 @@ std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
 // Current limit of dynamic shared memory of a kernel, selected by a part of its mangled name; 0: never set.
 int64_t fake_gpu_allowed_shared(const std::string& kernel);
-// Counts since the process began: records, timed records, and captured records.
+// Counts since the process began: records, timed records, captured records, and launches of graphs that were not uploaded.
 struct FakeEvents {
     int64_t records = 0, timed_records = 0;
     int64_t captured_records = 0, captured_timed_records = 0, captured_waits = 0;
+    int64_t launches_without_upload = 0;
 };
 FakeEvents fake_gpu_events();
 // Priority of a stream (a cudaStream_t): from 0, the lowest, to -5.

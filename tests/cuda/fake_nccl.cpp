@@ -5,78 +5,29 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "kernels/device/dtype.h"
+#include "tests/cuda/fake_collectives.h"
 
 using namespace speedrun;
 using namespace speedrun::testing;
 
 namespace {
 
-// A message between a member and `peer`.
-struct Message {
-    int peer;
-    void* data;
-    size_t bytes;
-};
-
-// Members of one communicator, each on its own thread.
-struct Hub {
-    std::mutex mutex;
-    std::condition_variable changed;
-    int size = 0, arrived = 0, joined = 0;
-    int64_t round = 0;
-    bool aborted = false;
-    std::map<int, std::vector<int>> keys;        // keys of a running split, by color
-    std::map<int, std::shared_ptr<Hub>> parts;   // results of a running split, by color
-    std::vector<std::vector<const void*>> sent;  // inputs of each member, one per receiver or one for all
-
-    std::map<std::pair<int, int>, std::deque<Message>> posted;  // key: sender and receiver; in order
-
-    // Waits until all messages of both sides have arrived. A receive of another size aborts; NCCL's behavior
-    // is undefined there.
-    void pass(int rank, const std::vector<Message>& sends, const std::vector<Message>& receives) {
-        std::unique_lock lock(mutex);
-        for (const Message& message : sends) posted[{rank, message.peer}].push_back(message);
-        changed.notify_all();
-        for (const Message& message : receives) {
-            std::deque<Message>& from = posted[{message.peer, rank}];
-            changed.wait(lock, [&] { return !from.empty() || aborted; });
-            aborted = aborted || from.front().bytes != message.bytes;
-            if (!aborted && message.bytes > 0) std::memcpy(message.data, from.front().data, message.bytes);
-            if (!aborted) from.pop_front();
-            changed.notify_all();
-        }
-        changed.wait(lock, [&] {
-            return aborted || std::all_of(sends.begin(), sends.end(), [&](const Message& message) {
-                       return posted[{rank, message.peer}].empty();
-                   });
-        });
-    }
-
-    // False if it was aborted.
-    bool meet() {
-        std::unique_lock lock(mutex);
-        if (++arrived == size) {
-            arrived = 0;
-            ++round;
-            changed.notify_all();
-            return !aborted;
-        }
-        changed.wait(lock, [&, now = round] { return round != now || aborted; });
-        return !aborted;
-    }
-};
-
 struct State {
     std::mutex mutex;
     FakeNccl settings;
+    std::map<std::thread::id, std::shared_ptr<OneAtATime>> gpus;
+    std::map<std::string, int> calls;
     int num_ids = 0, max_ctas = 0, open = 0, inits = 0, splits = 0;
     std::map<int, std::shared_ptr<Hub>> hubs;
 };
@@ -96,6 +47,7 @@ FakeNccl settings() {
 struct ncclComm {
     std::shared_ptr<Hub> hub;
     int rank = 0;
+    bool ordered = false;  // value of the environment at its creation
 };
 
 namespace {
@@ -113,15 +65,41 @@ ncclComm* join(const std::shared_ptr<Hub>& hub, int rank) {
     auto* const comm = new ncclComm;
     comm->hub = hub;
     comm->rank = rank;
+    const char* const order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    comm->ordered = settings().version >= 22600 && order && std::string_view(order) == "1";
+    if (settings().connected) settings().connected();
     return comm;
 }
 
-void wait_for_ever_if_told() {
-    if (!settings().hangs) return;
+void wait_for_ever_if(bool hangs) {
+    if (!hangs) return;
     std::mutex mutex;
     std::unique_lock lock(mutex);
     std::condition_variable never;
     never.wait(lock, [] { return false; });
+}
+
+// Enqueues a collective of this rank.
+void enqueue(const char* function, const ncclComm* comm, cudaStream_t stream, std::function<void()> work) {
+    const FakeNccl now = settings();
+    {
+        std::lock_guard lock(state().mutex);
+        ++state().calls[function];
+    }
+    wait_for_ever_if(now.blocks);
+    if (!now.one_at_a_time) return now.enqueue(stream, std::move(work));
+    std::shared_ptr<OneAtATime> gpu;
+    {
+        std::lock_guard lock(state().mutex);
+        auto& entry = state().gpus[std::this_thread::get_id()];
+        if (!entry) entry = std::make_shared<OneAtATime>(state().gpus.size() % 2 == 0);
+        gpu = entry;
+    }
+    now.enqueue(stream, [gpu, ticket = gpu->next_ticket(), ordered = comm->ordered, work = std::move(work)] {
+        gpu->start(ticket, ordered);
+        work();
+        gpu->end();
+    });
 }
 
 // Sends and receives between ncclGroupStart and ncclGroupEnd.
@@ -139,23 +117,24 @@ size_t size_of_type(ncclDataType_t type) {
 // Passes `given`, waits for the other members, computes the result with `compute`, and writes it to `output`
 // when no member reads any more.
 using Inputs = std::vector<std::vector<const void*>>;
-ncclResult_t collective(ncclComm* comm, cudaStream_t stream, std::vector<const void*> given, void* output,
-                        size_t bytes, std::function<void(const Inputs&, std::vector<char>&)> compute) {
-    const FakeNccl now = settings();
-    if (now.refuses) return ncclSystemError;
-    now.enqueue(stream, [hub = comm->hub, rank = comm->rank, given = std::move(given), output, bytes,
-                         compute = std::move(compute)] {
-        {
-            std::lock_guard lock(hub->mutex);
-            hub->sent[static_cast<size_t>(rank)] = given;
-        }
-        if (!hub->meet()) return;
-        std::vector<char> result(bytes);
-        compute(hub->sent, result);
-        if (!hub->meet()) return;
-        if (bytes > 0) std::memcpy(output, result.data(), bytes);
-        hub->meet();
-    });
+ncclResult_t collective(const char* function, ncclComm* comm, cudaStream_t stream,
+                        std::vector<const void*> given, void* output, size_t bytes,
+                        std::function<void(const Inputs&, std::vector<char>&)> compute) {
+    if (settings().refuses) return ncclSystemError;
+    enqueue(function, comm, stream,
+            [hub = comm->hub, rank = comm->rank, given = std::move(given), output, bytes,
+             compute = std::move(compute)] {
+                {
+                    std::lock_guard lock(hub->mutex);
+                    hub->sent[static_cast<size_t>(rank)] = given;
+                }
+                if (!hub->meet()) return;
+                std::vector<char> result(bytes);
+                compute(hub->sent, result);
+                if (!hub->meet()) return;
+                if (bytes > 0) std::memcpy(output, result.data(), bytes);
+                hub->meet();
+            });
     return ncclSuccess;
 }
 
@@ -181,15 +160,15 @@ void largest(const Inputs& inputs, size_t begin, size_t count, std::vector<char>
     }
 }
 
-ncclResult_t reduce(const void* input, void* output, size_t begin, size_t count, ncclDataType_t type,
-                    ncclRedOp_t op, ncclComm* comm, cudaStream_t stream) {
+ncclResult_t reduce(const char* function, const void* input, void* output, size_t begin, size_t count,
+                    ncclDataType_t type, ncclRedOp_t op, ncclComm* comm, cudaStream_t stream) {
     if (op == ncclMax && type == ncclUint32) {
         return collective(
-            comm, stream, {input}, output, count * sizeof(uint32_t),
+            function, comm, stream, {input}, output, count * sizeof(uint32_t),
             [=](const Inputs& inputs, std::vector<char>& result) { largest(inputs, begin, count, result); });
     }
     if (op != ncclSum) return ncclInvalidArgument;
-    return collective(comm, stream, {input}, output, count * size_of_type(type),
+    return collective(function, comm, stream, {input}, output, count * size_of_type(type),
                       [=](const Inputs& inputs, std::vector<char>& result) {
                           if (type == ncclBfloat16)
                               sum<Bf16>(inputs, begin, count, result);
@@ -205,6 +184,9 @@ extern "C" {
 void fake_nccl_set(const FakeNccl& nccl) {
     std::lock_guard lock(state().mutex);
     state().settings = nccl;
+    if (state().settings.version == 0) state().settings.version = NCCL_VERSION_CODE;
+    state().gpus.clear();
+    state().calls.clear();
 }
 int fake_nccl_max_ctas() {
     std::lock_guard lock(state().mutex);
@@ -218,13 +200,17 @@ int fake_nccl_inits() {
     std::lock_guard lock(state().mutex);
     return state().inits;
 }
+int fake_nccl_calls(const char* function) {
+    std::lock_guard lock(state().mutex);
+    return state().calls[function];
+}
 int fake_nccl_splits() {
     std::lock_guard lock(state().mutex);
     return state().splits;
 }
 
 ncclResult_t ncclGetVersion(int* version) {
-    *version = NCCL_VERSION_CODE;
+    *version = settings().version;
     return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -256,7 +242,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
         ++state().inits;
     }
     if (hub->size != size || rank < 0 || rank >= size) return ncclInvalidArgument;
-    wait_for_ever_if_told();
+    wait_for_ever_if(settings().hangs);
     *comm = join(hub, rank);
     return ncclSuccess;
 }
@@ -317,16 +303,17 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
 
 ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
-    return reduce(input, output, 0, count, type, op, comm, stream);
+    return reduce(__func__, input, output, 0, count, type, op, comm, stream);
 }
 ncclResult_t ncclReduceScatter(const void* input, void* output, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-    return reduce(input, output, static_cast<size_t>(comm->rank) * count, count, type, op, comm, stream);
+    return reduce(__func__, input, output, static_cast<size_t>(comm->rank) * count, count, type, op, comm,
+                  stream);
 }
 ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
     const size_t part = count * size_of_type(type);
-    return collective(comm, stream, {input}, output, part * static_cast<size_t>(comm->hub->size),
+    return collective(__func__, comm, stream, {input}, output, part * static_cast<size_t>(comm->hub->size),
                       [=](const Inputs& inputs, std::vector<char>& result) {
                           for (size_t i = 0; i < inputs.size() && part > 0; ++i)
                               std::memcpy(result.data() + i * part, inputs[i][0], part);
@@ -335,7 +322,7 @@ ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDa
 ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     const size_t bytes = count * size_of_type(type);
-    return collective(comm, stream, {input}, output, bytes,
+    return collective(__func__, comm, stream, {input}, output, bytes,
                       [=](const Inputs& inputs, std::vector<char>& result) {
                           if (bytes > 0)
                               std::memcpy(result.data(), inputs[static_cast<size_t>(root)][0], bytes);
@@ -364,10 +351,11 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
 }
 ncclResult_t ncclGroupEnd() {
     if (!group.comm) return ncclSuccess;  // an empty group
-    const FakeNccl now = settings();
-    if (now.refuses) return ncclSystemError;
-    now.enqueue(group.stream, [hub = group.comm->hub, rank = group.comm->rank, sends = group.sends,
-                               receives = group.receives] { hub->pass(rank, sends, receives); });
+    if (settings().refuses) return ncclSystemError;
+    enqueue("ncclGroupEnd", group.comm, group.stream,
+            [hub = group.comm->hub, rank = group.comm->rank, sends = group.sends, receives = group.receives] {
+                hub->pass(rank, sends, receives);
+            });
     group = {};
     return ncclSuccess;
 }

@@ -44,6 +44,7 @@ class FakeRunTest : public RunFixture {
 
 TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
     const int64_t held_before = fake_gpu_allocated_bytes();
+    const int64_t without_upload = fake_gpu_events().launches_without_upload;
     for (const std::string checkpointing : {"none", "selective", "full"}) {
         const Config c = gpu_config({"eval.every=2", "memory.activation_checkpointing=" + checkpointing});
         Runtime runtime(runtime_options(c));
@@ -57,6 +58,8 @@ TEST_F(FakeRunTest, StepsAllocateNothingAndHoldWhatThePlanSays) {
         EXPECT_EQ(runtime.device().memory().total(), plan_memory(c).bytes);
     }
     EXPECT_EQ(fake_gpu_allocated_bytes(), held_before);
+    EXPECT_EQ(fake_gpu_events().launches_without_upload, without_upload)
+        << "a graph was uploaded inside the clock";
 }
 
 // On a GPU with and without wgmma: a whole run uses the memory that is planned for it.
@@ -237,7 +240,9 @@ TEST_F(FakeRunTest, GraphsAreOfStepsWhoseTargetsAllCount) {
     const auto [in_graphs, alone] = kernels_of(whole);
     EXPECT_GT(in_graphs, alone) << "forward and backward outweigh the optimizer";
     EXPECT_EQ(kernels_of(masked), std::pair(int64_t{0}, in_graphs + alone));
+    EXPECT_EQ(runner.ungraphed_steps(), 1);
     EXPECT_EQ(kernels_of(whole), std::pair(in_graphs, alone));
+    EXPECT_EQ(runner.ungraphed_steps(), 1);
     set_fake_gpu_listener(nullptr);
 }
 

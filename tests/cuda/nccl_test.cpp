@@ -13,6 +13,7 @@
 #include "tests/errors.h"
 #include "train/comm/nccl_world.h"
 #include "train/comm/self_world.h"
+#include "train/engine/memory_plan.h"
 
 namespace speedrun::testing {
 namespace {
@@ -152,6 +153,133 @@ TEST_F(NcclTest, CollectivesAreRecordedInGraphs) {
     });
 }
 
+// Sums on two communicators of two ranks, whose GPUs run one collective at a time and differ in the one that they prefer.
+// before_connecting: called between the choice of an order and the first communicator.
+std::vector<std::string> sum_on_two_communicators(const std::function<void()>& before_connecting = [] {}) {
+    std::vector<std::string> reasons(2);
+    run_ranks(2,
+              [&](World& world) {
+                  const auto rank = static_cast<size_t>(world.rank());
+                  CudaDevice device;
+                  const auto nccl = make_nccl_world(world, device, {.timeout_s = 1});
+                  before_connecting();
+                  try {
+                      const auto reduce = nccl->connect("reduce", {{0, 1}, world.rank()});
+                      const auto gather = nccl->connect("gather", {{0, 1}, world.rank()});
+                      const auto first = device.create_stream("reduce"),
+                                 second = device.create_stream("gather");
+                      std::vector<float> x(3, 1.0f), y(3, 2.0f);
+                      reduce->all_reduce(view(x), *first);
+                      gather->all_reduce(view(y), *second);
+                      first->synchronize();
+                      second->synchronize();
+                      nccl->barrier();
+                      EXPECT_EQ(x[2], 2.0f);
+                      EXPECT_EQ(y[2], 4.0f);
+                  } catch (const Error& error) {
+                      reasons[rank] = error.what();
+                      world.abort(error.code(), error.what());
+                  }
+              },
+              {.timeout_s = 2});
+    return reasons;
+}
+
+class LaunchOrder {
+  public:
+    explicit LaunchOrder(const char* value) { set(value); }
+    ~LaunchOrder() { set(nullptr); }
+    static void set(const char* value) {
+        if (value)
+            setenv("NCCL_LAUNCH_ORDER_IMPLICIT", value, 1);
+        else
+            unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    }
+};
+
+const std::vector<std::string> kNoReasons(2);
+
+TEST_F(NcclTest, CollectivesOfTwoCommunicatorsStartInHostOrder) {
+    const LaunchOrder unset(nullptr);
+    set_fake_nccl({.one_at_a_time = true});
+    EXPECT_EQ(sum_on_two_communicators(), kNoReasons);
+}
+
+TEST_F(NcclTest, OldVersionRunsOneCollectiveAtATime) {
+    const LaunchOrder unset(nullptr);
+    set_fake_nccl({.version = 22505, .one_at_a_time = true});
+    EXPECT_EQ(sum_on_two_communicators(), kNoReasons);
+}
+
+TEST_F(NcclTest, DisabledLaunchOrderRunsOneCollectiveAtATime) {
+    const LaunchOrder disabled("0");
+    set_fake_nccl({.one_at_a_time = true});
+    EXPECT_EQ(sum_on_two_communicators(), kNoReasons);
+}
+
+// The fault that the tests above exclude: the ranks' GPUs choose different collectives, which wait for each other.
+TEST_F(NcclTest, CollectivesWithoutAnOrderDeadlock) {
+    const LaunchOrder unset(nullptr);
+    set_fake_nccl({.one_at_a_time = true});
+    for (const std::string& reason : sum_on_two_communicators([] { LaunchOrder::set("0"); }))
+        EXPECT_THAT(reason, HasSubstr("ranks wait for each other"));
+}
+
+TEST_F(NcclTest, ConnectRunsEachKindOfCall) {
+    run_ranks(2, [](World& world) {
+        CudaDevice device;
+        const auto gather = make_nccl_world(world, device, {})->connect("gather", {{0, 1}, world.rank()});
+        for (const CollectiveCount& count : gather->counts()) EXPECT_EQ(count.calls, 0);
+    });
+    for (const char* function :
+         {"ncclAllReduce", "ncclBroadcast", "ncclReduceScatter", "ncclAllGather", "ncclGroupEnd"})
+        EXPECT_EQ(find<decltype(fake_nccl_calls)>("fake_nccl_calls")(function), 2) << function;
+}
+
+// Communicators of reductions and gathers over the shards, of the loss over all ranks with the former, and their parent.
+TEST_F(NcclTest, PlanContainsTheMemoryOfCommunicators) {
+    const auto planned = [&](const std::string& communicator) {
+        const Config c = config({"device=cuda", "batch.tokens_per_step=1024", "parallel.strategy=zero1",
+                                 "parallel.communicator=" + communicator});
+        int64_t bytes = 0;
+        run_ranks(2, [&](World& world) {
+            const MemoryPlan plan = plan_memory(c, resolve_ranks(c, world));
+            EXPECT_EQ(plan.needed(), plan.bytes + plan.nccl_bytes);
+            if (world.rank() == 0) bytes = plan.nccl_bytes;
+        });
+        return bytes >> 20;
+    };
+    EXPECT_EQ(planned("nccl"), 3 * 300);
+    EXPECT_EQ(planned("staged"), 0);
+}
+
+TEST_F(NcclTest, MemoryOfCommunicatorsIsInTheTable) {
+    constexpr int64_t kBytes = int64_t{64} << 20;
+    set_fake_nccl({.connected = [] {
+        static std::mutex mutex;
+        static int64_t used = 0;
+        std::lock_guard lock(mutex);
+        set_fake_gpu({.memory_bytes = (int64_t{1} << 33) - (used += kBytes)});
+    }});
+    run_ranks(1, [](World& world) {
+        CudaDevice device;
+        const auto nccl = make_nccl_world(world, device, {});
+        const int64_t before = device.memory().total();
+        auto first = nccl->connect("first", {{0}, 0});  // with the parent of all communicators
+        const auto second = nccl->connect("second", {{0}, 0});
+        const auto bytes = [&](const std::string& name) {
+            for (const MemoryTable::Entry& entry : device.memory().entries())
+                if (entry.name == name) return entry.bytes / kBytes;
+            return int64_t{0};
+        };
+        EXPECT_EQ(bytes("NCCL, first"), 2);
+        EXPECT_EQ(bytes("NCCL, second"), 1);
+        first.reset();
+        EXPECT_EQ(bytes("NCCL, first"), 0);
+        EXPECT_GE(device.memory().total(), before + kBytes);
+    });
+}
+
 // Both ranks end with code 5 and the reason.
 std::vector<std::string> reasons_of(const std::function<void(Communicator&, Stream&, int rank)>& body) {
     std::vector<std::string> reasons(2);
@@ -177,8 +305,8 @@ std::vector<std::string> reasons_of(const std::function<void(Communicator&, Stre
 }
 
 TEST_F(NcclTest, AnErrorNamesTheCollective) {
-    set_fake_nccl({.refuses = true});
     for (const std::string& reason : reasons_of([](Communicator&communicator, Stream&stream, int) {
+             set_fake_nccl({.refuses = true});
              std::vector<float> values(3);
              communicator.all_reduce(view(values), stream);
          })) {
@@ -234,6 +362,27 @@ TEST_F(NcclTest, AnErrorThatComesLaterEndsAllRanks) {
     });
     for (const std::string& reason : reasons)
         EXPECT_EQ(reason, "'gather': remote process exited: said by the fake NCCL");
+}
+
+// A communicator must not be aborted while the host is inside a call of NCCL.
+TEST(NcclDeathTest, LossDuringACallEndsTheProcess) {
+    ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    EXPECT_EXIT(
+        {
+            set_fake_nccl({});
+            run_ranks(2, [](World& world) {
+                CudaDevice device;
+                const auto nccl = make_nccl_world(world, device, {.timeout_s = 60});
+                const auto communicator = nccl->connect("gather", {{0, 1}, world.rank()});
+                const auto stream = device.create_stream("gather");
+                std::vector<float> values(3);
+                nccl->barrier();
+                set_fake_nccl({.async_error = true, .blocks = true});
+                communicator->all_reduce(view(values), *stream);
+            });
+        },
+        ::testing::ExitedWithCode(static_cast<int>(ExitCode::communication)),
+        "the host is blocked in a call of NCCL");
 }
 
 }  // namespace

@@ -1,14 +1,11 @@
 // Covers: data/stream_rows.cpp
 #include "data/batch_loader.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace batch_loader_test {
+namespace speedrun::batch_loader_test {
 
 constexpr int32_t kVocab = 60000;
 constexpr int32_t kSeparator = 59999;
@@ -193,5 +190,4 @@ TEST(BatchLoader, BatchesAreReused) {
     EXPECT_EQ(batch.valid_targets, 16);
 }
 
-}  // namespace batch_loader_test
-}  // namespace speedrun
+}  // namespace speedrun::batch_loader_test

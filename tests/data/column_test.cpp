@@ -9,8 +9,7 @@
 #include "data/columns/pairs.h"
 #include "kernels/device/error.h"
 
-namespace speedrun {
-namespace column_test {
+namespace speedrun::column_test {
 
 using Ids = std::vector<int32_t>;
 
@@ -68,5 +67,4 @@ TEST(ColumnTest, KeyPlacesCountAmongTheKeptKeys) {
     EXPECT_EQ(columns[1].of(batch), (Ids{0, 0, 4, 4, 6, 6, 8, 9}));
 }
 
-}  // namespace column_test
-}  // namespace speedrun
+}  // namespace speedrun::column_test

@@ -8,8 +8,7 @@
 #include "data/columns/column.h"
 #include "kernels/device/error.h"
 
-namespace speedrun {
-namespace context_part_test {
+namespace speedrun::context_part_test {
 
 // Two rows of S tokens, numbered consecutively; a document starts at every fifth.
 Batch whole_rows(int64_t S) {
@@ -118,5 +117,4 @@ TEST(ContextPartTest, RefusesWhatIsNoPart) {
     refused(8, {.size = 0, .index = 0});
 }
 
-}  // namespace context_part_test
-}  // namespace speedrun
+}  // namespace speedrun::context_part_test

@@ -1,14 +1,11 @@
 // Covers: data/data_identity_json.cpp
 #include "data/data_identity.h"
 
-#include <gtest/gtest.h>
-
 #include "data/json_text.h"
 #include "data/prepare.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace data_identity_test {
+namespace speedrun::data_identity_test {
 
 namespace fs = std::filesystem;
 using Files = std::vector<std::string>;
@@ -166,5 +163,4 @@ TEST_F(DataIdentityTest, JsonOfAnotherKindIsRefused) {
         EXPECT_THROW(data_identity_from_json(text), JsonError) << text;
 }
 
-}  // namespace data_identity_test
-}  // namespace speedrun
+}  // namespace speedrun::data_identity_test

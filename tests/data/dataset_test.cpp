@@ -1,12 +1,9 @@
 // Covers: data/shard_listing.cpp
 #include "data/dataset.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace dataset_test {
+namespace speedrun::dataset_test {
 
 namespace fs = std::filesystem;
 
@@ -152,5 +149,4 @@ TEST(Sha256, KnownAnswers) {
     expect_error(ExitCode::data, {"a folder, expected a regular file"}, [&] { sha256_file(dir.path()); });
 }
 
-}  // namespace dataset_test
-}  // namespace speedrun
+}  // namespace speedrun::dataset_test

@@ -2,8 +2,6 @@
 // Covers: data/document_index.cpp
 #include "data/document_rows.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -11,12 +9,10 @@
 #include <set>
 #include <thread>
 
-#include "data/batch_loader.h"
 #include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace document_rows_test {
+namespace speedrun::document_rows_test {
 
 constexpr uint16_t X = 999;  // the separator
 constexpr int32_t kVocab = 60000;
@@ -359,5 +355,4 @@ TEST_F(DocumentRowsTest, ManyThreadsReadTheSameRows) {
     }
 }
 
-}  // namespace document_rows_test
-}  // namespace speedrun
+}  // namespace speedrun::document_rows_test

@@ -4,22 +4,14 @@
 #include "tests/errors.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <vector>
 
 #include "data/xxh128.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace durable_file_test {
+namespace speedrun::durable_file_test {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
@@ -28,12 +20,6 @@ std::string some_bytes(size_t bytes) {
     uint32_t state = 1;
     for (char& c : text) c = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
     return text;
-}
-
-std::string content(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path, std::ios::binary).rdbuf();
-    return text.str();
 }
 
 // Records size and O_DIRECT flag of each write. Can write partially or refuse O_DIRECT.
@@ -76,7 +62,7 @@ TEST(DurableFileTest, AnySizeInAnyPiecesIsWhole) {
             EXPECT_EQ(file.bytes(), static_cast<int64_t>(bytes));
             const std::string sum = file.finish();
             EXPECT_EQ(sum, xxh128_file(path));
-            EXPECT_TRUE(content(path) == text) << bytes << " bytes in pieces of " << piece;
+            EXPECT_TRUE(read_text(path) == text) << bytes << " bytes in pieces of " << piece;
             EXPECT_EQ(system.sizes.size(), (bytes + 4 * kMiB - 1) / (4 * kMiB));
         }
     }
@@ -111,7 +97,7 @@ TEST(DurableFileTest, FileSystemsWithoutThatWayTakeTheOther) {
     write_in_pieces(file, text, kMiB);
     const std::string sum = file.finish();
     EXPECT_EQ(sum, xxh128_file(path));
-    EXPECT_TRUE(content(path) == text);
+    EXPECT_TRUE(read_text(path) == text);
 }
 
 TEST(DurableFileTest, AFullDiskIsAnErrorThatNamesTheFile) {
@@ -143,14 +129,14 @@ TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     const std::string path = dir.file("out");
     write_output(path, {"one", "two"});
     write_output(path, {"three"});
-    EXPECT_EQ(content(path), "three");
+    EXPECT_EQ(read_text(path), "three");
     EXPECT_FALSE(fs::exists(path + ".part"));
     fs::create_directory(dir.file("folder"));
     for (const char* target : {"out", "folder/new"}) {
         fs::create_symlink(target, dir.file("link"));
         write_output(dir.file("link"), {"by a link"});
         EXPECT_TRUE(fs::is_symlink(dir.file("link")));
-        EXPECT_EQ(content(dir.file(target)), "by a link");
+        EXPECT_EQ(read_text(dir.file(target)), "by a link");
         fs::remove(dir.file("link"));
     }
     write_output("/dev/null", {"gone"});
@@ -163,17 +149,17 @@ TEST(OutputFileTest, DevicesAndLinksAreNotReplaced) {
     EXPECT_THROW(write_output(dir.file("folder"), {"text"}), Error);
     // Without finish() the file keeps its content.
     { OutputFile(path).write("lost"); }
-    EXPECT_EQ(content(path), "by a link");
+    EXPECT_EQ(read_text(path), "by a link");
     EXPECT_FALSE(fs::exists(path + ".part"));
     // A link in a folder of the program is replaced.
     fs::create_symlink(path, dir.file("own"));
     write_file(dir.file("own"), "text", OutputFile::Path::own);
     EXPECT_FALSE(fs::is_symlink(dir.file("own")));
-    EXPECT_EQ(content(dir.file("own")) + content(path), "textby a link");
+    EXPECT_EQ(read_text(dir.file("own")) + read_text(path), "textby a link");
     // Symbolic links in a run's folder are not followed.
     fs::create_symlink(path, dir.file("stray"));
     EXPECT_THROW(write_durable(real_file_system(), dir.file("stray"), "text"), Error);
-    EXPECT_EQ(content(path), "by a link");
+    EXPECT_EQ(read_text(path), "by a link");
 }
 
 // Hashes computed by `xxhsum -H2`. The first one is also in the specification.
@@ -191,5 +177,4 @@ TEST(Xxh128Test, IsWhatOthersCompute) {
     EXPECT_THROW(xxh128_file(dir.file("absent")), Error);
 }
 
-}  // namespace durable_file_test
-}  // namespace speedrun
+}  // namespace speedrun::durable_file_test

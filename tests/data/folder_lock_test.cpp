@@ -2,20 +2,15 @@
 #include "data/folder_lock.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <regex>
 #include <thread>
 
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 
@@ -32,10 +27,7 @@ class FolderLockTest : public testing::Test {
   protected:
     std::string folder() const { return dir_.path(); }
     std::string file() const { return folder() + "/" + kFolderLock; }
-    std::string text() const {
-        std::ifstream stream(file());
-        return {std::istreambuf_iterator<char>(stream), {}};
-    }
+    std::string text() const { return read_text(file()); }
     void write(const std::string& text) const { std::ofstream(file()) << text; }
     // The lock's content as written by another kernel.
     static std::string of_other_boot(const std::string& text) {

@@ -4,7 +4,6 @@
 #include "data/gpt2_tokenizer.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -13,8 +12,7 @@
 #include "data/gpt2_pieces.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace gpt2_tokenizer_test {
+namespace speedrun::gpt2_tokenizer_test {
 
 using Json = nlohmann::json;
 
@@ -208,5 +206,4 @@ TEST(BpeVocabulary, BadTokenizerJson) {
     changed("/added_tokens/0/id", "x", {"added_tokens[0].id: expected a whole number"});
 }
 
-}  // namespace gpt2_tokenizer_test
-}  // namespace speedrun
+}  // namespace speedrun::gpt2_tokenizer_test

@@ -2,12 +2,9 @@
 #include "data/json_text.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
-namespace speedrun {
-namespace json_text_test {
+namespace speedrun::json_text_test {
 
 using Ordered = nlohmann::ordered_json;
 using Sorted = nlohmann::json;
@@ -109,5 +106,4 @@ TEST(JsonTextTest, ManyKeysTakeLinearTime) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
 }
 
-}  // namespace json_text_test
-}  // namespace speedrun
+}  // namespace speedrun::json_text_test

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-namespace speedrun {
-namespace kept_keys_test {
+namespace speedrun::kept_keys_test {
 
 TEST(KeptKeysTest, AreThoseThatSomeQuerySees) {
     for (const int size : {1, 2, 3, 4}) {
@@ -142,5 +141,4 @@ TEST(KeptKeysTest, CommonPlacesAreInBoth) {
     EXPECT_TRUE(common({{0, 4}}, {{4, 8}}).empty());
 }
 
-}  // namespace kept_keys_test
-}  // namespace speedrun
+}  // namespace speedrun::kept_keys_test

@@ -1,17 +1,13 @@
 // Rows of stages with different lengths: each starts at the end of the previous one, so that no token is read twice in an
 // epoch. All callers read the same rows.
 // Covers: data/columns/targets.cpp
-#include <gtest/gtest.h>
-
 #include <set>
 
-#include "data/batch_loader.h"
 #include "data/columns/targets.h"
 #include "data/prefetcher.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace loader_stages_test {
+namespace speedrun::loader_stages_test {
 
 constexpr uint16_t kSeparator = 59999;
 constexpr int32_t kVocab = 60000;
@@ -275,5 +271,4 @@ TEST_F(StreamStagesTest, PrefetchersFollowTheStages) {
     }
 }
 
-}  // namespace loader_stages_test
-}  // namespace speedrun
+}  // namespace speedrun::loader_stages_test

@@ -4,15 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace speedrun {
-namespace ngrams_test {
+namespace speedrun::ngrams_test {
 
 using Ids = std::vector<int32_t>;
 constexpr int64_t kMany =
@@ -141,5 +138,4 @@ TEST(NgramsTest, ChecksItsArguments) {
     EXPECT_THROW(hash_ngrams(out, out, out, 2, 0), std::exception);
 }
 
-}  // namespace ngrams_test
-}  // namespace speedrun
+}  // namespace speedrun::ngrams_test

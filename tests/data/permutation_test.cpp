@@ -1,13 +1,8 @@
 #include "data/permutation.h"
 
-#include <gtest/gtest.h>
-
-#include <vector>
-
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace permutation_test {
+namespace speedrun::permutation_test {
 
 std::vector<int64_t> images(int64_t size, uint64_t seed, int64_t epoch) {
     const Permutation permutation(size, {seed, epoch});
@@ -82,5 +77,4 @@ TEST(WindowOffset, StaysInRangeAndReachesAllOfIt) {
     EXPECT_NE(window_offset(1 << 20, {9, 5}, 3), window_offset(1 << 20, {9, 6}, 3));
 }
 
-}  // namespace permutation_test
-}  // namespace speedrun
+}  // namespace speedrun::permutation_test

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace speedrun {
-namespace philox_test {
+namespace speedrun::philox_test {
 
 using Words = std::array<uint32_t, 4>;
 
@@ -21,5 +20,4 @@ TEST(Philox, IsConstexpr) {
     static_assert(philox_key(0x0123456789abcdefu) == PhiloxKey{0x89abcdef, 0x01234567});
 }
 
-}  // namespace philox_test
-}  // namespace speedrun
+}  // namespace speedrun::philox_test

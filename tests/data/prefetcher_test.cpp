@@ -1,14 +1,11 @@
 #include "data/prefetcher.h"
 #include "data/columns/ngrams.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace prefetcher_test {
+namespace speedrun::prefetcher_test {
 
 class PrefetcherTest : public testing::Test {
   protected:
@@ -131,5 +128,4 @@ TEST_F(PrefetcherTest, ChecksItsArguments) {
     expect_error(ExitCode::usage, {"depth is 0"}, [&] { make({.rows_per_microbatch = {24}, .depth = 0}); });
 }
 
-}  // namespace prefetcher_test
-}  // namespace speedrun
+}  // namespace speedrun::prefetcher_test

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 
-#include <gtest/gtest.h>
-
-#include "data/shard.h"
 #include "data/tokenizer.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace prepare_test {
+namespace speedrun::prepare_test {
 
 namespace fs = std::filesystem;
 
@@ -172,5 +168,4 @@ TEST_F(PrepareTest, ChecksItsArguments) {
     expect_rejected(ExitCode::data, {"Not a directory"}, [&](Options& o) { o.out_dir = input + "/out"; });
 }
 
-}  // namespace prepare_test
-}  // namespace speedrun
+}  // namespace speedrun::prepare_test

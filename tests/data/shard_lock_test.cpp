@@ -1,13 +1,10 @@
 #include "data/shard_lock.h"
 
-#include <gtest/gtest.h>
-
 #include "data/data_identity.h"
 #include "data/verify.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace shard_lock_test {
+namespace speedrun::shard_lock_test {
 
 const std::string kHash(64, 'a');
 
@@ -70,5 +67,4 @@ TEST_F(ShardLockTest, FilesAreHeldToTheLockBesideThem) {
     expect_error(ExitCode::data, {"a.bin: not listed in"}, [&] { identify_split({shard}, 0); });
 }
 
-}  // namespace shard_lock_test
-}  // namespace speedrun
+}  // namespace speedrun::shard_lock_test

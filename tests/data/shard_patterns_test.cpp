@@ -1,13 +1,10 @@
 #include "data/shard_patterns.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace shard_patterns_test {
+namespace speedrun::shard_patterns_test {
 
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
@@ -102,5 +99,4 @@ TEST_F(ExpandGlobs, LimitsBraces) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-}  // namespace shard_patterns_test
-}  // namespace speedrun
+}  // namespace speedrun::shard_patterns_test

@@ -1,7 +1,5 @@
 #include "data/shard.h"
 
-#include <gtest/gtest.h>
-
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -12,8 +10,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace shard_test {
+namespace speedrun::shard_test {
 
 namespace fs = std::filesystem;
 
@@ -160,5 +157,4 @@ TEST(Shard, WritingReportsTheFileAndLeavesNothing) {
     EXPECT_FALSE(fs::exists(dir.file("folder.bin.part")));
 }
 
-}  // namespace shard_test
-}  // namespace speedrun
+}  // namespace speedrun::shard_test

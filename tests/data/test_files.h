@@ -1,13 +1,7 @@
 // Helpers of the data tests: small files, and checks of error messages.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <iterator>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "data/batch_loader.h"
 #include "data/shard.h"
@@ -20,11 +14,6 @@ namespace speedrun {
 inline std::string write_tokens(const std::string& path, const std::vector<uint16_t>& tokens) {
     write_shard(path, tokens);
     return path;
-}
-
-inline std::string read_text(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // Returns first, first+1, …: each token determines its position.

@@ -1,18 +1,14 @@
 // Regular files and anonymous pipes are read. Other kinds are refused before they block or fill the memory.
 #include "data/text_file.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <filesystem>
 
 #include "tests/data/test_files.h"
-#include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace text_file_test {
+namespace speedrun::text_file_test {
 
 TEST(TextFileTest, RegularFilesAndLinksToThemAreRead) {
     const TempDir dir;
@@ -71,5 +67,4 @@ TEST(TextFileTest, TextIsShownCutAndEscaped) {
     EXPECT_FALSE(is_utf8("\xc3"));
 }
 
-}  // namespace text_file_test
-}  // namespace speedrun
+}  // namespace speedrun::text_file_test

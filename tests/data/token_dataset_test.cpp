@@ -1,11 +1,8 @@
 #include "data/token_dataset.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace token_dataset_test {
+namespace speedrun::token_dataset_test {
 
 TEST(TokenDataset, ReadsAStreamAcrossShards) {
     const TempDir dir;
@@ -52,5 +49,4 @@ TEST(TokenDataset, ChecksItsArguments) {
                  [&] { TokenDataset dataset({dir.file("absent.bin")}, 257, 256); });
 }
 
-}  // namespace token_dataset_test
-}  // namespace speedrun
+}  // namespace speedrun::token_dataset_test

@@ -1,12 +1,9 @@
 #include "data/token_prefixes.h"
 
-#include <gtest/gtest.h>
-
 #include "data/bpe_vocabulary.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace token_prefixes_test {
+namespace speedrun::token_prefixes_test {
 
 using Tokens = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
@@ -53,5 +50,4 @@ TEST(TokenPrefixesTest, HoldsForAVocabulary) {
     EXPECT_GT(with, 100);
 }
 
-}  // namespace token_prefixes_test
-}  // namespace speedrun
+}  // namespace speedrun::token_prefixes_test

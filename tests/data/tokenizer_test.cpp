@@ -1,11 +1,8 @@
 #include "data/tokenizer.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace tokenizer_test {
+namespace speedrun::tokenizer_test {
 
 TEST(ByteTokenizer, RoundTripsEveryByte) {
     const auto tokenizer = make_tokenizer("bytes");
@@ -28,5 +25,4 @@ TEST(Tokenizer, UnknownNamesAreUsageErrors) {
     expect_error(ExitCode::usage, {"'words'", "known: bytes, gpt2"}, [] { make_tokenizer("words"); });
 }
 
-}  // namespace tokenizer_test
-}  // namespace speedrun
+}  // namespace speedrun::tokenizer_test

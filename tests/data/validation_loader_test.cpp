@@ -1,11 +1,8 @@
-#include <gtest/gtest.h>
 
-#include "data/batch_loader.h"
 #include "data/columns/ngrams.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace validation_loader_test {
+namespace speedrun::validation_loader_test {
 
 constexpr int32_t kSeparator = 99;
 using Ints = std::vector<int32_t>;
@@ -102,5 +99,4 @@ TEST_F(ValidationLoaderTest, RejectsTooLittleData) {
                  [&] { ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = -1}); });
 }
 
-}  // namespace validation_loader_test
-}  // namespace speedrun
+}  // namespace speedrun::validation_loader_test

@@ -1,14 +1,11 @@
 // Covers: data/sha256.cpp
 #include "data/verify.h"
 
-#include <gtest/gtest.h>
-
 #include "data/data_identity.h"
 #include "data/prepare.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace verify_test {
+namespace speedrun::verify_test {
 
 namespace fs = std::filesystem;
 
@@ -74,5 +71,4 @@ TEST_F(VerifyTest, AllThatIsWrongIsNamed) {
     expect_error(ExitCode::data, {"nowhere/dataset.json"}, [&] { verify_dataset(dir_.file("nowhere")); });
 }
 
-}  // namespace verify_test
-}  // namespace speedrun
+}  // namespace speedrun::verify_test

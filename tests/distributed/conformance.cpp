@@ -4,102 +4,111 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "kernels/cpu/cpu_device.h"
-#include "tests/distributed/conformance_cases.h"
 #include "tests/distributed/rank_values.h"
+#include "tests/errors.h"
+#include "train/comm/host_task.h"
+#include "train/comm/mesh.h"
 
 namespace speedrun::testing {
 
 namespace {
+
+using namespace std::chrono_literals;
+
+const AxisSet kEverybody{Axis::replicate, Axis::shard};
+
+// A rank with a stream, and a communicator of all ranks for it.
+struct Member {
+    explicit Member(World& world)
+        : rank(world.rank()),
+          n(world.size()),
+          group(Mesh({1, n, 1, 1}).group(rank, kEverybody)),
+          communicator(world.connect("all", group)) {}
+
+    int64_t bytes_sent(Collective kind) const {
+        return communicator->counts()[static_cast<size_t>(kind)].bytes_sent;
+    }
+
+    const int rank, n;
+    const Group group;
+    const std::unique_ptr<Device> device = conformance_device()();
+    const std::unique_ptr<Stream> stream = device->create_stream("collectives");
+    const std::unique_ptr<Communicator> communicator;
+};
 
 // Empty, less than one element per rank, odd, and more than one slice of the message world's pipeline (256 KiB) per
 // rank.
 const std::vector<int64_t> kSizes{0, 1, 3, 97, 4096, 131075};
 
 template <class T>
-void sums_of(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const Group group = flat_mesh(world).group(world.rank(), kEverybody);
-    const auto communicator = world.connect("sums", group);
-    const int64_t n = world.size();
+void sums(World& world) {
+    const Member me(world);
     uint32_t salt = 1;
     for (const int64_t count : kSizes) {
-        SCOPED_TRACE(fmt::format("{} elements of {}, rank {}", count, name_of(dtype_of<T>()), world.rank()));
+        SCOPED_TRACE(fmt::format("{} elements of {}, rank {}", count, name_of(dtype_of<T>()), me.rank));
         ++salt;
-        const std::vector<T> sum = expected_sum<T>(group.ranks, count, salt);
-        std::vector<T> values = rank_values<T>(world.rank(), count, salt);
-        communicator->all_reduce(view(values), *stream);
-        stream->synchronize();
+        const std::vector<T> sum = expected_sum<T>(me.group.ranks, count, salt);
+        std::vector<T> values = rank_values<T>(me.rank, count, salt);
+        me.communicator->all_reduce(view(values), *me.stream);
+        me.stream->synchronize();
         EXPECT_EQ(first_difference(values, sum), -1);
 
-        const std::vector<T> part = expected_sum<T>(group.ranks, count, salt, world.rank() * count);
-        std::vector<T> input = rank_values<T>(world.rank(), n * count, salt),
-                       output(static_cast<size_t>(count));
-        communicator->reduce_scatter(view(output), view(input), *stream);
-        stream->synchronize();
+        const int64_t first = me.rank * count;
+        const std::vector<T> part = expected_sum<T>(me.group.ranks, count, salt, first),
+                             own = rank_values<T>(me.rank, me.n * count, salt);
+        std::vector<T> input = own, output(static_cast<size_t>(count));
+        me.communicator->reduce_scatter(view(output), view(input), *me.stream);
+        me.stream->synchronize();
         EXPECT_EQ(first_difference(output, part), -1);
-        EXPECT_EQ(first_difference(input, rank_values<T>(world.rank(), n * count, salt)), -1)
-            << "input changed";
-        communicator->reduce_scatter(view(input, world.rank() * count, count), view(input), *stream);
-        stream->synchronize();
-        EXPECT_EQ(first_difference(std::vector<T>(input.begin() + world.rank() * count,
-                                                  input.begin() + (world.rank() + 1) * count),
-                                   part),
-                  -1)
+        EXPECT_EQ(first_difference(input, own), -1) << "input changed";
+        me.communicator->reduce_scatter(view(input, first, count), view(input), *me.stream);
+        me.stream->synchronize();
+        EXPECT_EQ(first_difference({input.begin() + first, input.begin() + first + count}, part), -1)
             << "in place";
     }
 }
 
 // Maximum of nonnegative values. A NaN or infinity on any rank is the result.
 void maxima(World& world) {
-    const auto device = conformance_device()();
-    const auto stream = device->create_stream("reduce");
-    const auto communicator = world.connect("maxima", flat_mesh(world).group(world.rank(), kEverybody));
-    const int n = world.size();
+    const Member me(world);
+    const int n = me.n;
     const auto value = [n](int rank, int64_t e) { return static_cast<float>((e * 7 + rank * 3) % (n + 5)); };
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     for (const int64_t count : kSizes) {
         std::vector<float> values, expected;
         for (int64_t e = 0; e < count; ++e) {
-            values.push_back(value(world.rank(), e));
+            values.push_back(value(me.rank, e));
             expected.push_back(0);
             for (int rank = 0; rank < n; ++rank) expected.back() = std::max(expected.back(), value(rank, e));
         }
         for (int rank = 0; rank < n && 2 * rank + 1 < count; ++rank) {  // each rank has one of each
-            if (rank == world.rank()) {
+            if (rank == me.rank) {
                 values[static_cast<size_t>(2 * rank)] = kNan;
                 values[static_cast<size_t>(2 * rank + 1)] = HUGE_VALF;
             }
             expected[static_cast<size_t>(2 * rank)] = kNan;
             expected[static_cast<size_t>(2 * rank + 1)] = HUGE_VALF;
         }
-        communicator->all_reduce(view(values), *stream, Reduction::max);
-        stream->synchronize();
+        me.communicator->all_reduce(view(values), *me.stream, Reduction::max);
+        me.stream->synchronize();
         for (size_t e = 0; e < values.size(); ++e) {
-            if (std::isnan(expected[e]) ? std::isnan(values[e]) : values[e] == expected[e]) continue;
-            ADD_FAILURE() << "element " << e << " of " << count << ": " << values[e] << ", not "
-                          << expected[e];
-            break;
+            ASSERT_TRUE(std::isnan(expected[e]) ? std::isnan(values[e]) : values[e] == expected[e])
+                << "element " << e << " of " << count << ": " << values[e] << ", not " << expected[e];
         }
     }
 }
 
-void sums_f32(World& world) {
-    sums_of<float>(world);
-}
-void sums_bf16(World& world) {
-    sums_of<Bf16>(world);
-}
-
 // Part i of each member's output <- its part of member i's input.
-Exchange even_exchange(int members, int64_t count) {
-    Exchange exchange;
+std::shared_ptr<const Exchange> even_exchange(int members, int64_t count) {
+    auto exchange = std::make_shared<Exchange>();
     for (int i = 0; i < members; ++i) {
-        exchange.sends.push_back({i, i * count, count});
-        exchange.receives.push_back({i, i * count, count});
+        exchange->sends.push_back({i, i * count, count});
+        exchange->receives.push_back({i, i * count, count});
     }
     return exchange;
 }
@@ -107,10 +116,8 @@ Exchange even_exchange(int members, int64_t count) {
 // Member a sends b (a + 1) slices to member b, possibly none. Slice k has a + b + k elements. Buffers hold
 // the slices by descending rank. The gaps between received slices stay unchanged.
 void uneven_slices(World& world) {
-    const auto device = conformance_device()();
-    const auto stream = device->create_stream("exchange");
-    const auto communicator = world.connect("slices", flat_mesh(world).group(world.rank(), kEverybody));
-    const int n = world.size(), rank = world.rank();
+    const Member me(world);
+    const int n = me.n, rank = me.rank;
     const auto value = [](int from, int to, int64_t k, int64_t e) {
         return static_cast<float>(((from * 16 + to) * 64 + k) * 64 + e);
     };
@@ -135,19 +142,16 @@ void uneven_slices(World& world) {
     std::vector<float> output(expected.size(), -1);
     input.push_back(0);
     for (int round = 0; round < 3; ++round)
-        communicator->all_to_all(view(output), view(input), exchange, *stream);
-    stream->synchronize();
+        me.communicator->all_to_all(view(output), view(input), exchange, *me.stream);
+    me.stream->synchronize();
     EXPECT_EQ(first_difference(output, expected), -1);
-    EXPECT_EQ(communicator->counts()[static_cast<size_t>(Collective::all_to_all)].bytes_sent, 3 * sent);
+    EXPECT_EQ(me.bytes_sent(Collective::all_to_all), 3 * sent);
 }
 
 template <class T>
-void moves_of(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("gather");
-    const auto communicator = world.connect("moves", flat_mesh(world).group(world.rank(), kEverybody));
-    const int n = world.size(), rank = world.rank();
+void moves(World& world) {
+    const Member me(world);
+    const int n = me.n, rank = me.rank;
     for (const int64_t count : kSizes) {
         SCOPED_TRACE(fmt::format("{} elements of {}, rank {}", count, name_of(dtype_of<T>()), rank));
         std::vector<T> all, exchanged;
@@ -158,49 +162,37 @@ void moves_of(World& world) {
             exchanged.insert(exchanged.end(), mine.begin(), mine.end());
         }
         std::vector<T> part = rank_values<T>(rank, count, 3), gathered(all.size()), in_place(all.size());
-        communicator->all_gather(view(gathered), view(part), *stream);
+        me.communicator->all_gather(view(gathered), view(part), *me.stream);
         std::copy(part.begin(), part.end(), in_place.begin() + rank * count);
-        communicator->all_gather(view(in_place), view(in_place, rank * count, count), *stream);
+        me.communicator->all_gather(view(in_place), view(in_place, rank * count, count), *me.stream);
         std::vector<T> row = rank_values<T>(rank, n * count, 4), received(row.size());
-        const Exchange even = even_exchange(n, count);
-        communicator->all_to_all(view(received), view(row), even, *stream);
-        stream->synchronize();
+        me.communicator->all_to_all(view(received), view(row), even_exchange(n, count), *me.stream);
+        me.stream->synchronize();
         EXPECT_EQ(first_difference(gathered, all), -1);
         EXPECT_EQ(first_difference(in_place, all), -1) << "in place";
         EXPECT_EQ(first_difference(received, exchanged), -1);
         for (int root = 0; root < n; ++root) {
             std::vector<T> values = rank_values<T>(rank, count, 5);
-            communicator->broadcast(view(values), root, *stream);
-            stream->synchronize();
+            me.communicator->broadcast(view(values), root, *me.stream);
+            me.stream->synchronize();
             EXPECT_EQ(first_difference(values, rank_values<T>(root, count, 5)), -1) << "root " << root;
         }
     }
 }
 
-void moves_f32(World& world) {
-    moves_of<float>(world);
-}
-void moves_bf16(World& world) {
-    moves_of<Bf16>(world);
-}
-
 void counts_are_the_formulas(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const auto communicator = world.connect("counts", flat_mesh(world).group(world.rank(), kEverybody));
-    const int n = world.size();
+    const Member me(world);
+    const int n = me.n;
     const int64_t count = 1000;  // per rank: divisible, so that every rank sends exactly the formula
     std::vector<float> part(static_cast<size_t>(count)), whole(static_cast<size_t>(count * n)),
         other(whole.size());
-    communicator->reduce_scatter(view(part), view(whole), *stream);
-    communicator->all_gather(view(whole), view(part), *stream);
-    communicator->all_reduce(view(whole), *stream);
-    const Exchange even = even_exchange(n, count);
-    communicator->all_to_all(view(other), view(whole), even, *stream);
-    communicator->barrier(*stream);
-    stream->synchronize();
-    const CollectiveCounts counts = communicator->counts();
+    me.communicator->reduce_scatter(view(part), view(whole), *me.stream);
+    me.communicator->all_gather(view(whole), view(part), *me.stream);
+    me.communicator->all_reduce(view(whole), *me.stream);
+    me.communicator->all_to_all(view(other), view(whole), even_exchange(n, count), *me.stream);
+    me.communicator->barrier(*me.stream);
+    me.stream->synchronize();
+    const CollectiveCounts counts = me.communicator->counts();
     for (const Collective kind : {Collective::reduce_scatter, Collective::all_gather, Collective::all_reduce,
                                   Collective::all_to_all, Collective::barrier}) {
         const CollectiveCount& counted = counts[static_cast<size_t>(kind)];
@@ -210,14 +202,12 @@ void counts_are_the_formulas(World& world) {
     }
     // Uneven counts: ranks send different amounts, and the sum over ranks equals the formula.
     std::vector<Bf16> odd(101, Bf16(1.0f));
-    communicator->all_reduce(view(odd), *stream);
+    me.communicator->all_reduce(view(odd), *me.stream);
     std::vector<float> some(33);
-    communicator->broadcast(view(some), n - 1, *stream);
-    stream->synchronize();
-    const CollectiveCounts after = communicator->counts();
+    me.communicator->broadcast(view(some), n - 1, *me.stream);
+    me.stream->synchronize();
     const auto grown = [&](Collective kind) {
-        return static_cast<double>(after[static_cast<size_t>(kind)].bytes_sent -
-                                   counts[static_cast<size_t>(kind)].bytes_sent);
+        return static_cast<double>(me.bytes_sent(kind) - counts[static_cast<size_t>(kind)].bytes_sent);
     };
     EXPECT_DOUBLE_EQ(world.sum(grown(Collective::all_reduce)),
                      n * wire_bytes(Collective::all_reduce, n, 202));
@@ -225,36 +215,155 @@ void counts_are_the_formulas(World& world) {
 }
 
 void wrong_sizes_throw(World& world) {
-    const std::unique_ptr<Device> own_device = conformance_device()();
-    Device& device = *own_device;
-    const auto stream = device.create_stream("reduce");
-    const auto communicator = world.connect("sizes", flat_mesh(world).group(world.rank(), kEverybody));
-    const int64_t n = world.size();
+    const Member me(world);
+    const int64_t n = me.n;
     std::vector<float> part(4), whole(static_cast<size_t>(4 * n + 1));
     std::vector<int32_t> integers(4);
     std::vector<Bf16> halves(4);
     const Tensor fits = view(whole, 0, 4 * n);
-    EXPECT_THROW(communicator->reduce_scatter(view(part), view(whole), *stream), Error);
-    EXPECT_THROW(communicator->all_gather(view(whole), view(part), *stream), Error);
-    EXPECT_THROW(communicator->all_gather(fits, view(halves), *stream), Error);
-    EXPECT_THROW(communicator->all_reduce(view(integers), *stream), Error);
-    EXPECT_THROW(communicator->all_reduce(view(halves), *stream, Reduction::max), Error);
-    EXPECT_THROW(communicator->broadcast(view(part), static_cast<int>(n), *stream), Error);
-    EXPECT_THROW(communicator->all_to_all(fits, fits, even_exchange(world.size(), 4), *stream), Error)
+    EXPECT_THROW(me.communicator->reduce_scatter(view(part), view(whole), *me.stream), Error);
+    EXPECT_THROW(me.communicator->all_gather(view(whole), view(part), *me.stream), Error);
+    EXPECT_THROW(me.communicator->all_gather(fits, view(halves), *me.stream), Error);
+    EXPECT_THROW(me.communicator->all_reduce(view(integers), *me.stream), Error);
+    EXPECT_THROW(me.communicator->all_reduce(view(halves), *me.stream, Reduction::max), Error);
+    EXPECT_THROW(me.communicator->broadcast(view(part), static_cast<int>(n), *me.stream), Error);
+    EXPECT_THROW(me.communicator->all_to_all(fits, fits, even_exchange(me.n, 4), *me.stream), Error)
         << "overlap";
     std::vector<float> other(whole.size());
-    for (const Slice& wrong : {Slice{0, 4 * n, 2}, Slice{0, -1, 2}, Slice{world.size(), 0, 1}}) {
-        EXPECT_THROW(communicator->all_to_all(view(other), view(whole), {{wrong}, {}}, *stream), Error);
-        EXPECT_THROW(communicator->all_to_all(view(other), view(whole), {{}, {wrong}}, *stream), Error);
+    for (const Slice& wrong : {Slice{0, 4 * n, 2}, Slice{0, -1, 2}, Slice{me.n, 0, 1}}) {
+        EXPECT_THROW(me.communicator->all_to_all(view(other), view(whole), {{wrong}, {}}, *me.stream), Error);
+        EXPECT_THROW(me.communicator->all_to_all(view(other), view(whole), {{}, {wrong}}, *me.stream), Error);
     }
-    EXPECT_THROW(communicator->all_gather(fits, view(whole, 4 * ((world.rank() + 1) % n) + 1, 4), *stream),
+    EXPECT_THROW(me.communicator->all_gather(fits, view(whole, 4 * ((me.rank + 1) % n) + 1, 4), *me.stream),
                  Error)
         << "overlap";
     Tensor strided(whole.data(), DType::f32, {2, 2});
     strided.row_stride = 3;
-    EXPECT_THROW(communicator->all_reduce(strided, *stream), Error);
-    stream->synchronize();
-    EXPECT_EQ(communicator->counts()[static_cast<size_t>(Collective::all_gather)].calls, 0);
+    EXPECT_THROW(me.communicator->all_reduce(strided, *me.stream), Error);
+    me.stream->synchronize();
+    EXPECT_EQ(me.communicator->counts()[static_cast<size_t>(Collective::all_gather)].calls, 0);
+}
+
+// Two groups of a mesh and the whole world run concurrently, each on its own stream. Launch order differs by rank,
+// and completion order differs from launch order.
+void groups_and_streams_at_once(World& world) {
+    const Member me(world);
+    const int rank = me.rank, replicas = me.n % 2 == 0 ? 2 : 1;
+    const Mesh mesh({replicas, me.n / replicas, 1, 1});
+    struct Lane {
+        Group group;
+        std::unique_ptr<Communicator> communicator;
+        std::unique_ptr<Stream> stream;
+        std::vector<std::vector<float>> buffers;
+    };
+    constexpr int kRounds = 20;
+    const auto salt_of = [](size_t lane, int round) {
+        return static_cast<uint32_t>(100 * lane) + static_cast<uint32_t>(round);
+    };
+    std::vector<Lane> lanes;
+    for (const AxisSet& axes : {AxisSet{Axis::shard}, AxisSet{Axis::replicate}, kEverybody}) {
+        const size_t l = lanes.size();
+        const Group group = mesh.group(rank, axes);
+        Lane& lane = lanes.emplace_back();
+        lane.group = group;
+        lane.communicator = world.connect(fmt::format("lane{}", l), group);
+        lane.stream = me.device->create_stream(fmt::format("stream{}", l));
+        for (int round = 0; round < kRounds; ++round)
+            lane.buffers.push_back(rank_values<float>(rank, 50 + 13 * round, salt_of(l, round)));
+    }
+    for (int round = 0; round < kRounds; ++round) {
+        for (size_t turn = 0; turn < lanes.size(); ++turn) {
+            Lane& lane = lanes[(turn + static_cast<size_t>(rank + round)) % lanes.size()];
+            const uint32_t draw =
+                philox4x32({salt_of(turn, round), static_cast<uint32_t>(rank), 0, 9}, {})[0];
+            enqueue_on_host(*lane.stream, "delay", [draw] { std::this_thread::sleep_for(draw % 500 * 1us); });
+            lane.communicator->all_reduce(view(lane.buffers[static_cast<size_t>(round)]), *lane.stream);
+        }
+    }
+    for (Lane& lane : lanes) lane.stream->synchronize();
+    for (size_t l = 0; l < lanes.size(); ++l) {
+        for (int round = 0; round < kRounds; ++round) {
+            const std::vector<float> sum =
+                expected_sum<float>(lanes[l].group.ranks, 50 + 13 * round, salt_of(l, round));
+            EXPECT_EQ(first_difference(lanes[l].buffers[static_cast<size_t>(round)], sum), -1)
+                << "lane " << l << " round " << round << " rank " << rank;
+        }
+    }
+}
+
+// A blocked collective on one stream does not delay a later launch on another stream.
+void later_launch_completes_first(World& world) {
+    const Member slow(world);
+    Device& device = *slow.device;
+    const auto fast = world.connect("fast", slow.group);
+    const auto fast_stream = device.create_stream("fast"), gate = device.create_stream("gate");
+    const auto opened = device.create_event(), fast_done = device.create_event(),
+               slow_done = device.create_event();
+    std::vector<float> a(1000, 1.0f), b(1000, 2.0f);
+    std::atomic<bool> open = false;
+    if (world.rank() == 0) {
+        enqueue_on_host(*gate, "gate", [&] {
+            while (!open) std::this_thread::sleep_for(1ms);
+        });
+        gate->record(*opened);
+        slow.stream->wait(*opened);
+    }
+    slow.communicator->all_reduce(view(a), *slow.stream);
+    slow.stream->record(*slow_done);
+    fast->all_reduce(view(b), *fast_stream);
+    fast_stream->record(*fast_done);
+    fast_done->synchronize();
+    EXPECT_EQ(b[999], 2.0f * static_cast<float>(world.size()));
+    world.barrier();  // the gate opens after all ranks have reached this line
+    EXPECT_FALSE(slow_done->complete());
+    world.barrier();
+    open = true;
+    slow.stream->synchronize();
+    EXPECT_EQ(a[999], static_cast<float>(world.size()));
+}
+
+// No member leaves a barrier before the last has entered: a counter that all increment before it is complete after
+// it.
+void barrier_waits_for_all(World& world) {
+    const Member me(world);
+    const auto before = me.device->create_event(EventKind::timed),
+               after = me.device->create_event(EventKind::timed);
+    me.stream->record(*before);
+    me.stream->synchronize();
+    world.barrier();
+    if (me.rank == me.n - 1) enqueue_on_host(*me.stream, "late", [] { std::this_thread::sleep_for(60ms); });
+    me.communicator->barrier(*me.stream);
+    me.stream->record(*after);
+    me.stream->synchronize();
+    EXPECT_GE(after->elapsed_ms_since(*before), 60.0);
+}
+
+void host_exchanges(World& world) {
+    const int n = world.size(), rank = world.rank();
+    const auto text = [](int i, int length) {
+        return std::string(static_cast<size_t>(length), static_cast<char>('a' + i % 26));
+    };
+    std::vector<std::string> all, to_first;
+    for (int i = 0; i < n; ++i) {
+        all.push_back(text(i, i * i * 1000));
+        if (rank == 0) to_first.push_back(text(i, i % 3 * 100));
+    }
+    EXPECT_EQ(world.all_gather(text(rank, rank * rank * 1000)), all);
+    EXPECT_EQ(world.gather(text(rank, rank % 3 * 100)), to_first);
+    EXPECT_EQ(world.sum(rank + 0.5), n * (n - 1) / 2.0 + n * 0.5);
+    EXPECT_EQ(world.min(10.0 - rank), 10.0 - (n - 1));
+    EXPECT_EQ(world.max(-1.0 - rank), -1.0);
+    EXPECT_GE(world.local_size(), 1);
+    EXPECT_LT(world.local_rank(), world.local_size());
+
+    expect_same_on_all_ranks(world, "plan", {"a", "b"});
+    if (n == 1) return;
+    std::vector<std::string> plan{"reduce_scatter of w1", "reduce_scatter of w2", "all_gather of w1"};
+    if (rank == n - 1) std::swap(plan[1], plan[2]);
+    EXPECT_EQ(error_of(ExitCode::usage, [&] { expect_same_on_all_ranks(world, "plan", plan); }),
+              fmt::format("plan: rank {} differs from rank 0 at line 2: 'all_gather of w1' instead of "
+                          "'reduce_scatter of w2'; all ranks need the same config, data and binary",
+                          n - 1));
 }
 
 }  // namespace
@@ -272,11 +381,11 @@ std::function<void(const ConformanceCase&, World&)>& run_conformance() {
 
 const std::vector<ConformanceCase>& conformance_cases() {
     static const std::vector<ConformanceCase> kCases{
-        {"sums_f32", sums_f32},
-        {"sums_bf16", sums_bf16},
+        {"sums_f32", sums<float>},
+        {"sums_bf16", sums<Bf16>},
         {"maxima", maxima},
-        {"moves_f32", moves_f32},
-        {"moves_bf16", moves_bf16},
+        {"moves_f32", moves<float>},
+        {"moves_bf16", moves<Bf16>},
         {"uneven_slices", uneven_slices},
         {"groups_and_streams_at_once", groups_and_streams_at_once},
         {"later_launch_completes_first", later_launch_completes_first},

@@ -151,6 +151,8 @@ void exchange_rows(Mode& mode) {
 std::string name_of(const std::string& words) {
     std::vector<std::string> all = split(words);
     std::erase(all, "/1");
+    for (std::string& word : all)
+        if (word.front() == '/') word.replace(0, 1, "microbatches");
     std::sort(all.begin() + 1, all.end());
     std::string name = fmt::format("{}", fmt::join(all, "_"));
     for (char& c : name)
@@ -250,18 +252,6 @@ RuntimeOptions runtime_of(const Mode& mode) {
 
 }  // namespace
 
-void train_one_step(const Mode& mode, World* world, const Watch& watch) {
-    const Ranks ranks = mode.ranks(world);
-    Runtime runtime(runtime_of(mode));
-    StepRunner runner(mode.config, runtime, ranks);
-    runner.warm_up();
-    runner.state().initialize(3);
-    RowSource source(mode, ranks);
-    runner.enqueue(0, source);
-    runner.collect();
-    watch(runner, runtime);
-}
-
 Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock) {
     const Ranks ranks = mode.ranks(world);
     Runtime runtime(runtime_of(mode));
@@ -272,7 +262,6 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     runner.warm_up();
     EXPECT_EQ(runner.has_graphs(), mode.graphs);
     runner.state().initialize(3);
-    if (watch) watch(runner, runtime);
     RowSource source(mode, ranks);
     Curve curve;
     const auto read_masters = [&](std::vector<std::vector<float>>& masters) {
@@ -283,13 +272,16 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
     };
     for (const Parameter& p : runner.state().model().table().all()) curve.names.push_back(p.name);
     read_masters(curve.start);
+    if (watch) watch(runner, runtime);
     runner.start_clock();
     const int64_t held = runtime.device().memory().total();
     const int64_t sent_before = runner.state().bytes_sent();
     const auto collect = [&] {
-        const StepResult result = runner.collect();
-        curve.losses.push_back(result.loss);
-        curve.norms.push_back(result.grad_norm);
+        // An event may be early in virtual time and still incomplete in real time.
+        if (clock) runtime.synchronize();
+        curve.steps.push_back(runner.collect());
+        curve.losses.push_back(curve.steps.back().loss);
+        curve.norms.push_back(curve.steps.back().grad_norm);
     };
     for (int64_t step = 0; step < kSteps; ++step) {
         runner.use_graphs(step % 5 != 3);
@@ -297,6 +289,8 @@ Curve train(const Mode& mode, World* world, const Watch& watch, CpuClock* clock)
         if (runner.uncollected() == 2) collect();
     }
     collect();
+    runtime.synchronize();
+    device.set_trace(nullptr);
     curve.bytes_sent = runner.state().bytes_sent() - sent_before;
     EXPECT_EQ(runtime.device().memory().total(), held) << "a step allocated memory";
     read_masters(curve.masters);

@@ -66,6 +66,7 @@ struct Layout {
 
 struct Curve {
     std::vector<double> losses, norms;
+    std::vector<StepResult> steps;
     std::vector<std::string> names;                  // parameter names
     std::vector<std::vector<float>> start, masters;  // one entry per parameter: before the steps, and after
     std::vector<float> scales;                       // after the last step
@@ -83,8 +84,6 @@ using Watch = std::function<void(StepRunner&, Runtime&)>;
 
 // Trains one rank. world: null for a single rank. clock: the device's; null for the machine's.
 Curve train(const Mode& mode, World* world, const Watch& watch = {}, CpuClock* clock = nullptr);
-// Calls watch after the first step.
-void train_one_step(const Mode& mode, World* world, const Watch& watch);
 // Returns the curve of rank 0, with bytes_sent summed over ranks. Checks that all ranks agree bitwise.
 Curve train_ranks(const Mode& mode, const Delays& delays = {});
 // Returns the curve of the same training with one rank and one microbatch.

@@ -1,4 +1,4 @@
-// Bytes that the engine sends, against formulas; results with random network delays.
+// Bytes that the engine sends, against formulas.
 // Covers: train/model/graph/value_collectives.cpp
 #include <gtest/gtest.h>
 
@@ -199,29 +199,12 @@ TEST(EngineBytesTest, WholeAttentionSendsLess) {
                 << ::testing::PrintToString(mode);
             return values;
         };
-        constexpr double kTokens = 12 * kSequence;      // of a rank
+        constexpr double kTokens = 12 * kSequence;      // tokens of a rank
         constexpr double kOnce = kTokens * 48 * 4 / 2;  // half of the rows, f32
         const double divided = planned("heads=4 model=parts");
         EXPECT_NEAR(divided - planned("heads=4 model=composed"), 3 * (sequence ? 2 : 4) * kOnce, 1e-6)
             << sequence;
         planned("heads=6 heads_per_matrix=2 model=newest");
-    }
-}
-
-// Random network delays change no bit: every buffer is written before it is read, and read before it is overwritten.
-TEST(EngineOrderTest, RandomDelaysChangeNoBit) {
-    for (const std::string& strategy : kStrategies) {
-        for (const char* words : {" 1x3 /2 muon", " 1x3 muon in_backward"}) {
-            if (kSanitized && (strategy == "ddp" || strategy == "zero2")) continue;
-            const Mode mode = mode_of(strategy + words);
-            const Curve expected = train_ranks(mode);
-            for (const uint64_t seed : {10, 20}) {
-                const Curve curve = train_ranks(mode, {2e-3, seed});
-                EXPECT_EQ(curve.losses, expected.losses) << ::testing::PrintToString(mode);
-                EXPECT_EQ(curve.norms, expected.norms);
-                EXPECT_EQ(curve.masters, expected.masters);
-            }
-        }
     }
 }
 

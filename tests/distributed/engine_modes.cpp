@@ -74,7 +74,7 @@ const std::vector<std::vector<std::string>> kChoices = {
     {"", " in_backward"},
     {"", " clip=0.2"},
     {" accumulate=local", " accumulate=reduce_scatter"},
-    {" reshard=true", " reshard=false", " reshard=except_last"},
+    {" reshard=false", " reshard=true", " reshard=except_last"},
     {" 1x", " 2x"},
     {"2", "3", "4", "5", "7", "8"},
     {"", " /3"},

@@ -72,7 +72,7 @@ TEST_P(EngineTest, TenStepsEqualOneRanks) {
 
 // Modes of every strategy. With sanitizers zero3, the strategy with the most waits, has all, and the others take turns.
 std::vector<std::string> modes_in_turn() {
-    const std::string offset = "muon model=offset context=",
+    const std::string offset = "muon model=offset heads=4 context=",
                       shared = "1x2 muon model=offset context=2 tensor=2 heads=4";
     // Keys of the previous token, which another rank may own; chunks of 4 to 1 tokens. bf16 needs ten steps: after the four of
     // sanitizers, gates that start at zero have hardly moved (measured: 7e-2 of their movement).

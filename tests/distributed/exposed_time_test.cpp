@@ -1,6 +1,6 @@
 // Parts of a step: exposed communication, other waits of compute, and computing. In virtual time (virtual_clock.h)
 // they equal the parts of the trace. On the machine's clock they differ by thread noise.
-// Covers: train/trace/exposure.cpp
+// Covers: train/trace/exposure.cpp train/trace/overlap.cpp
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,6 @@
 namespace speedrun::testing {
 namespace exposed_time_test {
 
-constexpr int64_t kTimedSteps = 6;
 // ms; a trace rounds each span to nanoseconds.
 constexpr double kRounding = 1e-3;
 
@@ -28,37 +27,15 @@ struct RankTimes {
 
 // clock: null for the machine's.
 RankTimes run_rank(const Mode& mode, World& world, CpuClock* clock, const std::string& path) {
-    const Ranks ranks = mode.ranks(&world);
-    Runtime runtime(
-        {.device = DeviceKind::cpu, .precision = *mode.config.precision, .threads = 1, .communicates = true});
-    auto& device = static_cast<CpuDevice&>(runtime.device());
-    device.allow_graphs(mode.graphs);
-    if (clock) device.set_clock(*clock);
-    StepRunner runner(mode.config, runtime, ranks);
-    runner.warm_up();
-    runner.state().initialize(3);
-    const auto batches = batches_of(mode, ranks);
     Timeline timeline;
-    runner.trace(&timeline);
-    device.set_trace(&timeline);
-    RankTimes times;
-    const auto collect = [&] {
-        // An event may be early in virtual time and still incomplete in real time.
-        if (clock) runtime.synchronize();
-        times.steps.push_back(runner.collect());
+    const auto watch = [&](StepRunner& runner, Runtime& runtime) {
+        runner.trace(&timeline);
+        runtime.device().set_trace(&timeline);
     };
-    runner.start_clock();
-    for (int64_t step = 0; step < kTimedSteps; ++step) {
-        runner.enqueue(step, *batches);
-        if (runner.uncollected() == 2) collect();
-    }
-    collect();
-    runtime.synchronize();
-    device.set_trace(nullptr);
+    RankTimes times{train(mode, &world, watch, clock).steps, {}};
     timeline.write(path);
     const Trace trace = read_trace(path);
-    for (int64_t step = 0; step < kTimedSteps; ++step)
-        times.traced.push_back(measure_overlap(trace, 0, step));
+    for (const StepResult& step : times.steps) times.traced.push_back(measure_overlap(trace, 0, step.step));
     return times;
 }
 

@@ -19,7 +19,9 @@ namespace layout_search_test {
 constexpr int kRanks = 4;
 
 Config base() {
-    return mode_of("ddp 1x4 model=modern heads=4").config;
+    Config config = mode_of("ddp 1x4 model=modern heads=4").config;
+    config.parallel.shard = "auto";
+    return config;
 }
 
 LayoutCost predicted(const Config& config, const Ranks& ranks, const NetworkModel& network) {

@@ -1,5 +1,5 @@
 // A test of the tests: removes the engine's stream waits one at a time and trains with random network delays, as
-// EngineOrderTest does. Each removal must change a bit, throw or crash. kNotShown lists the exceptions with reasons.
+// EngineGraphsTest does. Each removal must change a bit, throw or crash. kNotShown lists the exceptions with reasons.
 // With all waits, two runs agree in every bit, and snapshots equal copies that end before the next step begins.
 // build: in missing_waits_tests
 #include <cxxabi.h>

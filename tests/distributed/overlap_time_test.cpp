@@ -1,6 +1,7 @@
 // The engine overlaps as much communication with compute as its schedule permits, in time. Compute and network take
 // virtual time (tests/distributed/virtual_clock.h), so the machine's speed and load do not matter. The bound is
 // computed from durations in the trace of the same run.
+// Covers: train/sharding/parameter_gatherer.cpp
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -191,7 +192,7 @@ std::vector<TracedRun> train_traced(const Mode& mode, const VirtualClock::Cost& 
 }
 
 std::vector<Mode> modes() {
-    return modes_of(kStrategies, {"1x2", "1x2 muon"});
+    return modes_of(kStrategies, {"1x2", "1x2 muon", "1x2 /2 muon", "1x2 in_backward"});
 }
 
 TEST(OverlapTimeTest, HidesWhatTheScheduleAllows) {

@@ -219,30 +219,6 @@ TEST(StepCollectivesTest, Zero3CountsOfTheSpecOnModels) {
     EXPECT_EQ(vectors.count(Collective::all_gather, When::before_forward), 1 + kBlocks + 1);
 }
 
-// Bytes per rank and step for P bytes over N ranks: reduce_scatter (N-1)/N P, all_gather the same, all_reduce twice
-// that.
-TEST(StepCollectivesTest, BytesPerStep) {
-    const Mesh mesh({1, 4, 1, 1});
-    const auto bytes = [&](const Sharing& sharing, int microbatches) {
-        const Planned planned(sharing, mesh);
-        double padded = 0;
-        for (const Bucket& bucket : planned.layout.all())
-            padded += static_cast<double>(planned.layout.padded(bucket)) * 4;
-        auto sent = step_wire_bytes(planned.rows, microbatches);
-        sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * 8;  // loss and stop
-        if (!norm_axes(planned.layout, planned.ranks).empty())
-            sent[static_cast<size_t>(Collective::all_reduce)] -= 2 * 3.0 / 4 * planned.layout.size() * 4;
-        for (double& kind : sent) kind /= padded;
-        return sent;
-    };
-    const auto at = [](Collective kind) { return static_cast<size_t>(kind); };
-    EXPECT_NEAR(bytes(sharing_of(Strategy::ddp), 3)[at(Collective::all_reduce)], 2 * 3.0 / 4, 1e-12);
-    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::reduce_scatter)], 3.0 / 4, 1e-12);
-    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::all_gather)], 3.0 / 8, 1e-12);
-    EXPECT_NEAR(bytes(sharing_of(Strategy::zero1), 3)[at(Collective::all_reduce)], 0, 1e-12);
-    EXPECT_NEAR(bytes(sharing_of(Strategy::zero2), 3)[at(Collective::reduce_scatter)], 3 * 3.0 / 4, 1e-12);
-}
-
 // 124M parameters under Muon with three embedding tables. The tables' gradients are always complete last.
 TEST(StepCollectivesTest, MuonScalesTo1024Ranks) {
     const ModelConfig model =

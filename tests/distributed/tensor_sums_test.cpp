@@ -1,4 +1,6 @@
-// Gradients and their norm on meshes with a tensor axis. Values are integers, so that sums are exact in any order.
+// Sums of gradients over ranks and two microbatches, and their norm. Values are integers, so that sums are exact in any
+// order.
+// Covers: train/sharding/reducer.cpp
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,16 +34,17 @@ struct Mode {
     int data_ranks() const { return mesh.size({Axis::replicate, Axis::shard, Axis::context}); }
 };
 
-// Gradient of an element of the whole parameter, on each rank.
+// Gradient of an element of the whole parameter in a microbatch of data rank 0; times i + 1 on data rank i.
 float gradient(const Parameter& p, int64_t element) {
     return static_cast<float>((p.id * 3 + element * 5) % 7 - 3);
 }
 
-// Number of ranks that contribute to the sum of a gradient. Data ranks count; tensor ranks count too if they have
-// different tokens and the whole parameter.
+// Sum of a gradient over its ranks and two microbatches, as a multiple of gradient(). Tensor ranks add terms if they
+// have different tokens and the whole parameter.
 float terms(const Parameter& p, const Mode& mode) {
     const bool over_tensor = mode.sequence_parallel && p.cut.all();
-    return static_cast<float>(mode.data_ranks() * (over_tensor ? mode.mesh.size(Axis::tensor) : 1));
+    const int n = mode.data_ranks();
+    return static_cast<float>(n * (n + 1) * (over_tensor ? mode.mesh.size(Axis::tensor) : 1));
 }
 
 // Norm over the whole parameters.
@@ -56,6 +59,8 @@ double expected_norm(const Mode& mode) {
 
 void check_rank(World& world, const Mode& mode) {
     const Ranks ranks(mode.mesh, mode.sharing(), &world);
+    const auto data_rank = static_cast<float>(
+        1 + mode.mesh.group(world.rank(), {Axis::replicate, Axis::shard, Axis::context}).index);
     const int tensor = mode.mesh.coordinates(world.rank())[static_cast<size_t>(Axis::tensor)];
     Runtime runtime({.device = DeviceKind::cpu, .precision = DType::f32, .threads = 1, .communicates = true});
     const ParameterTable table = cut_table(
@@ -69,18 +74,22 @@ void check_rank(World& world, const Mode& mode) {
 
     for (const int id : layout.backward_order()) {
         const Bucket& bucket = layout[id];
-        for (const bool first : {true, false}) {  // the second microbatch adds nothing
-            if (first || gradients.memory().accumulators) {
-                auto* const raw = gradients.whole(bucket).as<float>();
-                std::fill_n(raw, layout.padded(bucket), 0.0f);
-                if (first)
-                    for (const Parameter* p : bucket.parameters)
-                        each_element(*p, {0, p->numel()}, [&](int64_t at, int64_t element) {
-                            raw[layout.in_bucket(*p) + at] = gradient(*p, element);
-                        });
-            }
+        for (const bool first : {true, false}) {
+            auto* const raw = gradients.whole(bucket).as<float>();
+            std::fill_n(raw, layout.padded(bucket), 0.0f);
+            // Without accumulators, backward adds the second microbatch to the first.
+            const bool accumulators = gradients.memory().accumulators;
+            const float factor = data_rank * (first || accumulators ? 1.0f : 2.0f);
+            for (const Parameter* p : bucket.parameters)
+                each_element(*p, {0, p->numel()}, [&](int64_t at, int64_t element) {
+                    raw[layout.in_bucket(*p) + at] = factor * gradient(*p, element);
+                });
+            const int64_t sent = reducer.bytes_sent();
             reducer.reduce(bucket, first, !first, runtime.reduce());
             runtime.reduce().synchronize();
+            if (first && !accumulators) {
+                EXPECT_EQ(reducer.bytes_sent(), sent) << "sent before the last microbatch";
+            }
         }
         const auto* const shard = gradients.shard(bucket).as<float>();
         int64_t wrong = 0;
@@ -93,7 +102,7 @@ void check_rank(World& world, const Mode& mode) {
         statistics.take_norm(bucket);
     }
     runtime.ops().fill({.x = statistics.loss_sum(), .value = 1}, runtime.compute());
-    runtime.ops().fill({.x = statistics.passenger(), .value = 0}, runtime.compute());
+    runtime.ops().fill({.x = statistics.stop(), .value = 0}, runtime.compute());
     statistics.take_loss();
     runtime.synchronize();
     statistics.combine(std::vector<bool>(static_cast<size_t>(layout.size()), true));
@@ -111,7 +120,7 @@ TEST(TensorSumsTest, GradientsAndNormAreThoseOfTheWhole) {
                                                    {1, 1, 1, 2},
                                                    {1, 2, 1, 2},
                                                    {2, 1, 1, 2},
-                                                   {2, 2, 1, 1},
+                                                   {2, 3, 1, 1},
                                                    {1, 1, 2, 3},
                                                    {2, 2, 1, 2}})
         for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3})

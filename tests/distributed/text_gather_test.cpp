@@ -5,16 +5,12 @@
 
 #include <atomic>
 #include <bit>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <mutex>
 #include <numeric>
 #include <thread>
 
-#include "kernels/device/error.h"
+#include "tests/distributed/message_hub.h"
 
-namespace speedrun {
+namespace speedrun::testing {
 namespace text_gather_test {
 
 int64_t rounds_of(int size) {
@@ -47,94 +43,45 @@ TEST(TextGatherTest, RoundsReachAllOnce) {
     }
 }
 
-// Mail between thread ranks. A sent text is copied immediately and counted.
-struct Mail {
-    std::mutex mutex;
-    std::map<std::pair<int, int>, std::deque<std::string>> boxes;  // key: sender, receiver
-    std::atomic<int64_t> messages = 0, bytes = 0;
-};
-
-class MailMessages final : public PendingMessages {
-  public:
-    MailMessages(Mail& mail, int rank) : mail_(mail), rank_(rank) {}
-    void send(int peer, const void* data, int64_t bytes) override {
-        ++mail_.messages;
-        mail_.bytes += bytes;
-        std::lock_guard lock(mail_.mutex);
-        mail_.boxes[{rank_, peer}].emplace_back(static_cast<const char*>(data), static_cast<size_t>(bytes));
-    }
-    void receive(int peer, void* data, int64_t bytes) override { wanted_.push_back({peer, data, bytes}); }
-    bool test() override {
-        std::lock_guard lock(mail_.mutex);
-        std::erase_if(wanted_, [&](const Wanted& wanted) {
-            std::deque<std::string>& box = mail_.boxes[{wanted.peer, rank_}];
-            if (box.empty()) return false;
-            if (box.front().size() != static_cast<size_t>(wanted.bytes))
-                throw Error(ExitCode::communication, "a message of another size than was expected");
-            if (wanted.bytes > 0) std::memcpy(wanted.data, box.front().data(), box.front().size());
-            box.pop_front();
-            return true;
-        });
-        return wanted_.empty();
-    }
-    int64_t num_pending() const override { return static_cast<int64_t>(wanted_.size()); }
-    int first_pending_peer() const override { return wanted_.empty() ? -1 : wanted_.front().peer; }
-
-  private:
-    struct Wanted {
-        int peer;
-        void* data;
-        int64_t bytes;
-    };
-    Mail& mail_;
-    const int rank_;
-    std::vector<Wanted> wanted_;
-};
-
-class MailChannel final : public MessageChannel {
-  public:
-    MailChannel(Mail& mail, int rank) : mail_(mail), rank_(rank) {}
-    std::unique_ptr<PendingMessages> start(int) override {
-        return std::make_unique<MailMessages>(mail_, rank_);
-    }
-    int try_receive(int, void*, int64_t) override { return -1; }
-
-  private:
-    Mail& mail_;
-    const int rank_;
-};
-
 std::string text_of(int rank) {
     return std::string(static_cast<size_t>(rank % 5 * rank), static_cast<char>('a' + rank % 26));
+}
+
+// Runs right(rank, channel, wait) on threads, and expects true of each.
+template <class Right>
+void expect_right(MessageHub& hub, int size, const Right& right) {
+    std::atomic<int> count = 0;
+    {
+        std::vector<std::jthread> ranks;
+        for (int rank = 0; rank < size; ++rank)
+            ranks.emplace_back([&, rank] {
+                HubChannel channel({hub, rank, size, 0});
+                count += right(rank, channel, [](PendingMessages& messages) {
+                    while (!messages.test()) std::this_thread::yield();
+                });
+            });
+    }
+    EXPECT_EQ(count, size);
 }
 
 TEST(TextGatherTest, SendsFewMessages) {
     for (const int size : {1, 2, 3, 6, 8, 64}) {
         SCOPED_TRACE(size);
-        Mail mail;
+        MessageHub hub;
         std::vector<std::string> expected;
         for (int rank = 0; rank < size; ++rank) expected.push_back(text_of(rank));
-        std::atomic<int> right = 0;
-        std::vector<std::thread> ranks;
-        for (int rank = 0; rank < size; ++rank)
-            ranks.emplace_back([&, rank] {
-                MailChannel channel(mail, rank);
-                const auto wait = [](PendingMessages& messages) {
-                    while (!messages.test()) std::this_thread::yield();
-                };
-                // Twice: a leftover message of the first call would reach the second.
-                right += gather_texts(channel, rank, size, text_of(rank), 1, wait) == expected &&
-                         gather_texts(channel, rank, size, "", 1, wait) ==
-                             std::vector<std::string>(static_cast<size_t>(size));
-            });
-        for (std::thread& rank : ranks) rank.join();
-        EXPECT_EQ(right, size);
+        expect_right(hub, size, [&](int rank, MessageChannel& channel, const auto& wait) {
+            // Twice: a leftover message of the first call would reach the second.
+            return gather_texts(channel, rank, size, text_of(rank), 1, wait) == expected &&
+                   gather_texts(channel, rank, size, "", 1, wait) ==
+                       std::vector<std::string>(static_cast<size_t>(size));
+        });
         // Every rank receives every other text once, with its length, and no unrequested message.
         const int64_t all = std::accumulate(
             expected.begin(), expected.end(), int64_t{0},
             [](int64_t sum, const std::string& text) { return sum + static_cast<int64_t>(text.size()); });
-        EXPECT_EQ(mail.messages, 2 * 2 * rounds_of(size) * size);
-        EXPECT_EQ(mail.bytes, (size - 1) * (all + 2 * size * static_cast<int64_t>(sizeof(int64_t))));
+        EXPECT_EQ(hub.messages(), 2 * 2 * rounds_of(size) * size);
+        EXPECT_EQ(hub.bytes(), (size - 1) * (all + 2 * size * static_cast<int64_t>(sizeof(int64_t))));
     }
 }
 
@@ -142,7 +89,7 @@ TEST(TextGatherTest, SendsFewMessages) {
 TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
     for (const int size : {1, 2, 3, 6, 8, 64}) {
         SCOPED_TRACE(size);
-        Mail mail;
+        MessageHub hub;
         std::vector<std::string> expected;
         int64_t bytes = 0;
         for (int rank = 0; rank < size; ++rank) {
@@ -150,27 +97,18 @@ TEST(TextGatherTest, TheFirstRankAloneHearsAllAlongATree) {
             const int passes = std::popcount(static_cast<unsigned>(rank));
             bytes += passes * static_cast<int64_t>(expected.back().size() + 2 * sizeof(int64_t));
         }
-        std::atomic<int> right = 0;
-        std::vector<std::thread> ranks;
-        for (int rank = 0; rank < size; ++rank)
-            ranks.emplace_back([&, rank] {
-                MailChannel channel(mail, rank);
-                const auto wait = [](PendingMessages& messages) {
-                    while (!messages.test()) std::this_thread::yield();
-                };
-                const auto hears = [&](const std::string& text) {
-                    return gather_texts_to_first(channel, rank, size, text, 1, wait);
-                };
-                const std::vector<std::string> texts = hears(text_of(rank)), empty = hears("");
-                right += rank == 0 ? texts == expected && empty.size() == expected.size()
-                                   : texts.empty() && empty.empty();
-            });
-        for (std::thread& rank : ranks) rank.join();
-        EXPECT_EQ(right, size);
-        EXPECT_EQ(mail.messages, 2 * 2 * (size - 1));
-        EXPECT_EQ(mail.bytes, bytes);
+        expect_right(hub, size, [&](int rank, MessageChannel& channel, const auto& wait) {
+            const auto hears = [&](const std::string& text) {
+                return gather_texts_to_first(channel, rank, size, text, 1, wait);
+            };
+            const std::vector<std::string> texts = hears(text_of(rank)), empty = hears("");
+            return rank == 0 ? texts == expected && empty.size() == expected.size()
+                             : texts.empty() && empty.empty();
+        });
+        EXPECT_EQ(hub.messages(), 2 * 2 * (size - 1));
+        EXPECT_EQ(hub.bytes(), bytes);
     }
 }
 
 }  // namespace text_gather_test
-}  // namespace speedrun
+}  // namespace speedrun::testing

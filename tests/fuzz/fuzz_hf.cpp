@@ -5,13 +5,10 @@
 #include "tests/temp_dir.h"
 #include "train/hf/hf_gpt2.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    static const speedrun::TempDir folder;
-    folder.write("config.json", {reinterpret_cast<const char*>(data), size});
-    speedrun::fuzz::expect_clean([&] {
-        const speedrun::ModelConfig model = speedrun::read_hf_config(folder.path()).model;
-        const speedrun::LayerConfig& layer = model.parts.layers.each;
-        if (layer.mlp->ratio < 1 || model.model_dim % layer.attention->heads != 0) std::abort();
-    });
-    return 0;
+void speedrun::fuzz::parse(std::string_view input) {
+    static const TempDir folder;
+    folder.write("config.json", input);
+    const ModelConfig model = read_hf_config(folder.path()).model;
+    const LayerConfig& layer = model.parts.layers.each;
+    if (layer.mlp->ratio < 1 || model.model_dim % layer.attention->heads != 0) std::abort();
 }

@@ -37,3 +37,9 @@ void expect_clean(const std::function<void()>& parse) {
 }
 
 }  // namespace speedrun::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    const std::string_view input(reinterpret_cast<const char*>(data), size);
+    speedrun::fuzz::expect_clean([&] { speedrun::fuzz::parse(input); });
+    return 0;
+}

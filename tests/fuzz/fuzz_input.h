@@ -27,4 +27,7 @@ class MemoryFile {
 // end the process as a finding.
 void expect_clean(const std::function<void()>& parse);
 
+// The parser of a target, which defines it. Called under expect_clean().
+void parse(std::string_view input);
+
 }  // namespace speedrun::fuzz

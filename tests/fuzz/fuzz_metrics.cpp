@@ -4,13 +4,10 @@
 #include "tests/fuzz/fuzz_input.h"
 #include "train/records/run_metrics.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    const std::string text(reinterpret_cast<const char*>(data), size);
-    speedrun::fuzz::expect_clean([&] {
-        const speedrun::RunMetrics metrics = speedrun::read_unfinished_metrics(text, "fuzz");
-        if (metrics.steps < 0 || !(metrics.train_ms >= 0)) std::abort();
-        const auto again = speedrun::read_unfinished_metrics("damaged\n" + text, "fuzz");
-        if (again.damaged.count != metrics.damaged.count + 1 || again.steps != metrics.steps) std::abort();
-    });
-    return 0;
+void speedrun::fuzz::parse(std::string_view input) {
+    const std::string text(input);
+    const RunMetrics metrics = read_unfinished_metrics(text, "fuzz");
+    if (metrics.steps < 0 || !(metrics.train_ms >= 0)) std::abort();
+    const auto again = read_unfinished_metrics("damaged\n" + text, "fuzz");
+    if (again.damaged.count != metrics.damaged.count + 1 || again.steps != metrics.steps) std::abort();
 }

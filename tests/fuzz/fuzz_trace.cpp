@@ -18,15 +18,14 @@ void show(const Trace& trace, int rank) {
 }
 
 }  // namespace
-}  // namespace speedrun
+namespace fuzz {
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    const speedrun::fuzz::MemoryFile file({reinterpret_cast<const char*>(data), size});
-    speedrun::fuzz::expect_clean([&] {
-        const speedrun::Trace trace = speedrun::read_trace(file.path());
-        for (const auto& [rank, name] : trace.ranks)
-            speedrun::fuzz::expect_clean([&, rank = rank] { speedrun::show(trace, rank); });
-        speedrun::show(trace, trace.spans.front().rank);
-    });
-    return 0;
+void parse(std::string_view input) {
+    const MemoryFile file(input);
+    const Trace trace = read_trace(file.path());
+    for (const auto& [rank, name] : trace.ranks) expect_clean([&, rank = rank] { show(trace, rank); });
+    show(trace, trace.spans.front().rank);
 }
+
+}  // namespace fuzz
+}  // namespace speedrun

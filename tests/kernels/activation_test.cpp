@@ -7,7 +7,7 @@ namespace activation_test {
 
 SPEEDRUN_OP_TEST(ActivationTest);
 
-constexpr Activation kActivations[] = {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf};
+constexpr std::array kActivations = {Activation::relu_squared, Activation::gelu_tanh, Activation::gelu_erf};
 
 // The absolute error of a vectorized tanh or erf is about 2e-7; it dominates where 1 + tanh or 1 − tanh²
 // nearly cancels. It enters gelu times |x|/2 < 4, its derivative times |x|·√(2/π)·(1 + 0.134x²) < 12 before
@@ -19,51 +19,38 @@ Tolerance tolerance_of(DType dtype, bool derivative) {
 }
 
 TEST_P(ActivationTest, Forward) {
-    for (Activation activation : kActivations) {
-        for (int64_t rows : {1, 7, 33, 130}) {
-            for (int64_t cols : {48, 96, 33}) {
-                SCOPED_TRACE(fmt::format("{} T={} C={}", static_cast<int>(activation), rows, cols));
-                const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0);
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor y = h.output(dtype(), {rows, cols});
-                    h.call(op::ActivationForward{.y = y, .x = h.input(x, dtype()), .activation = activation});
-                    return {h.read(y)};
-                });
-                expect_close(out[0], reference::activation_forward(x, activation),
-                             tolerance_of(dtype(), false), "y");
-            }
-        }
-    }
+    sweep(std::tuple{kActivations, Ints{1, 7, 33, 130}, Ints{48, 96, 33}}, [&](Activation activation,
+                                                                               int64_t rows, int64_t cols) {
+        const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0);
+        check([&](Harness& h) -> Checks {
+            const Tensor y = h.output(dtype(), {rows, cols});
+            h.call(op::ActivationForward{.y = y, .x = h.input(x, dtype()), .activation = activation});
+            return {{y, reference::activation_forward(x, activation), "y", tolerance_of(dtype(), false)}};
+        });
+    });
 }
 
 TEST_P(ActivationTest, Backward) {
-    for (Activation activation : kActivations) {
-        for (bool in_place : {false, true}) {
-            for (int64_t rows : {1, 7, 33, 130}) {
-                const int64_t cols = rows == 7 ? 33 : 48;
-                SCOPED_TRACE(fmt::format("{} in_place={} T={} C={}", static_cast<int>(activation), in_place,
-                                         rows, cols));
-                const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0),
-                             dy = random_matrix(rows, cols, 2, dtype());
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor upstream = in_place ? h.inout(dy, dtype()) : h.input(dy, dtype());
-                    const Tensor dx = in_place ? upstream : h.output(dtype(), {rows, cols});
-                    h.call(op::ActivationBackward{
-                        .dx = dx, .dy = upstream, .x = h.input(x, dtype()), .activation = activation});
-                    return {h.read(dx)};
-                });
-                expect_close(out[0], reference::activation_backward(dy, x, activation),
-                             tolerance_of(dtype(), true), "dx");
-            }
-        }
-    }
+    sweep(std::tuple{kActivations, kBoth, Ints{1, 7, 33, 130}},
+          [&](Activation activation, bool in_place, int64_t rows) {
+              const int64_t cols = rows == 7 ? 33 : 48;
+              const Matrix x = random_matrix(rows, cols, 1, dtype(), 2.0),
+                           dy = random_matrix(rows, cols, 2, dtype());
+              check([&](Harness& h) -> Checks {
+                  const Tensor upstream = in_place ? h.inout(dy, dtype()) : h.input(dy, dtype());
+                  const Tensor dx = in_place ? upstream : h.output(dtype(), {rows, cols});
+                  h.call(op::ActivationBackward{
+                      .dx = dx, .dy = upstream, .x = h.input(x, dtype()), .activation = activation});
+                  return {{dx, reference::activation_backward(dy, x, activation), "dx",
+                           tolerance_of(dtype(), true)}};
+              });
+          });
 }
 
 // For large x the cube in gelu's tanh overflows long before its value. NaN must stay NaN: the loss reveals a
 // diverged run.
 TEST_P(ActivationTest, ExtremeValues) {
-    for (Activation activation : kActivations) {
-        SCOPED_TRACE(static_cast<int>(activation));
+    sweep(std::tuple{kActivations}, [&](Activation activation) {
         Matrix x(1, 6);
         x.values = {0.0, -1e-30, 60.0, -60.0, -1e15, std::numeric_limits<double>::quiet_NaN()};
         x = rounded(x, dtype());
@@ -76,7 +63,7 @@ TEST_P(ActivationTest, ExtremeValues) {
         Matrix expected = reference::activation_forward(x, activation), actual = out[0];
         expected[5] = actual[5] = 0.0;
         expect_close(actual, expected, {tolerance_of(dtype(), false).relative, 0, 1e-6}, "y");
-    }
+    });
 }
 
 }  // namespace activation_test

@@ -5,23 +5,19 @@ namespace add_test {
 
 SPEEDRUN_OP_TEST(AddTest);
 
+// One addition: rounded to nearest, bit for bit.
 TEST_P(AddTest, Sums) {
-    for (int64_t rows : {1, 7, 33, 130}) {
-        for (int alias : {0, 1, 2}) {
-            const int64_t cols = rows == 7 ? 33 : 96;
-            SCOPED_TRACE(fmt::format("T={} C={} alias={}", rows, cols, alias));
-            const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
-            const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor tx = alias == 1 ? h.inout(x, dtype()) : h.input(x, dtype());
-                const Tensor tz = alias == 2 ? h.inout(z, dtype()) : h.input(z, dtype());
-                const Tensor y = alias == 1 ? tx : alias == 2 ? tz : h.output(dtype(), {rows, cols});
-                h.call(op::Add{.y = y, .x = tx, .z = tz});
-                return {h.read(y)};
-            });
-            // One addition: rounded to nearest, bit for bit.
-            expect_same_bits(out[0], rounded(reference::plus(x, z), dtype()), "y");
-        }
-    }
+    sweep(std::tuple{Ints{1, 7, 33, 130}, Ints{0, 1, 2}}, [&](int64_t rows, int64_t alias) {
+        const int64_t cols = rows == 7 ? 33 : 96;
+        const Matrix x = random_matrix(rows, cols, 1, dtype()), z = random_matrix(rows, cols, 2, dtype());
+        check([&](Harness& h) -> Checks {
+            const Tensor tx = alias == 1 ? h.inout(x, dtype()) : h.input(x, dtype());
+            const Tensor tz = alias == 2 ? h.inout(z, dtype()) : h.input(z, dtype());
+            const Tensor y = alias == 1 ? tx : alias == 2 ? tz : h.output(dtype(), {rows, cols});
+            h.call(op::Add{.y = y, .x = tx, .z = tz});
+            return {{y, rounded(reference::plus(x, z), dtype()), "y"}};
+        });
+    });
 }
 
 TEST_P(AddTest, ShapeErrors) {

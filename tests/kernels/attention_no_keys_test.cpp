@@ -32,33 +32,29 @@ TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
                 }
             }
             const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor tq = h.input(q, dtype()), tk = h.input(k, dtype()), tv = h.input(v, dtype()),
-                             o = h.output(dtype(), {q.rows, q.cols}), lse = h.output(DType::f32, {2, q.rows}),
-                             dq = h.output(dtype(), {q.rows, q.cols}),
-                             dk = h.output(dtype(), {k.rows, k.cols}),
-                             dv = h.output(dtype(), {k.rows, k.cols}), first_key = h.input(first),
-                             place = h.input(places.place);
-                h.call(op::AttentionForward{.o = o,
-                                            .lse = lse,
-                                            .q = tq,
-                                            .k = tk,
-                                            .v = tv,
-                                            .first_key = first_key,
-                                            .place = place,
-                                            .options = options});
-                h.call(op::AttentionBackward{.dq = dq,
-                                             .dk = dk,
-                                             .dv = dv,
-                                             .dout = h.input(dout, dtype()),
-                                             .o = o,
-                                             .lse = lse,
-                                             .q = tq,
-                                             .k = tk,
-                                             .v = tv,
-                                             .first_key = first_key,
-                                             .place = place,
-                                             .options = options});
-                return {h.read(o), h.read(lse), h.read(dq), h.read(dk), h.read(dv)};
+                const op::AttentionForward f{.o = h.output(dtype(), {q.rows, q.cols}),
+                                             .lse = h.output(DType::f32, {2, q.rows}),
+                                             .q = h.input(q, dtype()),
+                                             .k = h.input(k, dtype()),
+                                             .v = h.input(v, dtype()),
+                                             .first_key = h.input(first),
+                                             .place = h.input(places.place),
+                                             .options = options};
+                const op::AttentionBackward b{.dq = h.output(dtype(), {q.rows, q.cols}),
+                                              .dk = h.output(dtype(), {k.rows, k.cols}),
+                                              .dv = h.output(dtype(), {k.rows, k.cols}),
+                                              .dout = h.input(dout, dtype()),
+                                              .o = f.o,
+                                              .lse = f.lse,
+                                              .q = f.q,
+                                              .k = f.k,
+                                              .v = f.v,
+                                              .first_key = f.first_key,
+                                              .place = f.place,
+                                              .options = options};
+                h.call(f);
+                h.call(b);
+                return {h.read(f.o), h.read(f.lse), h.read(b.dq), h.read(b.dk), h.read(b.dv)};
             });
             const auto expected = reference::attention_forward(q, k, v, first, options, places);
             const auto gradients = reference::attention_backward(dout, q, k, v, first, options, places);

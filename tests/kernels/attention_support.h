@@ -87,13 +87,9 @@ inline Operands upload(Harness& h, const Inputs& in, DType dtype, bool packed) {
     return {tensors[0], tensors[1], tensors[2]};
 }
 
-// An output of `width` columns. If packed, a margin of 8 more columns must stay unchanged.
-struct Margin {
-    Tensor wide, inner;
-};
-inline Margin output(Harness& h, int64_t rows, int64_t width, DType dtype, bool packed) {
-    const Tensor wide = h.output(dtype, {rows, packed ? width + 8 : width});
-    return {wide, wide.column_slice(0, width)};
+// Outputs are among other columns if packed.
+inline Margin margin_of(bool packed) {
+    return {0, packed ? 8 : 0};
 }
 
 // Errors of an exponential are the errors of its argument, a sum of D products; the output sums S

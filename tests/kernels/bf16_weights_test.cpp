@@ -17,35 +17,23 @@ struct Weights {
     bool separate;  // the parameter has its own memory
 };
 
-struct AdamwState {
-    Matrix weights, first_moment, second_moment;
-};
-
 // One step from this state: returns parameter, master, both moments.
 Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, op::AdamwStep a, Weights weights,
               DType moments, double scale = 0.5) {
-    const int64_t count = state.weights.size();
-    a.master = h.inout(state.weights, weights.dtype, {count});
-    a.parameter = weights.separate ? h.inout(state.weights, DType::bf16, {count}) : a.master;
-    a.first_moment = h.inout(state.first_moment, moments, {count});
-    a.second_moment = h.inout(state.second_moment, moments, {count});
-    a.grad = h.input(grad, DType::f32, {count});
-    a.grad_scale = h.input(Matrix(1, 1, scale), DType::f32, {1});
-    h.call(a);
-    return {h.read(a.parameter), h.read(a.master), h.read(a.first_moment), h.read(a.second_moment)};
+    a = place(h, a, state, grad, scale, moments, weights.dtype);
+    if (weights.separate) a.parameter = h.inout(state.master, DType::bf16, {grad.cols});
+    return step(h, a);
 }
 
 TEST_P(Bf16WeightsTest, AdamwStoresTheRoundedStep) {
     const DType moments = dtype();
     for (const int64_t count : kCounts) {
-        AdamwState state{random_matrix(1, count, 1, DType::bf16), random_matrix(1, count, 2, moments, 0.1),
-                         random_matrix(1, count, 3, moments, 0.1)};
-        for (double& v : state.second_moment.values) v = std::abs(v);
-        for (int step = 1; step <= 3; ++step) {
-            SCOPED_TRACE(fmt::format("n={} step {}", count, step));
-            op::AdamwStep a = adamw_numbers(step);
-            a.cautious = step == 2;
-            const Matrix grad = random_matrix(1, count, 10 + step, DType::f32);
+        AdamwState state(count, DType::bf16, moments);
+        for (int n = 1; n <= 3; ++n) {
+            SCOPED_TRACE(fmt::format("n={} step {}", count, n));
+            op::AdamwStep a = adamw_numbers(n);
+            a.cautious = n == 2;
+            const Matrix grad = random_matrix(1, count, 10 + n, DType::f32);
             const auto with = [&](Weights weights) {
                 return run([&](Harness& h) { return adamw(h, state, grad, a, weights, moments); });
             };
@@ -54,11 +42,11 @@ TEST_P(Bf16WeightsTest, AdamwStoresTheRoundedStep) {
             expect_same_bits(bf16[2], f32[2], "first_moment");
             expect_same_bits(bf16[3], f32[3], "second_moment");
             expect_same_bits(with({DType::bf16, true})[0], bf16[1], "a copy of its own");
-            AdamwState expected = state;
-            reference::adamw_step(expected.weights, expected.first_moment, expected.second_moment, grad, 0.5,
-                                  a);
-            expect_close(bf16[1], expected.weights, few_operations(DType::bf16), "weights");
-            state = {bf16[1], bf16[2], bf16[3]};
+            state.step(grad, 0.5, a);
+            expect_close(bf16[1], state.master, few_operations(DType::bf16), "weights");
+            state.master = bf16[1];
+            state.first_moment = bf16[2];
+            state.second_moment = bf16[3];
         }
     }
 }
@@ -67,9 +55,10 @@ TEST_P(Bf16WeightsTest, AdamwStoresTheRoundedStep) {
 // spacing is 1/128: halves round to even, and smaller steps are lost.
 TEST_P(Bf16WeightsTest, AdamwByHand) {
     const auto step_by = [&](float rate, float decay) {
-        AdamwState state{Matrix(1, 5), Matrix(1, 5), Matrix(1, 5)};
+        AdamwState state(5);
+        state.first_moment = state.second_moment = Matrix(1, 5);
         Matrix grad(1, 5, -1.0);
-        state.weights.values = {1.0, 1.0 + 1.0 / 128, -1.0, 1.0, 0.0};
+        state.master.values = {1.0, 1.0 + 1.0 / 128, -1.0, 1.0, 0.0};
         grad.values = {-1.0, -1.0, 1.0, 1.0, 1.0};
         op::AdamwStep a = adamw_numbers();
         a.beta1 = a.beta2 = a.epsilon = 0.0f;
@@ -121,12 +110,12 @@ TEST_P(Bf16WeightsTest, MuonStoresTheRoundedUpdate) {
 
 TEST_P(Bf16WeightsTest, NothingChangesIfTheScaleIsNotFinite) {
     const int64_t count = 33;
-    const Matrix weights = random_matrix(1, count, 1, DType::bf16), grad(1, count, std::nan(""));
+    const AdamwState state(count, DType::bf16);
+    const Matrix &weights = state.master, grad(1, count, std::nan(""));
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         const Outputs out = run([&](Harness& h) -> Outputs {
-            Outputs all = adamw(h, {weights, Matrix(1, count), Matrix(1, count)}, grad, adamw_numbers(),
-                                {DType::bf16, false}, DType::f32, bad);
+            Outputs all = adamw(h, state, grad, adamw_numbers(), {DType::bf16, false}, DType::f32, bad);
             const Tensor master = h.inout(weights, DType::bf16, {count});
             h.call(op::MuonApply{.parameter = master,
                                  .master = master,

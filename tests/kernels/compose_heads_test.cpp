@@ -52,42 +52,46 @@ struct Inputs {
     }
 };
 
-// Columns in the middle of wider rows if strided; the adjacent columns must stay unchanged.
+// Columns in the middle of wider rows if strided.
 Tensor put(Harness& h, const Matrix& x, DType dtype, bool strided, bool constant) {
-    if (!strided) return constant ? h.input(x, dtype) : h.inout(x, dtype);
-    Matrix wide(x.rows, x.cols + 32, 0.5);
-    for (int64_t t = 0; t < x.rows; ++t)
-        for (int64_t i = 0; i < x.cols; ++i) wide(t, 16 + i) = x(t, i);
-    return (constant ? h.input(wide, dtype) : h.inout(wide, dtype)).column_slice(16, x.cols);
+    const Margin margin = strided ? Margin{16, 16} : Margin();
+    return constant ? h.input(x, dtype, margin) : h.inout(x, dtype, margin);
 }
 Tensor put_weights(Harness& h, const Matrix& w, bool per_token, bool strided, bool constant) {
     if (per_token) return put(h, w, DType::f32, strided, constant);
     return constant ? h.input(w, DType::f32, {w.cols}) : h.inout(w, DType::f32, {w.cols});
 }
 
+// The operands that forward and backward share.
+template <class Arguments>
+void set_operands(Harness& h, const Case& c, const Inputs& in, DType dtype, Arguments& a) {
+    a.q = put(h, in.x.q, dtype, c.strided, true);
+    a.k = put(h, in.x.k, dtype, c.strided, true);
+    a.v = put(h, in.x.v, dtype, c.strided, true);
+    a.first_key = h.input(in.x.first_key);
+    a.w1 = put_weights(h, in.x.w1, c.token_w1, c.strided, true);
+    a.w2 = put_weights(h, in.x.w2, c.token_w2, c.strided, true);
+    a.options = in.options;
+}
+
 TEST_P(ComposeHeadsTest, Forward) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
         const Inputs in(c, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor y = put(h, Matrix(in.x.q.rows, in.x.q.cols), dtype(), c.strided, false);
-            h.call(op::ComposeHeadsForward{.c = y,
-                                           .q = put(h, in.x.q, dtype(), c.strided, true),
-                                           .k = put(h, in.x.k, dtype(), c.strided, true),
-                                           .v = put(h, in.x.v, dtype(), c.strided, true),
-                                           .first_key = h.input(in.x.first_key),
-                                           .w1 = put_weights(h, in.x.w1, c.token_w1, c.strided, true),
-                                           .w2 = put_weights(h, in.x.w2, c.token_w2, c.strided, true),
-                                           .options = in.options});
-            return {h.read(y)};
+        const Matrix expected = reference::compose_heads_forward(in.x, in.options);
+        check([&](Harness& h) -> Checks {
+            op::ComposeHeadsForward a{};
+            a.c = put(h, Matrix(in.x.q.rows, in.x.q.cols), dtype(), c.strided, false);
+            set_operands(h, c, in, dtype(), a);
+            h.call(a);
+            return {{a.c, expected, "c", reduction(dtype(), c.head_dim + c.keys)}};
         });
-        expect_close(out[0], reference::compose_heads_forward(in.x, in.options),
-                     reduction(dtype(), c.head_dim + c.keys), "c");
     }
 }
 
 TEST_P(ComposeHeadsTest, Backward) {
     for (const Case& c : kCases) {
+        SCOPED_TRACE(describe(c));
         const Inputs in(c, dtype());
         const auto expected = reference::compose_heads_backward(in.dc, in.x, in.options);
         const int64_t rows = in.dc.rows, width = in.dc.cols;
@@ -95,50 +99,34 @@ TEST_P(ComposeHeadsTest, Backward) {
             random_matrix(rows, width, 7, dtype()), random_matrix(rows, width, 8, dtype()),
             random_matrix(rows, width, 9, dtype()), random_matrix(in.x.w1.rows, c.heads, 10, DType::f32),
             random_matrix(in.x.w2.rows, c.heads, 11, DType::f32)};
-        const Matrix* const gradients[] = {&expected.dq, &expected.dk, &expected.dv, &expected.dw1,
-                                           &expected.dw2};
-        for (const bool accumulate : {false, true}) {
-            SCOPED_TRACE(describe(c) + (accumulate ? ", adds to what is there" : ""));
-            const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor dq = put(h, before[0], dtype(), c.strided, false),
-                             dk = put(h, before[1], dtype(), c.strided, false),
-                             dv = put(h, before[2], dtype(), c.strided, false),
-                             dw1 = put_weights(h, before[3], c.token_w1, c.strided, false),
-                             dw2 = put_weights(h, before[4], c.token_w2, c.strided, false);
-                h.call(op::ComposeHeadsBackward{.dq = dq,
-                                                .dk = dk,
-                                                .dv = dv,
-                                                .dw1 = dw1,
-                                                .dw2 = dw2,
-                                                .dc = put(h, in.dc, dtype(), c.strided, true),
-                                                .q = put(h, in.x.q, dtype(), c.strided, true),
-                                                .k = put(h, in.x.k, dtype(), c.strided, true),
-                                                .v = put(h, in.x.v, dtype(), c.strided, true),
-                                                .first_key = h.input(in.x.first_key),
-                                                .w1 = put_weights(h, in.x.w1, c.token_w1, c.strided, true),
-                                                .w2 = put_weights(h, in.x.w2, c.token_w2, c.strided, true),
-                                                .accumulate_q = accumulate,
-                                                .accumulate_k = accumulate,
-                                                .accumulate_v = accumulate,
-                                                .accumulate_w1 = accumulate,
-                                                .accumulate_w2 = accumulate,
-                                                .options = in.options});
-                return {h.read(dq), h.read(dk), h.read(dv), h.read(dw1), h.read(dw2)};
+        // dS is a difference of values several times its size, each summed over heads.
+        const int64_t terms = 4 * c.heads * (c.head_dim + c.keys);
+        const Tolerance of_values = reduction(dtype(), terms),
+                        of_w2 = reduction(DType::f32, terms * (c.token_w2 ? 1 : rows));
+        // With one head the norm leaves only the effect of epsilon in its gradient: a difference of values of
+        // order 1.
+        Tolerance of_w1 = reduction(DType::f32, terms * (c.token_w1 ? 1 : rows));
+        if (c.heads == 1) of_w1.absolute = 1e-6;
+        sweep(std::tuple{kBoth}, [&](bool accumulate) {
+            check([&](Harness& h) -> Checks {
+                op::ComposeHeadsBackward a{};
+                a.dq = put(h, before[0], dtype(), c.strided, false);
+                a.dk = put(h, before[1], dtype(), c.strided, false);
+                a.dv = put(h, before[2], dtype(), c.strided, false);
+                a.dw1 = put_weights(h, before[3], c.token_w1, c.strided, false);
+                a.dw2 = put_weights(h, before[4], c.token_w2, c.strided, false);
+                a.dc = put(h, in.dc, dtype(), c.strided, true);
+                set_operands(h, c, in, dtype(), a);
+                a.accumulate_q = a.accumulate_k = a.accumulate_v = accumulate;
+                a.accumulate_w1 = a.accumulate_w2 = accumulate;
+                h.call(a);
+                return {{a.dq, added(accumulate, expected.dq, before[0]), "dq", of_values},
+                        {a.dk, added(accumulate, expected.dk, before[1]), "dk", of_values},
+                        {a.dv, added(accumulate, expected.dv, before[2]), "dv", of_values},
+                        {a.dw1, added(accumulate, expected.dw1, before[3]), "dw1", of_w1},
+                        {a.dw2, added(accumulate, expected.dw2, before[4]), "dw2", of_w2}};
             });
-            const char* const names[] = {"dq", "dk", "dv", "dw1", "dw2"};
-            for (size_t i = 0; i < 5; ++i) {
-                const bool weights = i >= 3, per_token = i == 3 ? c.token_w1 : c.token_w2;
-                // dS is a difference of values several times its size, each summed over heads.
-                const int64_t terms =
-                    4 * c.heads * (c.head_dim + c.keys) * (weights && !per_token ? rows : 1);
-                Tolerance tolerance = reduction(weights ? DType::f32 : dtype(), terms);
-                // With one head the norm leaves only the effect of epsilon in its gradient: a difference of
-                // values of order 1.
-                if (i == 3 && c.heads == 1) tolerance.absolute = 1e-6;
-                expect_close(out[i], accumulate ? plus(*gradients[i], before[i]) : *gradients[i], tolerance,
-                             names[i]);
-            }
-        }
+        });
     }
 }
 

@@ -8,7 +8,7 @@ namespace fp8_test {
 
 SPEEDRUN_OP_TEST(Fp8Test);
 
-constexpr DType kTypes[] = {DType::e4m3, DType::e5m2};
+constexpr std::array kTypes = {DType::e4m3, DType::e5m2};
 
 // op::Quantize, element by element.
 Matrix quantized(const Matrix& x, float scale, DType type) {
@@ -20,6 +20,20 @@ Matrix quantized(const Matrix& x, float scale, DType type) {
 
 Matrix scalar(float value) {
     return Matrix(1, 1, value);
+}
+
+struct Size {
+    int64_t rows, cols;
+};
+// Results of a quantization: out, transposed, or both.
+const Ints kResults = {1, 2, 3};
+
+// Equal numbers, or two NaN.
+void expect_same_numbers(const Matrix& actual, const Matrix& expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (int64_t i = 0; i < actual.size(); ++i)
+        ASSERT_TRUE(actual[i] == expected[i] || (std::isnan(actual[i]) && std::isnan(expected[i])))
+            << "element " << i << ": " << actual[i] << ", not " << expected[i];
 }
 
 // Every value of both types, midpoints between neighbors, values just next to midpoints, and values beyond
@@ -48,57 +62,33 @@ Matrix hard_numbers(DType real) {
 
 TEST_P(Fp8Test, RoundsToTheNearestOfEveryKind) {
     const Matrix x = hard_numbers(dtype());
-    for (const DType type : kTypes) {
-        for (const float scale : {1.0f, 0.25f, 3.0f, 0.0f}) {
-            SCOPED_TRACE(fmt::format("{} by {}", name_of(type), scale));
-            const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor to = h.output(type, {x.rows, x.cols});
-                h.call(op::Quantize{
-                    .out = to, .x = h.input(x, dtype()), .scale = h.input(scalar(scale), DType::f32, {1})});
-                return {h.read(to)};
-            });
-            const Matrix expected = quantized(x, scale, type);
-            for (int64_t i = 0; i < x.size(); ++i) {
-                if (std::isnan(expected[i]))
-                    EXPECT_TRUE(std::isnan(out[0][i])) << "of " << x[i];
-                else
-                    ASSERT_EQ(out[0][i], expected[i]) << "of " << x[i] << ", element " << i;
-            }
-        }
-    }
+    sweep(std::tuple{kTypes, std::array{1.0f, 0.25f, 3.0f, 0.0f}}, [&](DType type, float scale) {
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            const Tensor to = h.output(type, {x.rows, x.cols});
+            h.call(op::Quantize{
+                .out = to, .x = h.input(x, dtype()), .scale = h.input(scalar(scale), DType::f32, {1})});
+            return {h.read(to)};
+        });
+        expect_same_numbers(out[0], quantized(x, scale, type));
+    });
 }
 
 TEST_P(Fp8Test, TransposesToo) {
-    constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {136, 72}, {1, 7}, {33, 50}, {100, 64}};
-    for (const auto& [rows, cols] : kSizes) {
-        for (const DType type : kTypes) {
-            for (const int which : {1, 2, 3}) {  // out, transposed, both
-                SCOPED_TRACE(fmt::format("{} x {} {} {}", rows, cols, name_of(type), which));
-                const bool strided = which == 2;
-                const Matrix wide = random_matrix(rows, cols + (strided ? 16 : 0), 5, dtype());
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor whole = h.input(wide, dtype());
-                    const Tensor x = strided ? whole.column_slice(8, cols) : whole;
-                    Tensor to, turned;
-                    if (which & 1) to = h.output(type, {rows, cols});
-                    if (which & 2) turned = h.output(type, {cols, rows});
-                    h.call(op::Quantize{.out = to,
-                                        .transposed = turned,
-                                        .x = x,
-                                        .scale = h.input(scalar(0.7f), DType::f32, {1})});
-                    Outputs read;
-                    if (which & 1) read.push_back(h.read(to));
-                    if (which & 2) read.push_back(h.read(turned));
-                    return read;
-                });
-                Matrix x(rows, cols);
-                for (int64_t r = 0; r < rows; ++r)
-                    for (int64_t c = 0; c < cols; ++c) x(r, c) = wide(r, c + (strided ? 8 : 0));
-                const Matrix expected = quantized(x, 0.7f, type);
-                if (which & 1) expect_same_bits(out[0], expected, "out");
-                if (which & 2) expect_same_bits(out.back(), reference::transposed(expected), "transposed");
-            }
-        }
+    for (const auto& [rows, cols] : {Size{64, 64}, {8, 200}, {136, 72}, {1, 7}, {33, 50}, {100, 64}}) {
+        SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
+        const Matrix x = random_matrix(rows, cols, 5, dtype());
+        sweep(std::tuple{kTypes, kResults}, [&](DType type, int64_t which) {
+            const Matrix expected = quantized(x, 0.7f, type);
+            check([&](Harness& h) -> Checks {
+                op::Quantize a{.x = h.input(x, dtype(), which == 2 ? Margin{8, 8} : Margin()),
+                               .scale = h.input(scalar(0.7f), DType::f32, {1})};
+                if (which & 1) a.out = h.output(type, {x.rows, x.cols});
+                if (which & 2) a.transposed = h.output(type, {x.cols, x.rows});
+                h.call(a);
+                return {{a.out, expected, "out"},
+                        {a.transposed, reference::transposed(expected), "transposed"}};
+            });
+        });
     }
 }
 
@@ -116,43 +106,39 @@ TEST_P(Fp8Test, HandsOnAConstantScale) {
 // Bit for bit the results of an activation and of quantization. The test of the activation checks its
 // formula.
 TEST_P(Fp8Test, SquaresAndRoundsAtOnce) {
-    constexpr int64_t kSizes[][2] = {{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}};
-    for (const auto& [rows, cols] : kSizes) {
-        for (const int which : {1, 2, 3}) {  // out, transposed, both
-            SCOPED_TRACE(fmt::format("{} x {} {}", rows, cols, which));
-            Matrix x = random_matrix(rows, cols, 5, dtype());
-            x[0] = std::numeric_limits<double>::quiet_NaN();
-            x[1] = -3;
-            const auto make = [&, rows = rows, cols = cols](bool at_once) {
+    for (const auto& [rows, cols] : {Size{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}}) {
+        SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
+        Matrix x = random_matrix(rows, cols, 5, dtype());
+        x[0] = std::numeric_limits<double>::quiet_NaN();
+        x[1] = -3;
+        sweep(std::tuple{kResults}, [&](int64_t which) {
+            const auto make = [&](bool at_once) {
                 return run([&](Harness& h) -> Outputs {
-                    const Tensor from = h.input(x, dtype()), y = h.output(dtype(), {rows, cols}),
-                                 amax = h.inout(scalar(0), DType::f32);
-                    Tensor to, turned;
-                    if (which & 1) to = h.output(DType::e4m3, {rows, cols});
-                    if (which & 2) turned = h.output(DType::e4m3, {cols, rows});
+                    const Tensor from = h.input(x, dtype()), y = h.output(dtype(), {x.rows, x.cols}),
+                                 amax = h.inout(scalar(0), DType::f32, {1});
+                    op::Quantize a{.x = at_once ? from : y,
+                                   .scale = h.input(scalar(0.03f), DType::f32, {1}),
+                                   .relu_squared = at_once ? y : Tensor{},
+                                   .amax = amax};
+                    if (which & 1) a.out = h.output(DType::e4m3, {x.rows, x.cols});
+                    if (which & 2) a.transposed = h.output(DType::e4m3, {x.cols, x.rows});
                     if (!at_once)
                         h.call(
                             op::ActivationForward{.y = y, .x = from, .activation = Activation::relu_squared});
-                    h.call(op::Quantize{.out = to,
-                                        .transposed = turned,
-                                        .x = at_once ? from : y,
-                                        .scale = h.input(scalar(0.03f), DType::f32, {1}),
-                                        .relu_squared = at_once ? y : Tensor{},
-                                        .amax = amax.reshaped({1})});
-                    Outputs read{h.read(y), h.read(amax)};
-                    if (which & 1) read.push_back(h.read(to));
-                    if (which & 2) read.push_back(h.read(turned));
+                    h.call(a);
+                    Outputs read;
+                    for (const Tensor& t : {y, amax, a.out, a.transposed})
+                        if (t.present()) read.push_back(h.read(t));
                     return read;
                 });
             };
             const Outputs once = make(true), twice = make(false);
             ASSERT_EQ(once.size(), twice.size());
             for (size_t i = 0; i < once.size(); ++i) {
-                EXPECT_TRUE(std::isnan(once[i][0]) && std::isnan(twice[i][0])) << i;
-                for (int64_t at = 1; at < once[i].size(); ++at)
-                    ASSERT_EQ(once[i][at], twice[i][at]) << "output " << i << ", element " << at;
+                EXPECT_TRUE(std::isnan(once[i][0])) << i;
+                expect_same_numbers(once[i], twice[i]);
             }
-        }
+        });
     }
 }
 
@@ -207,40 +193,31 @@ TEST_P(Fp8Test, ProductsAreExactButForTheirSums) {
                                 {16, 16, 16}, {7, 40, 2064}, {144, 130, 144}};
     constexpr DType kPairs[][2] = {
         {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};
+    const float scale_a = 0.37f, scale_b = 11.0f;
     for (const Sizes& sizes : kSizes) {
-        for (const auto& [type_a, type_b] : kPairs) {
-            for (const bool accumulate : {false, true}) {
-                const bool strided = accumulate;
-                SCOPED_TRACE(fmt::format("M={} N={} K={} {} {} accumulate={}", sizes.m, sizes.n, sizes.k,
-                                         name_of(type_a), name_of(type_b), accumulate));
-                const int64_t margin = strided ? 16 : 0;
-                const Matrix a = random_matrix(sizes.m, sizes.k + 2 * margin, 1, type_a),
-                             b = random_matrix(sizes.n, sizes.k, 2, type_b),
-                             before = random_matrix(sizes.m, sizes.n + 2 * margin, 3, dtype());
-                const float scale_a = 0.37f, scale_b = 11.0f;
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor wide =
-                        accumulate ? h.inout(before, dtype()) : h.output(dtype(), {sizes.m, sizes.n});
-                    const Tensor c = wide.column_slice(margin, sizes.n);
+        for (const auto& types : kPairs) {
+            SCOPED_TRACE(fmt::format("M={} N={} K={} {} {}", sizes.m, sizes.n, sizes.k, name_of(types[0]),
+                                     name_of(types[1])));
+            const Matrix a = random_matrix(sizes.m, sizes.k, 1, types[0]),
+                         b = random_matrix(sizes.n, sizes.k, 2, types[1]),
+                         before = random_matrix(sizes.m, sizes.n, 3, dtype()),
+                         expected = reference::times(reference::matmul(a, reference::transposed(b)),
+                                                     static_cast<double>(scale_a) * scale_b);
+            sweep(std::tuple{kBoth}, [&](bool accumulate) {
+                const Margin margin = accumulate ? Margin{16, 16} : Margin();
+                check([&](Harness& h) -> Checks {
+                    const Tensor c =
+                        accumulate ? h.inout(before, dtype(), margin) : h.output(before, dtype(), margin);
                     h.call(op::ScaledMatmul{.c = c,
-                                            .a = h.input(a, type_a).column_slice(margin, sizes.k),
-                                            .b = h.input(b, type_b),
+                                            .a = h.input(a, types[0], margin),
+                                            .b = h.input(b, types[1]),
                                             .scale_a = h.input(scalar(scale_a), DType::f32, {1}),
                                             .scale_b = h.input(scalar(scale_b), DType::f32, {1}),
                                             .accumulate = accumulate});
-                    return {h.read(c)};
+                    // Products of FP8 values are exact in f32; sums, the scale and the result's type round.
+                    return {{c, added(accumulate, expected, before), "c", reduction(dtype(), sizes.k)}};
                 });
-                Matrix inner(sizes.m, sizes.k), expected;
-                for (int64_t r = 0; r < sizes.m; ++r)
-                    for (int64_t c = 0; c < sizes.k; ++c) inner(r, c) = a(r, c + margin);
-                expected = reference::matmul(inner, reference::transposed(b));
-                const double scale = static_cast<double>(scale_a) * scale_b;
-                for (int64_t r = 0; r < sizes.m; ++r)
-                    for (int64_t c = 0; c < sizes.n; ++c)
-                        expected(r, c) = scale * expected(r, c) + (accumulate ? before(r, c + margin) : 0.0);
-                // Products of FP8 values are exact in f32; sums, the scale and the result's type round.
-                expect_close(out[0], expected, reduction(dtype(), sizes.k), "c");
-            }
+            });
         }
     }
 }

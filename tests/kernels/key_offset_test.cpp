@@ -22,46 +22,40 @@ std::string describe(const Case& c) {
                        c.options.turning_pairs, c.strided);
 }
 
-// The middle third of rows three times as wide, or a separate tensor.
-Tensor put(Harness& h, const Matrix& x, DType dtype, bool strided) {
-    if (!strided) return h.input(x, dtype);
-    Matrix wide(x.rows, 3 * x.cols, 0.5);
-    for (int64_t t = 0; t < x.rows; ++t)
-        for (int64_t i = 0; i < x.cols; ++i) wide(t, x.cols + i) = x(t, i);
-    return h.input(wide, dtype).column_slice(x.cols, x.cols);
+int64_t rows_of(const Case& c) {
+    return c.sequences * c.options.sequence_length;
 }
-
-Tensor result(Harness& h, const Matrix& like, DType dtype, bool strided) {
-    if (!strided) return h.output(dtype, {like.rows, like.cols});
-    return h.output(dtype, {like.rows, 3 * like.cols}).column_slice(like.cols, like.cols);
+int64_t width_of(const Case& c) {
+    return c.options.num_heads * c.options.head_dim;
+}
+// The middle third of rows three times as wide, or a separate tensor.
+Margin margin_of(const Case& c, bool strided) {
+    return strided ? Margin{width_of(c), width_of(c)} : Margin();
 }
 
 TEST_P(KeyOffsetTest, ForwardMovesRows) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
-        const Matrix x = random_matrix(c.sequences * c.options.sequence_length,
-                                       c.options.num_heads * c.options.head_dim, 1, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor y = result(h, x, dtype(), !c.strided);
-            h.call(op::OffsetKeysForward{.y = y, .x = put(h, x, dtype(), c.strided), .options = c.options});
-            return {h.read(y)};
+        const Matrix x = random_matrix(rows_of(c), width_of(c), 1, dtype());
+        check([&](Harness& h) -> Checks {
+            const Tensor y = h.output(x, dtype(), margin_of(c, !c.strided));
+            h.call(op::OffsetKeysForward{
+                .y = y, .x = h.input(x, dtype(), margin_of(c, c.strided)), .options = c.options});
+            return {{y, reference::offset_keys_forward(x, c.options), "y"}};
         });
-        expect_same_bits(out[0], reference::offset_keys_forward(x, c.options), "y");
     }
 }
 
 TEST_P(KeyOffsetTest, BackwardMovesThemBack) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
-        const Matrix dy = random_matrix(c.sequences * c.options.sequence_length,
-                                        c.options.num_heads * c.options.head_dim, 2, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor dx = result(h, dy, dtype(), c.strided);
+        const Matrix dy = random_matrix(rows_of(c), width_of(c), 2, dtype());
+        check([&](Harness& h) -> Checks {
+            const Tensor dx = h.output(dy, dtype(), margin_of(c, c.strided));
             h.call(op::OffsetKeysBackward{
-                .dx = dx, .dy = put(h, dy, dtype(), !c.strided), .options = c.options});
-            return {h.read(dx)};
+                .dx = dx, .dy = h.input(dy, dtype(), margin_of(c, !c.strided)), .options = c.options});
+            return {{dx, reference::offset_keys_backward(dy, c.options), "dx", few_operations(dtype())}};
         });
-        expect_close(out[0], reference::offset_keys_backward(dy, c.options), few_operations(dtype()), "dx");
     }
 }
 

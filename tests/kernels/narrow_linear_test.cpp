@@ -58,13 +58,9 @@ Inputs random_inputs(const Setting& s, DType dtype) {
             random_matrix(rows, outputs, 4, DType::f32)};
 }
 
-// Columns of a tensor that has a few more on both sides, unless `begin` is 0.
-Tensor sliced(Harness& h, const Matrix& values, DType dtype, int64_t begin, bool changes) {
-    Matrix wide(values.rows, values.cols + 4 * begin);
-    for (int64_t t = 0; t < values.rows; ++t) {
-        for (int64_t i = 0; i < values.cols; ++i) wide(t, begin + i) = values(t, i);
-    }
-    return (changes ? h.inout(wide, dtype) : h.input(wide, dtype)).column_slice(begin, values.cols);
+// Columns of a tensor that has a few more on both sides, unless the slice begins at 0.
+Margin margin_of(const Setting& s) {
+    return {s.slice, 3 * s.slice};
 }
 
 Tensor upload_weight(Harness& h, const Setting& s, const Inputs& in, DType dtype) {
@@ -75,23 +71,22 @@ TEST_P(NarrowLinearTest, Forward) {
     for (const Setting& s : settings()) {
         SCOPED_TRACE(s.describe());
         const Inputs in = random_inputs(s, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor y = h.output(DType::f32, {s.shape.rows, s.shape.outputs + 4 * s.slice})
-                                 .column_slice(s.slice, s.shape.outputs);
+        const Matrix expected =
+            reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation);
+        // tanh and exp err by about 3e-7 where the result is small.
+        Tolerance tolerance = reduction(DType::f32, s.shape.inputs);
+        tolerance.absolute = 16 * kF32Roundoff;
+        check([&](Harness& h) -> Checks {
+            const Tensor y = h.output(expected, DType::f32, margin_of(s));
             h.call(op::NarrowLinearForward{
                 .y = y,
-                .x = sliced(h, in.x, dtype(), s.slice, false),
+                .x = h.input(in.x, dtype(), margin_of(s)),
                 .weight = upload_weight(h, s, in, dtype()),
                 .bias = s.biased ? h.input(in.bias, DType::f32, {s.shape.outputs}) : Tensor(),
                 .scale = kScale,
                 .activation = s.activation});
-            return {h.read(y)};
+            return {{y, expected, "y", tolerance}};
         });
-        // tanh and exp err by about 3e-7 where the result is small.
-        Tolerance tolerance = reduction(DType::f32, s.shape.inputs);
-        tolerance.absolute = 16 * kF32Roundoff;
-        expect_close(out[0], reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation),
-                     tolerance, "y");
     }
 }
 
@@ -100,37 +95,31 @@ TEST_P(NarrowLinearTest, Backward) {
         SCOPED_TRACE(s.describe());
         const auto [rows, inputs, outputs] = s.shape;
         const Inputs in = random_inputs(s, dtype());
-        const Matrix y = reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation);
-        const Matrix dx_before = random_matrix(rows, inputs, 5, dtype());
-        const Matrix dw_before = random_matrix(outputs, inputs, 6, DType::f32);
-        const Matrix db_before = random_matrix(1, outputs, 7, DType::f32);
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Tensor dx = sliced(h, dx_before, dtype(), s.slice, true);
-            const Tensor dweight = h.inout(dw_before, DType::f32);
-            const Tensor dbias = s.biased ? h.inout(db_before, DType::f32, {outputs}) : Tensor();
-            h.call(op::NarrowLinearBackward{.dx = dx,
-                                            .dweight = dweight,
-                                            .dbias = dbias,
-                                            .dy = sliced(h, in.dy, DType::f32, s.slice, false),
-                                            .y = sliced(h, y, DType::f32, s.slice, false),
-                                            .x = sliced(h, in.x, dtype(), s.slice, false),
-                                            .weight = upload_weight(h, s, in, dtype()),
-                                            .scale = kScale,
-                                            .activation = s.activation,
-                                            .accumulate_x = s.accumulate_x,
-                                            .accumulate = s.accumulate});
-            Outputs result = {h.read(dx), h.read(dweight)};
-            if (s.biased) result.push_back(h.read(dbias));
-            return result;
-        });
-        reference::NarrowLinearBackward expected =
+        const Matrix y = reference::narrow_linear_forward(in.x, in.weight, in.bias, kScale, s.activation),
+                     dx_before = random_matrix(rows, inputs, 5, dtype()),
+                     dw_before = random_matrix(outputs, inputs, 6, DType::f32),
+                     db_before = random_matrix(1, outputs, 7, DType::f32);
+        const auto expected =
             reference::narrow_linear_backward(in.dy, in.x, in.weight, in.bias, kScale, s.activation);
-        if (s.accumulate_x) expected.dx = reference::plus(expected.dx, dx_before);
-        if (s.accumulate) expected.dweight = reference::plus(expected.dweight, dw_before);
-        if (s.accumulate) expected.dbias = reference::plus(expected.dbias, db_before);
-        expect_close(out[0], expected.dx, reduction(dtype(), outputs), "dx");
-        expect_close(out[1], expected.dweight, reduction(DType::f32, rows), "dweight");
-        if (s.biased) expect_close(out[2], expected.dbias, reduction(DType::f32, rows), "dbias");
+        check([&](Harness& h) -> Checks {
+            op::NarrowLinearBackward a{.dx = h.inout(dx_before, dtype(), margin_of(s)),
+                                       .dweight = h.inout(dw_before, DType::f32),
+                                       .dy = h.input(in.dy, DType::f32, margin_of(s)),
+                                       .y = h.input(y, DType::f32, margin_of(s)),
+                                       .x = h.input(in.x, dtype(), margin_of(s)),
+                                       .weight = upload_weight(h, s, in, dtype()),
+                                       .scale = kScale,
+                                       .activation = s.activation,
+                                       .accumulate_x = s.accumulate_x,
+                                       .accumulate = s.accumulate};
+            if (s.biased) a.dbias = h.inout(db_before, DType::f32, {s.shape.outputs});
+            h.call(a);
+            const Tolerance of_sums = reduction(DType::f32, s.shape.rows);
+            return {{a.dx, added(s.accumulate_x, expected.dx, dx_before), "dx",
+                     reduction(dtype(), s.shape.outputs)},
+                    {a.dweight, added(s.accumulate, expected.dweight, dw_before), "dweight", of_sums},
+                    {a.dbias, added(s.accumulate, expected.dbias, db_before), "dbias", of_sums}};
+        });
     }
 }
 
@@ -142,8 +131,8 @@ TEST_P(NarrowLinearTest, OneGradientAtATime) {
     const reference::NarrowLinearBackward expected =
         reference::narrow_linear_backward(in.dy, in.x, in.weight, in.bias, kScale, s.activation);
     const Matrix* wanted[] = {&expected.dx, &expected.dweight, &expected.dbias};
-    for (int which = 0; which < 3; ++which) {
-        const Outputs out = run([&](Harness& h) -> Outputs {
+    sweep(std::tuple{Ints{0, 1, 2}}, [&](int64_t which) {
+        check([&](Harness& h) -> Checks {
             op::NarrowLinearBackward a{.dy = h.input(in.dy, DType::f32),
                                        .y = h.input(y, DType::f32),
                                        .x = h.output(dtype(), {130, 12}),
@@ -158,11 +147,12 @@ TEST_P(NarrowLinearTest, OneGradientAtATime) {
             if (which == 1) a.dweight = h.output(DType::f32, {6, 12});
             if (which == 2) a.dbias = h.output(DType::f32, {6});
             h.call(a);
-            return {h.read(which == 0 ? a.dx : which == 1 ? a.dweight : a.dbias)};
+            return {{which == 0   ? a.dx
+                     : which == 1 ? a.dweight
+                                  : a.dbias,
+                     *wanted[which], "gradient", reduction(which == 0 ? dtype() : DType::f32, 130)}};
         });
-        expect_close(out[0], *wanted[which], reduction(which == 0 ? dtype() : DType::f32, 130),
-                     fmt::format("gradient {}", which));
-    }
+    });
 }
 
 // 2·sigmoid and tanh reach their limits far from 0; no overflow becomes NaN.

@@ -88,31 +88,21 @@ TEST_P(OpChecksTest, Norm) {
     backward({"gain", "[48]", "[47]"}, [](auto& a) { a.gain = f32({47}); });
 }
 
-TEST_P(OpChecksTest, MixNorm) {
-    const Changed<op::MixNormForward> forward{{.y = real({3, 48}),
-                                               .sum = real({3, 48}),
-                                               .rstd = f32({3}),
-                                               .x = real({3, 48}),
-                                               .mix = {real({3, 48}), f32({2})},
-                                               .kind = NormKind::rmsnorm}};
-    forward({"z", "[3,48]", "[3,47]"}, [](auto& a) { a.mix.z = real({3, 47}); });
-    forward({"coefficients", "[2]", "[3]"}, [](auto& a) { a.mix.coefficients = f32({3}); });
-    forward({"entered", "delta"}, [](auto& a) { a.entered = a.mix.z; });
-    const Changed<op::MixNormBackward> backward{{.dx = real({3, 48}),
-                                                 .dz = real({3, 48}),
-                                                 .dcoefficients = f32({2}),
-                                                 .dy = real({3, 48}),
-                                                 .s = real({3, 48}),
-                                                 .entered = real({3, 48}),
-                                                 .mix = {real({3, 48}), f32({2})},
-                                                 .rstd = f32({3}),
-                                                 .accumulate = false,
-                                                 .accumulate_z = false,
-                                                 .kind = NormKind::rmsnorm}};
-    backward({"dz", "[3,48]", "[4,48]"}, [](auto& a) { a.dz = real({4, 48}); });
-}
-
 TEST_P(OpChecksTest, SumNorm) {
+    const Changed<op::SumNormForward> forward{
+        {.y = real({4, 48}),
+         .sum = real({4, 48}),
+         .rstd = f32({4}),
+         .terms = {{{.source = real({4, 48}), .coefficient = f32({1})}, {.source = real({4, 48})}}},
+         .sequence_length = 4,
+         .x = real({4, 48}),
+         .delta = real({4, 48}),
+         .kind = NormKind::rmsnorm}};
+    forward({"[4,48]", "[4,47]"}, [](auto& a) { a.terms[1].source = real({4, 47}); });
+    forward({"coefficient", "[3]"}, [](auto& a) { a.terms[0].coefficient = f32({3}); });
+    forward({"sum_norm_forward", "x and delta"}, [](auto& a) { a.x = {}; });
+    forward({"add", "[4,48]", "[4,47]"}, [](auto& a) { a.delta = real({4, 47}); });
+    forward({"sum_norm_forward", "shifted"}, [](auto& a) { a.terms[0].shifted = true; });
     const Changed<op::SumNormBackward> refused{
         {.gradients =
              {{{.dsource = real({4, 48}), .accumulate_source = false, .accumulate_coefficient = false}}},

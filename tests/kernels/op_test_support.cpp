@@ -93,6 +93,41 @@ Tensor Harness::inout(const Matrix& values, DType dtype, Dims dims) {
     return upload(values, dtype, dims, false);
 }
 
+namespace {
+
+Matrix widened(const Matrix& x, Margin margin) {
+    Matrix wide(x.rows, margin.left + x.cols + margin.right, 0.5);
+    for (int64_t t = 0; t < x.rows; ++t)
+        for (int64_t i = 0; i < x.cols; ++i) wide(t, margin.left + i) = x(t, i);
+    return wide;
+}
+
+}  // namespace
+
+// The columns of an allocation, whose margin must stay.
+Tensor Harness::inner(const Tensor& wide, int64_t cols, Margin margin) {
+    const int64_t size = size_of(wide.dtype);
+    Allocation& allocation = allocations_.back();
+    allocation.expected.resize(static_cast<size_t>(allocation.bytes));
+    fetch(allocation.expected.data(), wide.data, allocation.bytes);
+    allocation.pitch = wide.cols() * size;
+    allocation.begin = margin.left * size;
+    allocation.end = (margin.left + cols) * size;
+    return wide.column_slice(margin.left, cols);
+}
+
+Tensor Harness::input(const Matrix& values, DType dtype, Margin margin) {
+    return input(widened(values, margin), dtype).column_slice(margin.left, values.cols);
+}
+
+Tensor Harness::inout(const Matrix& values, DType dtype, Margin margin) {
+    return inner(inout(widened(values, margin), dtype), values.cols, margin);
+}
+
+Tensor Harness::output(const Matrix& like, DType dtype, Margin margin) {
+    return inner(output(dtype, {like.rows, margin.left + like.cols + margin.right}), like.cols, margin);
+}
+
 Tensor Harness::input(const Indices& values) {
     return allocate(DType::i32, {static_cast<int64_t>(values.size())}, values.data(), true);
 }
@@ -129,10 +164,14 @@ void Harness::finish() {
         const auto is_poison = [](char byte) { return byte == kPoison; };
         EXPECT_TRUE(std::all_of(host.begin(), host.begin() + kGuard, is_poison)) << "written before a tensor";
         EXPECT_TRUE(std::all_of(host.end() - kGuard, host.end(), is_poison)) << "written past a tensor's end";
-        EXPECT_TRUE(
-            allocation.expected.empty() ||
-            std::memcmp(allocation.expected.data(), host.data() + kGuard, allocation.expected.size()) == 0)
-            << "an input of " << allocation.bytes << " bytes was changed";
+        bool changed = false;
+        for (size_t i = 0; i < allocation.expected.size(); ++i) {
+            const int64_t at = allocation.pitch ? static_cast<int64_t>(i) % allocation.pitch : -1;
+            const bool stays = at < allocation.begin || at >= allocation.end;
+            changed = changed || (stays && allocation.expected[i] != host[kGuard + i]);
+        }
+        EXPECT_FALSE(changed) << "an input, or columns beside an output, of " << allocation.bytes
+                              << " bytes were changed";
     }
     allocations_.clear();
 }
@@ -155,6 +194,24 @@ Outputs OpTest::run(const std::function<Outputs(Harness&)>& body,
         if (first.empty()) first = std::move(outputs);
     }
     return first;
+}
+
+void OpTest::check(const std::function<Checks(Harness&)>& body) const {
+    Checks checks;
+    const Outputs out = run([&](Harness& h) {
+        checks = body(h);
+        std::erase_if(checks, [](const Check& c) { return !c.tensor.present(); });
+        Outputs read;
+        for (const Check& c : checks) read.push_back(h.read(c.tensor));
+        return read;
+    });
+    for (size_t i = 0; i < checks.size(); ++i) {
+        const Check& c = checks[i];
+        if (c.tolerance)
+            expect_close(out[i], c.expected, *c.tolerance, c.name);
+        else
+            expect_same_bits(out[i], c.expected, c.name);
+    }
 }
 
 void OpTest::expect_error(const std::function<void(Harness&)>& body, std::vector<std::string> parts) const {
@@ -191,6 +248,10 @@ Matrix random_matrix(int64_t rows, int64_t cols, uint64_t seed, DType dtype, dou
     Matrix values(rows, cols);
     for (double& value : values.values) value = normal(generator);
     return rounded(std::move(values), dtype);
+}
+
+Matrix added(bool accumulate, const Matrix& expected, const Matrix& before) {
+    return accumulate ? reference::plus(expected, before) : expected;
 }
 
 Indices random_indices(int64_t count, int64_t limit, uint64_t seed) {

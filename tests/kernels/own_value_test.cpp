@@ -37,13 +37,10 @@ struct Inputs {
     }
 };
 
-// Columns in the middle of wider rows if strided; the adjacent columns must stay unchanged.
+// o, v, alpha and their gradients: columns in the middle of wider rows if strided.
 Tensor put(Harness& h, const Matrix& x, DType dtype, const Case& c, bool constant) {
-    if (!c.strided) return constant ? h.input(x, dtype) : h.inout(x, dtype);
-    Matrix wide(x.rows, x.cols + 32, 0.5);
-    for (int64_t t = 0; t < x.rows; ++t)
-        for (int64_t i = 0; i < x.cols; ++i) wide(t, 16 + i) = x(t, i);
-    return (constant ? h.input(wide, dtype) : h.inout(wide, dtype)).column_slice(16, x.cols);
+    const Margin margin = c.strided ? Margin{16, 16} : Margin();
+    return constant ? h.input(x, dtype, margin) : h.inout(x, dtype, margin);
 }
 
 Tensor put_alpha(Harness& h, const Matrix& alpha, const Case& c, bool constant) {
@@ -64,30 +61,29 @@ void for_cases(DType dtype, Body&& body) {
 
 TEST_P(OwnValueTest, Forward) {
     for_cases(dtype(), [&](const Case& c, const Inputs& in) {
-        for (const bool in_place : {false, true}) {
-            const Outputs out = run([&](Harness& h) -> Outputs {
+        sweep(std::tuple{kBoth}, [&](bool in_place) {
+            check([&](Harness& h) -> Checks {
                 const Tensor o = put(h, in.o, dtype(), c, !in_place);
                 const Tensor y = in_place ? o : h.output(dtype(), {c.rows, in.o.cols});
                 h.call(op::ExcludeOwnValueForward{.y = y,
                                                   .o = o,
                                                   .v = put(h, in.v, dtype(), c, true),
                                                   .alpha = put_alpha(h, in.alpha, c, true)});
-                return {h.read(y)};
+                return {{y, reference::exclude_own_value_forward(in.o, in.v, in.alpha, c.heads), "y",
+                         reduction(dtype(), c.head_dim)}};
             });
-            expect_close(out[0], reference::exclude_own_value_forward(in.o, in.v, in.alpha, c.heads),
-                         reduction(dtype(), c.head_dim), "y");
-        }
+        });
     });
 }
 
+// The one that accumulates writes d_o in place of dy.
 TEST_P(OwnValueTest, Backward) {
     for_cases(dtype(), [&](const Case& c, const Inputs& in) {
         const auto expected = reference::exclude_own_value_backward(in.dy, in.o, in.v, in.alpha, c.heads);
         const Matrix dv_before = random_matrix(c.rows, in.o.cols, 5, dtype()),
                      dalpha_before = random_matrix(in.alpha.rows, c.heads, 6, DType::f32);
-        for (const bool accumulate : {false, true}) {
-            SCOPED_TRACE(accumulate ? "adds to what is there, in place of dy" : "writes");
-            const Outputs out = run([&](Harness& h) -> Outputs {
+        sweep(std::tuple{kBoth}, [&](bool accumulate) {
+            check([&](Harness& h) -> Checks {
                 const Tensor dy = put(h, in.dy, dtype(), c, !accumulate),
                              d_o = accumulate ? dy : h.output(dtype(), {c.rows, in.o.cols}),
                              dv = put(h, dv_before, dtype(), c, false),
@@ -101,16 +97,13 @@ TEST_P(OwnValueTest, Backward) {
                                                    .alpha = put_alpha(h, in.alpha, c, true),
                                                    .accumulate_v = accumulate,
                                                    .accumulate_alpha = accumulate});
-                return {h.read(d_o), h.read(dv), h.read(dalpha)};
+                const Tolerance of_head = reduction(dtype(), c.head_dim);
+                return {{d_o, expected.d_o, "d_o", of_head},
+                        {dv, added(accumulate, expected.dv, dv_before), "dv", of_head},
+                        {dalpha, added(accumulate, expected.dalpha, dalpha_before), "dalpha",
+                         reduction(DType::f32, c.head_dim * (c.per_token ? 1 : c.rows))}};
             });
-            Matrix dv = expected.dv, dalpha = expected.dalpha;
-            for (int64_t i = 0; accumulate && i < dv.size(); ++i) dv[i] += dv_before[i];
-            for (int64_t i = 0; accumulate && i < dalpha.size(); ++i) dalpha[i] += dalpha_before[i];
-            expect_close(out[0], expected.d_o, reduction(dtype(), c.head_dim), "d_o");
-            expect_close(out[1], dv, reduction(dtype(), c.head_dim), "dv");
-            const int64_t terms = c.head_dim * (c.per_token ? 1 : c.rows);
-            expect_close(out[2], dalpha, reduction(DType::f32, terms), "dalpha");
-        }
+        });
     });
 }
 

@@ -50,15 +50,14 @@ void for_cases(Body&& body) {
     }
 }
 
-struct Optional {
-    Tensor cos, sin, position;
-};
-Optional upload(Harness& h, const Tables& tables, const Indices& position, const RotaryOptions& options,
-                int64_t positions) {
-    if (!options.rotate) return {};
+// Arguments that forward and backward share.
+template <class Arguments>
+void set_tables(Harness& h, const Tables& tables, const Indices& position, int64_t positions, Arguments& a) {
+    if (!a.options.rotate) return;
     const Tensor all = h.input(position);
-    return {h.input(tables.cos, DType::f32), h.input(tables.sin, DType::f32),
-            positions > 1 ? all.reshaped({all.numel() / positions, positions}) : all};
+    a.cos = h.input(tables.cos, DType::f32);
+    a.sin = h.input(tables.sin, DType::f32);
+    a.position = positions > 1 ? all.reshaped({all.numel() / positions, positions}) : all;
 }
 
 // Tensors that the operation updates in place: q|k|v in one tensor, or q and k in separate ones.
@@ -77,38 +76,52 @@ Pair upload(Harness& h, const Matrix& packed, int64_t width, DType dtype, bool a
             {}};
 }
 
+// The inputs of a case.
+struct Inputs {
+    int64_t width;
+    Tables tables;
+    Indices position;
+    Matrix packed;
+
+    Inputs(const Case& c, DType dtype)
+        : width(c.num_heads * c.head_dim),
+          tables(tables_for(c.head_dim)),
+          position(random_indices(c.rows * c.positions, kPositions, 1)),
+          packed(random_matrix(c.rows, 3 * width, 2, dtype, 2.0)) {}
+    Matrix part(const Matrix& of, int64_t index) const {
+        return reference::column_block(of, index * width, width);
+    }
+    reference::RotaryForward forward(int64_t index, const RotaryOptions& options) const {
+        return reference::qk_norm_rotary_forward(part(packed, index), tables.cos, tables.sin, position,
+                                                 options);
+    }
+    // The call in place, without a value.
+    op::QkNormRotaryForward call(Harness& h, const Case& c, const RotaryOptions& options,
+                                 const Pair& pair) const {
+        op::QkNormRotaryForward a{.q = pair.q, .k = pair.k, .options = options};
+        if (options.normalize) a.rstd = h.output(DType::f32, {c.rows, 2 * c.num_heads});
+        set_tables(h, tables, position, c.positions, a);
+        return a;
+    }
+};
+
 TEST_P(RotaryTest, Forward) {
     for_cases([&](const Case& c, const RotaryOptions& options) {
-        const int64_t width = c.num_heads * c.head_dim;
-        const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
-        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Pair pair = upload(h, packed, width, dtype(), c.packed, false);
-            const Optional optional = upload(h, tables, position, options, c.positions);
-            const Tensor rstd =
-                options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
-            h.call(op::QkNormRotaryForward{.q = pair.q,
-                                           .k = pair.k,
-                                           .rstd = rstd,
-                                           .cos = optional.cos,
-                                           .sin = optional.sin,
-                                           .position = optional.position,
-                                           .options = options});
-            return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
-                    c.packed ? h.read(pair.v) : Matrix()};
+        const Inputs in(c, dtype());
+        const auto q = in.forward(0, options), k = in.forward(1, options);
+        check([&](Harness& h) -> Checks {
+            const Pair pair = upload(h, in.packed, in.width, dtype(), c.packed, false);
+            const op::QkNormRotaryForward a = in.call(h, c, options, pair);
+            h.call(a);
+            const Tolerance of_head = reduction(dtype(), c.head_dim);
+            Checks checks = {
+                {a.q, q.u, "q", of_head}, {a.k, k.u, "k", of_head}, {pair.v, in.part(in.packed, 2), "v"}};
+            if (!options.normalize) return checks;
+            const Tolerance of_rstd = reduction(DType::f32, c.head_dim);
+            checks.push_back({a.rstd.column_slice(0, c.num_heads), q.rstd, "rstd of q", of_rstd});
+            checks.push_back({a.rstd.column_slice(c.num_heads, c.num_heads), k.rstd, "rstd of k", of_rstd});
+            return checks;
         });
-        for (int64_t part : {0, 1}) {
-            const auto expected =
-                reference::qk_norm_rotary_forward(reference::column_block(packed, part * width, width),
-                                                  tables.cos, tables.sin, position, options);
-            expect_close(out[static_cast<size_t>(part)], expected.u, reduction(dtype(), c.head_dim),
-                         part ? "k" : "q");
-            if (!options.normalize) continue;
-            const Matrix rstd = reference::column_block(out[2], part * c.num_heads, c.num_heads);
-            expect_close(rstd, expected.rstd, reduction(DType::f32, c.head_dim), "rstd");
-        }
-        if (c.packed) expect_same_bits(out[3], reference::column_block(packed, 2 * width, width), "v");
     });
 }
 
@@ -119,90 +132,64 @@ TEST_P(RotaryTest, ValueMix) {
     coefficients.values = {0.75, -1.375};
     for_cases([&](const Case& c, const RotaryOptions& options) {
         const bool in_place = c.rows % 3 == 0;
-        const int64_t width = c.num_heads * c.head_dim;
-        const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
-        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0),
-                     z = random_matrix(c.rows, width, 3, dtype());
+        const Inputs in(c, dtype());
+        const Matrix z = random_matrix(c.rows, in.width, 3, dtype());
         const auto forward = [&](Harness& h, bool mixes) -> Outputs {
-            const Pair pair = upload(h, packed, width, dtype(), true, false);
-            const Optional optional = upload(h, tables, position, options, c.positions);
-            const Tensor rstd =
-                options.normalize ? h.output(DType::f32, {c.rows, 2 * c.num_heads}) : Tensor();
-            ValueMix value;
-            if (mixes) {
-                value.mixed = in_place ? pair.v : h.output(dtype(), {c.rows, width});
-                value.v = pair.v;
-                value.mix = {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})};
-            }
-            h.call(op::QkNormRotaryForward{.q = pair.q,
-                                           .k = pair.k,
-                                           .rstd = rstd,
-                                           .cos = optional.cos,
-                                           .sin = optional.sin,
-                                           .position = optional.position,
-                                           .value = value,
-                                           .options = options});
-            return {h.read(pair.q), h.read(pair.k), options.normalize ? h.read(rstd) : Matrix(),
-                    h.read(mixes ? value.mixed : pair.v), h.read(pair.v)};
+            const Pair pair = upload(h, in.packed, in.width, dtype(), true, false);
+            op::QkNormRotaryForward a = in.call(h, c, options, pair);
+            if (mixes)
+                a.value = {in_place ? pair.v : h.output(dtype(), {c.rows, in.width}),
+                           pair.v,
+                           {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})}};
+            h.call(a);
+            return {h.read(a.q), h.read(a.k), options.normalize ? h.read(a.rstd) : Matrix(),
+                    h.read(mixes ? a.value.mixed : pair.v), h.read(pair.v)};
         };
         const Outputs plain = run([&](Harness& h) { return forward(h, false); });
         const Outputs mixed = run([&](Harness& h) { return forward(h, true); });
         expect_same_bits(mixed[0], plain[0], "q");
         expect_same_bits(mixed[1], plain[1], "k");
         expect_same_bits(mixed[2], plain[2], "rstd");
-        const Matrix v = reference::column_block(packed, 2 * width, width);
-        expect_close(mixed[3], reference::mix_forward(v, z, coefficients), few_operations(dtype()), "mixed");
+        const Matrix v = in.part(in.packed, 2);
+        expect_close(mixed[3],
+                     reference::weighted_sum_forward(reference::mix_terms(v, z, coefficients), v.rows),
+                     few_operations(dtype()), "mixed");
         if (!in_place) expect_same_bits(mixed[4], v, "v");
     });
 }
 
 TEST_P(RotaryTest, Backward) {
     for_cases([&](const Case& c, const RotaryOptions& options) {
-        const int64_t width = c.num_heads * c.head_dim;
-        const Tables tables = tables_for(c.head_dim);
-        const Indices position = random_indices(c.rows * c.positions, kPositions, 1);
-        const Matrix packed = random_matrix(c.rows, 3 * width, 2, dtype(), 2.0);
-        const Matrix upstream = random_matrix(c.rows, 3 * width, 3, dtype());
+        const Inputs in(c, dtype());
+        const Matrix upstream = random_matrix(c.rows, 3 * in.width, 3, dtype());
         // Backward receives the outputs of forward, rounded as forward stores them.
-        Matrix outputs = packed, rstd(c.rows, 2 * c.num_heads), expected = upstream;
+        Matrix outputs = in.packed, rstd(c.rows, 2 * c.num_heads);
+        Matrix expected[2];
         for (int64_t part : {0, 1}) {
-            const Matrix u = reference::column_block(packed, part * width, width);
-            const auto forward =
-                reference::qk_norm_rotary_forward(u, tables.cos, tables.sin, position, options);
-            const Matrix gradient =
-                reference::qk_norm_rotary_backward(reference::column_block(upstream, part * width, width), u,
-                                                   tables.cos, tables.sin, position, options);
+            const auto forward = in.forward(part, options);
+            expected[part] =
+                reference::qk_norm_rotary_backward(in.part(upstream, part), in.part(in.packed, part),
+                                                   in.tables.cos, in.tables.sin, in.position, options);
             for (int64_t t = 0; t < c.rows; ++t) {
-                for (int64_t i = 0; i < width; ++i) {
-                    outputs(t, part * width + i) = forward.u(t, i);
-                    expected(t, part * width + i) = gradient(t, i);
-                }
-                for (int64_t head = 0; head < c.num_heads; ++head) {
+                for (int64_t i = 0; i < in.width; ++i) outputs(t, part * in.width + i) = forward.u(t, i);
+                for (int64_t head = 0; head < c.num_heads; ++head)
                     rstd(t, part * c.num_heads + head) = forward.rstd(t, head);
-                }
             }
         }
-        const Outputs out = run([&](Harness& h) -> Outputs {
-            const Pair gradients = upload(h, upstream, width, dtype(), c.packed, false);
-            const Pair values = upload(h, outputs, width, dtype(), c.packed, true);
-            const Optional optional = upload(h, tables, position, options, c.positions);
-            h.call(op::QkNormRotaryBackward{.dq = gradients.q,
-                                            .dk = gradients.k,
-                                            .q = values.q,
-                                            .k = values.k,
-                                            .rstd = options.normalize ? h.input(rstd, DType::f32) : Tensor(),
-                                            .cos = optional.cos,
-                                            .sin = optional.sin,
-                                            .position = optional.position,
-                                            .options = options});
-            return {h.read(gradients.q), h.read(gradients.k), c.packed ? h.read(gradients.v) : Matrix()};
+        check([&](Harness& h) -> Checks {
+            const Pair gradients = upload(h, upstream, in.width, dtype(), c.packed, false);
+            const Pair values = upload(h, outputs, in.width, dtype(), c.packed, true);
+            op::QkNormRotaryBackward a{
+                .dq = gradients.q, .dk = gradients.k, .q = values.q, .k = values.k, .options = options};
+            if (options.normalize) a.rstd = h.input(rstd, DType::f32);
+            set_tables(h, in.tables, in.position, c.positions, a);
+            h.call(a);
+            // bf16: the normed vector is available only as rounded by forward.
+            const Tolerance tolerance = reduction_of_rounded(dtype(), c.head_dim);
+            return {{a.dq, expected[0], "dq", tolerance},
+                    {a.dk, expected[1], "dk", tolerance},
+                    {gradients.v, in.part(upstream, 2), "dv"}};
         });
-        // bf16: the normed vector is available only as rounded by forward.
-        const Tolerance tolerance = reduction_of_rounded(dtype(), c.head_dim);
-        expect_close(out[0], reference::column_block(expected, 0, width), tolerance, "dq");
-        expect_close(out[1], reference::column_block(expected, width, width), tolerance, "dk");
-        if (c.packed) expect_same_bits(out[2], reference::column_block(upstream, 2 * width, width), "dv");
     });
 }
 

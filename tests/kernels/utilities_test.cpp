@@ -7,22 +7,21 @@ namespace utilities_test {
 
 SPEEDRUN_OP_TEST(UtilitiesTest);
 
-constexpr int64_t kCounts[] = {1, 7, 33, 130, 100003};
+const Ints kCounts = {1, 7, 33, 130, 100003};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const double kNan = std::nan("");
 
 TEST_P(UtilitiesTest, FillAndScale) {
-    for (int64_t count : kCounts) {
+    for (const int64_t count : kCounts) {
         const Matrix x = random_matrix(1, count, 1, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
+        check([&](Harness& h) -> Checks {
             const Tensor filled = h.output(dtype(), {count}), scaled = h.inout(x, dtype(), {count});
             h.call(op::Fill{.x = filled, .value = 0.3f});
             h.call(op::Scale{.x = scaled, .factor = -0.3f});
-            return {h.read(filled), h.read(scaled)};
+            return {
+                {filled, rounded(Matrix(1, count, 0.3f), dtype()), "fill"},
+                {scaled, reference::times(x, static_cast<double>(-0.3f)), "scale", few_operations(dtype())}};
         });
-        expect_same_bits(out[0], rounded(Matrix(1, count, 0.3f), dtype()), "fill");
-        expect_close(out[1], reference::times(x, static_cast<double>(-0.3f)), few_operations(dtype()),
-                     "scale");
     }
 }
 
@@ -39,7 +38,7 @@ TEST_P(UtilitiesTest, CastRounds) {
                               -0.0,
                               0x1p-126};
     for (size_t i = 0; i < std::size(special); ++i) x.values[i] = special[i];
-    for (int64_t count : {1, 7, 33, 130, 100003}) {
+    for (const int64_t count : kCounts) {
         const Matrix in = reference::column_block(x, 0, count);
         const Outputs out = run([&](Harness& h) -> Outputs {
             const Tensor y = h.output(dtype(), {count}), back = h.output(DType::f32, {count});
@@ -57,52 +56,18 @@ TEST_P(UtilitiesTest, CastRounds) {
     }
 }
 
-// One addition of two values, or none, with rows that are and are not adjacent.
-TEST_P(UtilitiesTest, Accumulates) {
-    for (const int64_t rows : {1, 5}) {
-        for (const int64_t cols : {1, 7, 96, 130}) {
-            for (const bool accumulate : {false, true}) {
-                SCOPED_TRACE(fmt::format("T={} C={} accumulate={}", rows, cols, accumulate));
-                const Matrix wide = random_matrix(rows, cols + 8, 1, dtype()),
-                             before = random_matrix(rows, cols + 8, 2, DType::f32),
-                             x = reference::column_block(wide, 0, cols);
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor sum = h.inout(before, DType::f32);
-                    h.call(op::Accumulate{.sum = sum.column_slice(0, cols),
-                                          .x = h.input(wide, dtype()).column_slice(0, cols),
-                                          .accumulate = accumulate});
-                    return {h.read(sum)};
-                });
-                Matrix expected = before;
-                for (int64_t t = 0; t < rows; ++t)
-                    for (int64_t i = 0; i < cols; ++i)
-                        expected(t, i) = accumulate ? x(t, i) + before(t, i) : x(t, i);
-                expect_same_bits(out[0], rounded(expected, DType::f32), "sum");
-            }
-        }
-    }
-}
-
 TEST_P(UtilitiesTest, Sums) {
-    for (int64_t count : kCounts) {
-        for (bool accumulate : {false, true}) {
-            SCOPED_TRACE(fmt::format("n={} accumulate={}", count, accumulate));
-            const Matrix f32 = random_matrix(1, count, 2, DType::f32);
-            const Outputs out = run([&](Harness& h) -> Outputs {
-                const Tensor sum =
-                    accumulate ? h.inout(Matrix(1, 1, 2.5), DType::f32, {1}) : h.output(DType::f32, {1});
-                h.call(op::Sum{.out = sum, .x = h.input(f32, DType::f32, {count}), .accumulate = accumulate});
-                return {h.read(sum)};
-            });
-            double expected = accumulate ? 2.5 : 0.0;
-            for (double value : f32.values) expected += value;
-            // The sum may nearly cancel: compared relative to its typical size √n, as reduction() does for
-            // rows.
-            const double terms = static_cast<double>(count);
-            expect_close(out[0], Matrix(1, 1, expected), {16 * kF32Roundoff, 0, 8 * terms * kF32Roundoff},
-                         "sum");
-        }
-    }
+    sweep(std::tuple{kCounts, kBoth}, [&](int64_t count, bool accumulate) {
+        const Matrix x = random_matrix(1, count, 2, DType::f32);
+        double expected = accumulate ? 2.5 : 0.0;
+        for (double value : x.values) expected += value;
+        check([&](Harness& h) -> Checks {
+            const Tensor sum =
+                accumulate ? h.inout(Matrix(1, 1, 2.5), DType::f32, {1}) : h.output(DType::f32, {1});
+            h.call(op::Sum{.out = sum, .x = h.input(x, DType::f32, {count}), .accumulate = accumulate});
+            return {{sum, Matrix(1, 1, expected), "sum", cancelling(count)}};
+        });
+    });
 }
 
 TEST_P(UtilitiesTest, CountNonfinite) {
@@ -129,35 +94,31 @@ TEST_P(UtilitiesTest, CountNonfinite) {
 constexpr VectorNorm kNorms[] = {VectorNorm::one, VectorNorm::two, VectorNorm::three, VectorNorm::infinity};
 
 TEST_P(UtilitiesTest, NormTerms) {
-    for (const VectorNorm norm : kNorms) {
-        for (int64_t count : kCounts) {
-            SCOPED_TRACE(fmt::format("norm {} n={}", static_cast<int>(norm), count));
-            const Matrix x = random_matrix(1, count, 1, dtype());
-            // Detects a NaN or an infinity at any index, of either sign, next to any value.
-            Matrix bad[] = {x, x, x};
-            const double values[] = {-kNan, -kInfinity, kInfinity};
-            for (int64_t i = 0; i < 3 && count > 0; ++i) bad[i][count * i / 3] = values[i];
-            const Outputs out = run([&](Harness& h) -> Outputs {
-                Outputs results;
-                for (const Matrix& values : {x, bad[0], bad[1], bad[2]}) {
-                    const Tensor result = h.output(DType::f32, {1});
-                    h.call(op::NormTerm{.out = result, .x = h.input(values, dtype(), {count}), .norm = norm});
-                    results.push_back(h.read(result));
-                }
-                return results;
-            });
-            const Matrix expected(1, 1, reference::norm_term(x, norm));
-            if (norm == VectorNorm::infinity) {
-                expect_same_bits(out[0], expected, "largest magnitude");  // selected, not computed
-            } else {
-                expect_close(out[0], expected, reduction(DType::f32, count), "sum of powers");
+    sweep(std::tuple{std::to_array(kNorms), kCounts}, [&](VectorNorm norm, int64_t count) {
+        const Matrix x = random_matrix(1, count, 1, dtype());
+        // Detects a NaN or an infinity at any index, of either sign, next to any value.
+        Matrix bad[] = {x, x, x};
+        const double values[] = {-kNan, -kInfinity, kInfinity};
+        for (int64_t i = 0; i < 3; ++i) bad[i][count * i / 3] = values[i];
+        const Outputs out = run([&](Harness& h) -> Outputs {
+            Outputs results;
+            for (const Matrix& values : {x, bad[0], bad[1], bad[2]}) {
+                const Tensor result = h.output(DType::f32, {1});
+                h.call(op::NormTerm{.out = result, .x = h.input(values, dtype(), {count}), .norm = norm});
+                results.push_back(h.read(result));
             }
-            if (count == 0) continue;
-            EXPECT_TRUE(std::isnan(out[1][0]));
-            EXPECT_EQ(out[2][0], kInfinity);
-            EXPECT_EQ(out[3][0], kInfinity);
+            return results;
+        });
+        const Matrix expected(1, 1, reference::norm_term(x, norm));
+        if (norm == VectorNorm::infinity) {
+            expect_same_bits(out[0], expected, "largest magnitude");  // selected, not computed
+        } else {
+            expect_close(out[0], expected, reduction(DType::f32, count), "sum of powers");
         }
-    }
+        EXPECT_TRUE(std::isnan(out[1][0]));
+        EXPECT_EQ(out[2][0], kInfinity);
+        EXPECT_EQ(out[3][0], kInfinity);
+    });
 }
 
 TEST_P(UtilitiesTest, ClipCoefficient) {

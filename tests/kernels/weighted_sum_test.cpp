@@ -51,32 +51,19 @@ std::vector<reference::WeightedTerm> random_terms(const Shape& shape, const std:
     return terms;
 }
 
-// Columns from `begin` on of a tensor that has `more` additional ones.
-struct Slice {
-    int64_t begin, more;
-};
-
-Tensor sliced(Harness& h, const Matrix& values, DType dtype, Slice slice, bool changes) {
-    Matrix wide(values.rows, values.cols + slice.more);
-    for (int64_t t = 0; t < values.rows; ++t) {
-        for (int64_t i = 0; i < values.cols; ++i) wide(t, slice.begin + i) = values(t, i);
-    }
-    return (changes ? h.inout(wide, dtype) : h.input(wide, dtype)).column_slice(slice.begin, values.cols);
-}
-
 // Whole tensors, slices with rows aligned to 16 bytes, and slices with unaligned rows.
-const Slice kSlices[] = {{0, 0}, {8, 24}, {1, 2}};
+const Margin kMargins[] = {{0, 0}, {8, 16}, {1, 1}};
 
 WeightedTerms upload(Harness& h, const std::vector<reference::WeightedTerm>& terms,
-                     const std::vector<TermKind>& kinds, DType dtype, Slice slice) {
+                     const std::vector<TermKind>& kinds, DType dtype, Margin margin) {
     WeightedTerms result;
     for (size_t j = 0; j < terms.size(); ++j) {
         const Matrix& c = terms[j].coefficient;
         Tensor coefficient;
         if (kinds[j].per == Per::all) coefficient = h.input(c, DType::f32, {1});
         if (kinds[j].per == Per::row || kinds[j].per == Per::head)
-            coefficient = sliced(h, c, DType::f32, slice, false);
-        result[j] = {.source = sliced(h, terms[j].source, dtype, slice, false),
+            coefficient = h.input(c, DType::f32, margin);
+        result[j] = {.source = h.input(terms[j].source, dtype, margin),
                      .coefficient = coefficient,
                      .factor = static_cast<float>(terms[j].factor),
                      .shifted = terms[j].shifted};
@@ -86,29 +73,22 @@ WeightedTerms upload(Harness& h, const std::vector<reference::WeightedTerm>& ter
 
 TEST_P(WeightedSumTest, Forward) {
     for (const Shape& shape : kShapes) {
-        for (const Slice& slice : kSlices) {
+        for (const Margin& margin : kMargins) {
             for (int count = 1; count <= kMaxTerms; ++count) {
-                SCOPED_TRACE(fmt::format("{} J={} slice={}", shape.describe(), count, slice.begin));
+                SCOPED_TRACE(fmt::format("{} J={} slice={}", shape.describe(), count, margin.left));
                 const auto kinds = kinds_of(count);
                 const auto terms = random_terms(shape, kinds, dtype());
-                const Outputs out = run([&](Harness& h) -> Outputs {
-                    const Tensor y = h.output(dtype(), {shape.rows, shape.cols() + slice.more})
-                                         .column_slice(slice.begin, shape.cols());
+                const Matrix expected = reference::weighted_sum_forward(terms, shape.sequence_length);
+                check([&](Harness& h) -> Checks {
+                    const Tensor y = h.output(expected, dtype(), margin);
                     h.call(op::WeightedSumForward{.y = y,
-                                                  .terms = upload(h, terms, kinds, dtype(), slice),
+                                                  .terms = upload(h, terms, kinds, dtype(), margin),
                                                   .sequence_length = shape.sequence_length});
-                    return {h.read(y)};
+                    return {{y, expected, "y", few_operations(dtype())}};
                 });
-                expect_close(out[0], reference::weighted_sum_forward(terms, shape.sequence_length),
-                             few_operations(dtype()), "y");
             }
         }
     }
-}
-
-// Σ dy·s over `products` terms may nearly cancel: compared relative to its typical size √products.
-Tolerance of_sum(int64_t products) {
-    return {16 * kF32Roundoff, 0, 8 * static_cast<double>(products) * kF32Roundoff};
 }
 
 struct Wanted {
@@ -118,55 +98,41 @@ struct Wanted {
 class Backward {
   public:
     Backward(const Shape& shape, int count, DType dtype)
-        : shape_(shape), dtype_(dtype), kinds_(kinds_of(count)), terms_(random_terms(shape, kinds_, dtype)) {}
+        : shape_(shape),
+          dtype_(dtype),
+          kinds_(kinds_of(count)),
+          terms_(random_terms(shape, kinds_, dtype)),
+          expected_(reference::weighted_sum_backward(dy(), terms_, shape.sequence_length)) {}
 
-    // All requested gradients, dsource before dcoefficient, term by term.
-    Outputs operator()(Harness& h, Slice slice, Wanted wanted) const {
+    // All requested gradients.
+    Checks operator()(Harness& h, Margin margin, Wanted wanted) const {
         op::WeightedSumBackward a{.gradients = {},
-                                  .dy = sliced(h, dy(), dtype_, slice, false),
-                                  .terms = upload(h, terms_, kinds_, dtype_, slice),
+                                  .dy = h.input(dy(), dtype_, margin),
+                                  .terms = upload(h, terms_, kinds_, dtype_, margin),
                                   .sequence_length = shape_.sequence_length};
+        Checks checks;
         for (int j = 0; j < count(); ++j) {
             TermGradient& g = a.gradients[j];
-            g.accumulate_source = accumulates_source(j, wanted);
-            g.accumulate_coefficient = accumulates_coefficient(j, wanted);
-            if (wanted.sources) g.dsource = sliced(h, before(j), dtype_, slice, true);
-            if (!wanted.coefficients || kinds_[j].per == Per::none) continue;
+            const auto& [ds, dc] = expected_[j];
+            g.accumulate_source = wanted.sources && wanted.accumulate && j % 2 == 0;
+            g.accumulate_coefficient = wanted.coefficients && wanted.accumulate && j % 2 == 1;
+            if (wanted.sources) g.dsource = h.inout(before(j), dtype_, margin);
             const Matrix c = coefficient_before(j);
-            g.dcoefficient = kinds_[j].per == Per::all ? h.inout(c, DType::f32, {1})
-                                                       : sliced(h, c, DType::f32, slice, true);
+            if (wanted.coefficients && kinds_[j].per != Per::none)
+                g.dcoefficient =
+                    kinds_[j].per == Per::all ? h.inout(c, DType::f32, {1}) : h.inout(c, DType::f32, margin);
+            checks.push_back({g.dsource, added(g.accumulate_source, ds, before(j)),
+                              fmt::format("ds of term {}", j), few_operations(dtype_)});
+            checks.push_back({g.dcoefficient, added(g.accumulate_coefficient, dc, c),
+                              fmt::format("dc of term {}", j),
+                              cancelling(shape_.rows * shape_.cols() / std::max<int64_t>(1, dc.size()))});
         }
         h.call(a);
-        Outputs out;
-        for (const TermGradient& g : a.gradients) {
-            for (const Tensor& tensor : {g.dsource, g.dcoefficient})
-                if (tensor.present()) out.push_back(h.read(tensor));
-        }
-        return out;
-    }
-
-    void expect(const Outputs& out, Wanted wanted) const {
-        const auto gradients = reference::weighted_sum_backward(dy(), terms_, shape_.sequence_length);
-        size_t next = 0;
-        for (int j = 0; j < count(); ++j) {
-            Matrix ds = gradients[j].dsource, dc = gradients[j].dcoefficient;
-            if (accumulates_source(j, wanted)) ds = reference::plus(ds, before(j));
-            if (wanted.sources)
-                expect_close(out.at(next++), ds, few_operations(dtype_), fmt::format("ds of term {}", j));
-            if (!wanted.coefficients || kinds_[j].per == Per::none) continue;
-            if (accumulates_coefficient(j, wanted)) dc = reference::plus(dc, coefficient_before(j));
-            expect_close(out.at(next++), dc, of_sum(shape_.rows * shape_.cols() / dc.size()),
-                         fmt::format("dc of term {}", j));
-        }
-        EXPECT_EQ(next, out.size());
+        return checks;
     }
 
   private:
     int count() const { return static_cast<int>(kinds_.size()); }
-    bool accumulates_source(int j, Wanted w) const { return w.sources && w.accumulate && j % 2 == 0; }
-    bool accumulates_coefficient(int j, Wanted w) const {
-        return w.coefficients && w.accumulate && j % 2 == 1;
-    }
     Matrix dy() const { return random_matrix(shape_.rows, shape_.cols(), 1, dtype_); }
     Matrix before(int j) const { return random_matrix(shape_.rows, shape_.cols(), 20 + j, dtype_); }
     Matrix coefficient_before(int j) const {
@@ -178,6 +144,7 @@ class Backward {
     DType dtype_;
     std::vector<TermKind> kinds_;
     std::vector<reference::WeightedTerm> terms_;
+    std::vector<reference::WeightedTermGradient> expected_;
 };
 
 TEST_P(WeightedSumTest, Backward) {
@@ -185,12 +152,12 @@ TEST_P(WeightedSumTest, Backward) {
         for (int count = 1; count <= kMaxTerms; ++count) {
             for (const Wanted& wanted :
                  {Wanted{true, true, false}, {true, true, true}, {true, false, true}, {false, true, true}}) {
-                const Slice& slice = kSlices[(count + shape.rows) % 3];
+                const Margin& margin = kMargins[(count + shape.rows) % 3];
                 SCOPED_TRACE(fmt::format("{} J={} slice={} wanted={}{}{}", shape.describe(), count,
-                                         slice.begin, wanted.sources, wanted.coefficients,
+                                         margin.left, wanted.sources, wanted.coefficients,
                                          wanted.accumulate));
                 const Backward backward(shape, count, dtype());
-                backward.expect(run([&](Harness& h) { return backward(h, slice, wanted); }), wanted);
+                check([&](Harness& h) { return backward(h, margin, wanted); });
             }
         }
     }
@@ -200,19 +167,20 @@ TEST_P(WeightedSumTest, Backward) {
 TEST_P(WeightedSumTest, BackwardOfManyRows) {
     const Shape shape{8196, 2049, 2, 8};
     const Backward backward(shape, 3, dtype());
-    const Wanted wanted{true, true, true};
-    backward.expect(run([&](Harness& h) { return backward(h, kSlices[0], wanted); }), wanted);
+    check([&](Harness& h) { return backward(h, kMargins[0], {true, true, true}); });
 }
 
 // Smear: a row and the row before it are from one tensor. Both terms of its gradient are summed before
 // rounding.
 TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
     const Shape shape{33, 11, 1, 48};
-    for (bool accumulate : {false, true}) {
-        SCOPED_TRACE(accumulate);
-        const Matrix source = random_matrix(33, 48, 1, dtype()), dy = random_matrix(33, 48, 2, dtype());
-        const Matrix gate = random_matrix(33, 1, 3, DType::f32), before = random_matrix(33, 48, 4, dtype());
-        const Outputs out = run([&](Harness& h) -> Outputs {
+    const Matrix source = random_matrix(33, 48, 1, dtype()), dy = random_matrix(33, 48, 2, dtype());
+    const Matrix gate = random_matrix(33, 1, 3, DType::f32), before = random_matrix(33, 48, 4, dtype());
+    const auto expected =
+        reference::weighted_sum_backward(dy, {{source}, {source, gate, 1.0, true}}, shape.sequence_length);
+    const Matrix both = reference::plus(expected[0].dsource, expected[1].dsource);
+    sweep(std::tuple{kBoth}, [&](bool accumulate) {
+        check([&](Harness& h) -> Checks {
             const Tensor s = h.input(source, dtype()), ds = h.inout(before, dtype());
             const Tensor dgate = h.output(DType::f32, {33, 1});
             h.call(op::WeightedSumBackward{
@@ -226,15 +194,10 @@ TEST_P(WeightedSumTest, NeighboursShareTheirGradient) {
                 .terms = {{{.source = s},
                            {.source = s, .coefficient = h.input(gate, DType::f32), .shifted = true}}},
                 .sequence_length = shape.sequence_length});
-            return {h.read(ds), h.read(dgate)};
+            return {{ds, added(accumulate, both, before), "ds", few_operations(dtype())},
+                    {dgate, expected[1].dcoefficient, "dgate", cancelling(48)}};
         });
-        const auto gradients = reference::weighted_sum_backward(dy, {{source}, {source, gate, 1.0, true}},
-                                                                shape.sequence_length);
-        Matrix ds = reference::plus(gradients[0].dsource, gradients[1].dsource);
-        if (accumulate) ds = reference::plus(ds, before);
-        expect_close(out[0], ds, few_operations(dtype()), "ds");
-        expect_close(out[1], gradients[1].dcoefficient, of_sum(48), "dgate");
-    }
+    });
 }
 
 // Values that a shift does not use are arbitrary: the last row of each sequence, the coefficient of the
@@ -251,35 +214,30 @@ TEST_P(WeightedSumTest, NothingCrossesSequences) {
         if (t % length == 0) c(t, 0) = std::nan("");
     }
     const Matrix number(1, 1, 0.75);  // coefficient of a second term, of the same source
-    const Outputs out = run([&](Harness& h) -> Outputs {
-        const Tensor s = h.input(source, dtype());
+    const std::vector<reference::WeightedTerm> expected = {{source, c, 1.0, true},
+                                                           {source, number, 1.0, true}};
+    const auto of_terms = reference::weighted_sum_backward(dy, expected, length);
+    check([&](Harness& h) -> Checks {
+        const Tensor s = h.input(source, dtype()), y = h.output(dtype(), {rows, cols});
         const WeightedTerms terms = {
             {{.source = s, .coefficient = h.input(c, DType::f32), .shifted = true},
              {.source = s, .coefficient = h.input(number, DType::f32, {1}), .shifted = true}}};
-        const Tensor y = h.output(dtype(), {rows, cols});
         h.call(op::WeightedSumForward{.y = y, .terms = terms, .sequence_length = length});
-        Outputs result = {h.read(y)};
+        Checks checks = {
+            {y, reference::weighted_sum_forward(expected, length), "y", few_operations(dtype())}};
         TermGradients gradients{};
-        for (int j = 0; j < 2; ++j) {
-            gradients[j].dsource = h.output(dtype(), {rows, cols});
-            gradients[j].dcoefficient = j == 0 ? h.output(DType::f32, {rows, 1}) : h.output(DType::f32, {1});
+        for (size_t j = 0; j < 2; ++j) {
+            TermGradient& g = gradients[j];
+            g.dsource = h.output(dtype(), {rows, cols});
+            g.dcoefficient = j == 0 ? h.output(DType::f32, {rows, 1}) : h.output(DType::f32, {1});
+            checks.push_back({g.dsource, of_terms[j].dsource, "ds", few_operations(dtype())});
+            checks.push_back(
+                {g.dcoefficient, of_terms[j].dcoefficient, "dc", cancelling(j == 0 ? cols : rows * cols)});
         }
         h.call(op::WeightedSumBackward{
             .gradients = gradients, .dy = h.input(dy, dtype()), .terms = terms, .sequence_length = length});
-        for (int j = 0; j < 2; ++j) {
-            result.push_back(h.read(gradients[j].dsource));
-            result.push_back(h.read(gradients[j].dcoefficient));
-        }
-        return result;
+        return checks;
     });
-    const std::vector<reference::WeightedTerm> terms = {{source, c, 1.0, true}, {source, number, 1.0, true}};
-    const auto gradients = reference::weighted_sum_backward(dy, terms, length);
-    expect_close(out[0], reference::weighted_sum_forward(terms, length), few_operations(dtype()), "y");
-    for (int j = 0; j < 2; ++j) {
-        SCOPED_TRACE(j);
-        expect_close(out[1 + 2 * j], gradients[j].dsource, few_operations(dtype()), "ds");
-        expect_close(out[2 + 2 * j], gradients[j].dcoefficient, of_sum(j == 0 ? cols : rows * cols), "dc");
-    }
 }
 
 }  // namespace weighted_sum_test

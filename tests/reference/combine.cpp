@@ -50,6 +50,11 @@ int64_t coefficient_index(const Matrix& c, int64_t t, int64_t i, int64_t cols) {
 
 }  // namespace
 
+std::vector<WeightedTerm> mix_terms(const Matrix& x, const Matrix& z, const Matrix& coefficients) {
+    return {{.source = x, .coefficient = Matrix(1, 1, coefficients[0])},
+            {.source = z, .coefficient = Matrix(1, 1, coefficients[1])}};
+}
+
 Matrix weighted_sum_forward(const std::vector<WeightedTerm>& terms, int64_t sequence_length) {
     Matrix y(terms[0].source.rows, terms[0].source.cols);
     for (const WeightedTerm& term : terms) {

@@ -1,23 +1,9 @@
 // The mix of heads' maps in float64: gradients against central differences, and the mix itself for known
 // cases.
-//
-// Tolerance and step: as in finite_difference_test.cpp.
-#include <gtest/gtest.h>
-
-#include <random>
-
-#include "tests/reference/reference.h"
+#include "tests/reference/differences.h"
 
 namespace speedrun::reference {
 namespace compose_heads_test {
-
-Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
-    std::mt19937_64 generator(seed);
-    std::normal_distribution<double> normal;
-    Matrix x(rows, cols);
-    for (double& value : x.values) value = normal(generator);
-    return x;
-}
 
 // Two sequences of 5, the first of two documents.
 ComposedHeads random_heads(int64_t rows_of_w1, int64_t rows_of_w2) {
@@ -37,24 +23,12 @@ TEST(ComposedHeadsTest, GradientsAreDifferences) {
             const ComposeHeadsOptions options = options_with(keys);
             const Matrix dc = random(10, 6, 6);
             const ComposeHeadsBackward backward = compose_heads_backward(dc, x, options);
-            const auto expect_gradient = [&](Matrix& of, const Matrix& gradient, const char* name) {
-                ASSERT_EQ(of.size(), gradient.size()) << name;
-                for (int64_t i = 0; i < of.size(); ++i) {
-                    const double value = of[i];
-                    of[i] = value + 1e-5;
-                    const double above = dot(dc, compose_heads_forward(x, options));
-                    of[i] = value - 1e-5;
-                    const double below = dot(dc, compose_heads_forward(x, options));
-                    of[i] = value;
-                    EXPECT_NEAR(gradient[i], (above - below) / 2e-5, 1e-6 * (1 + std::abs(gradient[i])))
-                        << name << "[" << i << "], " << keys << " keys";
-                }
-            };
-            expect_gradient(x.q, backward.dq, "q");
-            expect_gradient(x.k, backward.dk, "k");
-            expect_gradient(x.v, backward.dv, "v");
-            expect_gradient(x.w1, backward.dw1, "w1");
-            expect_gradient(x.w2, backward.dw2, "w2");
+            const auto loss = [&] { return dot(dc, compose_heads_forward(x, options)); };
+            expect_gradient(x.q, backward.dq, loss, "q");
+            expect_gradient(x.k, backward.dk, loss, "k");
+            expect_gradient(x.v, backward.dv, loss, "v");
+            expect_gradient(x.w1, backward.dw1, loss, "w1");
+            expect_gradient(x.w2, backward.dw2, loss, "w2");
         }
     }
 }

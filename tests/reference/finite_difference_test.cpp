@@ -1,46 +1,10 @@
 // Checks the reference: each backward against central differences of its forward, in float64.
-//
-// Tolerance: h = 1e-5 on values of order 1. The truncation error is h² ≈ 1e-10 and the rounding error
-// 2⁻⁵³·|loss|/h ≈ 1e-10, both relative to gradients of order 1. A wrong term errs by far more than 1e-6.
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <functional>
-#include <random>
 
-#include "tests/reference/reference.h"
+#include "tests/reference/differences.h"
 
 namespace speedrun::reference {
 namespace finite_difference_test {
-
-constexpr double kStep = 1e-5;
-constexpr double kTolerance = 1e-6;
-
-Matrix random(int64_t rows, int64_t cols, uint64_t seed) {
-    std::mt19937_64 generator(seed);
-    std::normal_distribution<double> normal;
-    Matrix x(rows, cols);
-    for (double& value : x.values) value = normal(generator);
-    return x;
-}
-
-// `loss` reads x, which is modified and restored.
-void expect_gradient(Matrix& x, const Matrix& gradient, const std::function<double()>& loss,
-                     const char* name) {
-    ASSERT_EQ(x.size(), gradient.size()) << name;
-    const double typical = norm(gradient) / std::sqrt(static_cast<double>(gradient.size()));
-    for (int64_t i = 0; i < x.size(); ++i) {
-        const double value = x[i];
-        x[i] = value + kStep;
-        const double above = loss();
-        x[i] = value - kStep;
-        const double below = loss();
-        x[i] = value;
-        const double expected = (above - below) / (2.0 * kStep);
-        ASSERT_NEAR(gradient[i], expected, kTolerance * (std::abs(expected) + typical) + 1e-9)
-            << "d" << name << "[" << i << "] of " << x.rows << "x" << x.cols;
-    }
-}
 
 TEST(FiniteDifference, Embedding) {
     const Indices index = {3, 0, 3, 1, 3}, position = {0, 1, 2, 0, 1};
@@ -105,23 +69,27 @@ TEST(FiniteDifference, ResidualBesideNorm) {
     expect_gradient(delta, ds, loss, "delta");
 }
 
-// Differences through the mix between sum and norm. x and delta have equal gradients.
+// Differences through the weighted sum between sum and norm. x and delta have equal gradients.
 TEST(FiniteDifference, MixBeforeNorm) {
     for (NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
         Matrix x = random(3, 8, 1), delta = random(3, 8, 2), z = random(3, 8, 3), c = random(1, 2, 4);
         Matrix gain = random(1, 8, 5), bias = random(1, 8, 6);
         const Matrix dy = random(3, 8, 7), dresidual = random(3, 8, 8);
+        const auto sum = [&] { return weighted_sum_forward(mix_terms(plus(x, delta), z, c), 3); };
         const auto loss = [&] {
-            const MixNormForward forward = mix_norm_forward(x, delta, z, c, gain, bias, kind);
-            return dot(dy, forward.norm.y) + dot(dresidual, forward.s);
+            return dot(dy, norm_forward(sum(), gain, bias, kind).y) + dot(dresidual, sum());
         };
-        const MixNormBackward backward = mix_norm_backward(dy, dresidual, x, delta, z, c, gain, kind);
-        expect_gradient(x, backward.dx, loss, "x");
-        expect_gradient(delta, backward.dx, loss, "delta");
-        expect_gradient(z, backward.dz, loss, "z");
-        expect_gradient(c, backward.dcoefficients, loss, "coefficients");
-        expect_gradient(gain, backward.dgain, loss, "gain");
-        expect_gradient(bias, backward.dbias, loss, "bias");
+        const NormBackward norm = norm_backward(dy, sum(), gain, kind);
+        const auto terms =
+            weighted_sum_backward(plus(norm.ds, dresidual), mix_terms(plus(x, delta), z, c), 3);
+        Matrix dc(1, 2);
+        for (int64_t j = 0; j < 2; ++j) dc[j] = terms[static_cast<size_t>(j)].dcoefficient[0];
+        expect_gradient(x, terms[0].dsource, loss, "x");
+        expect_gradient(delta, terms[0].dsource, loss, "delta");
+        expect_gradient(z, terms[1].dsource, loss, "z");
+        expect_gradient(c, dc, loss, "coefficients");
+        expect_gradient(gain, norm.dgain, loss, "gain");
+        expect_gradient(bias, norm.dbias, loss, "bias");
     }
 }
 
@@ -132,16 +100,6 @@ TEST(FiniteDifference, Activations) {
         const auto loss = [&] { return dot(dy, activation_forward(x, activation)); };
         expect_gradient(x, activation_backward(dy, x, activation), loss, "x");
     }
-}
-
-TEST(FiniteDifference, Mix) {
-    Matrix x = random(3, 4, 1), z = random(3, 4, 2), coefficients = random(1, 2, 3);
-    const Matrix dy = random(3, 4, 4);
-    const MixBackward backward = mix_backward(dy, x, z, coefficients);
-    const auto loss = [&] { return dot(dy, mix_forward(x, z, coefficients)); };
-    expect_gradient(x, backward.dx, loss, "x");
-    expect_gradient(z, backward.dz, loss, "z");
-    expect_gradient(coefficients, backward.dcoefficients, loss, "coefficients");
 }
 
 // One scalar, one per row and one per head; rows of two sequences, and of the row before.

@@ -63,24 +63,4 @@ NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain
     return out;
 }
 
-MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
-                                const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
-                                NormKind kind, float epsilon) {
-    MixNormForward out;
-    out.entered = delta.empty() ? x : plus(x, delta);
-    out.s = mix_forward(out.entered, z, coefficients);
-    out.norm = norm_forward(out.s, gain, bias, kind, epsilon);
-    return out;
-}
-
-MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, const Matrix& x,
-                                  const Matrix& delta, const Matrix& z, const Matrix& coefficients,
-                                  const Matrix& gain, NormKind kind, float epsilon) {
-    const MixNormForward forward = mix_norm_forward(x, delta, z, coefficients, gain, {}, kind, epsilon);
-    const NormBackward norm = norm_backward(dy, forward.s, gain, kind, epsilon);
-    const Matrix ds = dresidual.empty() ? norm.ds : plus(norm.ds, dresidual);
-    const MixBackward mix = mix_backward(ds, forward.entered, z, coefficients);
-    return {mix.dx, mix.dz, mix.dcoefficients, norm.dgain, norm.dbias};
-}
-
 }  // namespace speedrun::reference

@@ -49,15 +49,4 @@ Matrix activation_backward(const Matrix& dy, const Matrix& x, Activation activat
     return dx;
 }
 
-Matrix mix_forward(const Matrix& x, const Matrix& z, const Matrix& coefficients) {
-    return plus(times(x, coefficients[0]), times(z, coefficients[1]));
-}
-
-MixBackward mix_backward(const Matrix& dy, const Matrix& x, const Matrix& z, const Matrix& coefficients) {
-    MixBackward out{times(dy, coefficients[0]), times(dy, coefficients[1]), Matrix(1, 2)};
-    out.dcoefficients[0] = dot(dy, x);
-    out.dcoefficients[1] = dot(dy, z);
-    return out;
-}
-
 }  // namespace speedrun::reference

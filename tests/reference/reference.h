@@ -44,32 +44,9 @@ NormForward norm_forward(const Matrix& s, const Matrix& gain, const Matrix& bias
 NormBackward norm_backward(const Matrix& dy, const Matrix& s, const Matrix& gain, NormKind kind,
                            float epsilon = kNormEpsilon);
 
-struct MixNormForward {
-    Matrix entered, s;  // T×C
-    NormForward norm;   // norm of s
-};
-struct MixNormBackward {
-    Matrix dx, dz;                       // T×C
-    Matrix dcoefficients, dgain, dbias;  // 1×2, 1×C, 1×C
-};
-// delta and dresidual may be empty; dresidual: additional gradient of s.
-MixNormForward mix_norm_forward(const Matrix& x, const Matrix& delta, const Matrix& z,
-                                const Matrix& coefficients, const Matrix& gain, const Matrix& bias,
-                                NormKind kind, float epsilon = kNormEpsilon);
-MixNormBackward mix_norm_backward(const Matrix& dy, const Matrix& dresidual, const Matrix& x,
-                                  const Matrix& delta, const Matrix& z, const Matrix& coefficients,
-                                  const Matrix& gain, NormKind kind, float epsilon = kNormEpsilon);
-
 // ---- pointwise.cpp
 Matrix activation_forward(const Matrix& x, Activation activation);
 Matrix activation_backward(const Matrix& dy, const Matrix& x, Activation activation);
-
-struct MixBackward {
-    Matrix dx, dz;         // T×C
-    Matrix dcoefficients;  // 1×2
-};
-Matrix mix_forward(const Matrix& x, const Matrix& z, const Matrix& coefficients);
-MixBackward mix_backward(const Matrix& dy, const Matrix& x, const Matrix& z, const Matrix& coefficients);
 
 // ---- combine.cpp
 struct WeightedTerm {
@@ -82,6 +59,8 @@ struct WeightedTermGradient {
     Matrix dsource;       // T×C
     Matrix dcoefficient;  // shape of the coefficient
 };
+// The two terms c₀·x + c₁·z.
+std::vector<WeightedTerm> mix_terms(const Matrix& x, const Matrix& z, const Matrix& coefficients);
 Matrix weighted_sum_forward(const std::vector<WeightedTerm>& terms, int64_t sequence_length);
 std::vector<WeightedTermGradient> weighted_sum_backward(const Matrix& dy,
                                                         const std::vector<WeightedTerm>& terms,

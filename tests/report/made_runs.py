@@ -4,10 +4,13 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,11 +41,35 @@ def require(*modules: str, requirements: str = "scripts/requirements.txt") -> No
             sys.exit(77)
 
 
+class WorkTest(unittest.TestCase):
+    """Tests in a temporary folder `work`, filled by set_up()."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.work = Path(cls.temporary.name)
+        cls.set_up()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def set_up(cls):
+        pass
+
+    def ended(self, done: subprocess.CompletedProcess, code: int = 0, words: str = ""):
+        """The program ended with this code and these words in its errors."""
+        self.assertEqual((done.returncode, words in done.stderr), (code, True), done.stderr)
+
+
+def ran(*command, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
+
+
 def speedrun(binary: str, *arguments: str, folder: Path, launcher: str = "") -> str:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*shlex.split(launcher), binary, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = ran(*shlex.split(launcher), binary, *arguments, cwd=folder, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"speedrun {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -56,27 +83,14 @@ def prepare(binary: str, folder: Path) -> None:
             lines.append("%%")
     (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "tiny.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    speedrun(
-        binary, "prepare", "--input", "text.txt", "--out", "tiny", "--document-marker", "%%", "--val-every", "10", folder=folder
-    )
+    options = "--input text.txt --out tiny --document-marker %% --val-every 10".split()
+    speedrun(binary, "prepare", *options, folder=folder)
 
 
 def train(binary: str, folder: Path, name: str, seed: int, *settings: str, launcher: str = "", trace: str = "") -> Path:
-    options = [word for setting in settings for word in ("--set", setting)]
-    speedrun(
-        binary,
-        "train",
-        "tiny.json",
-        "--quiet",
-        "--name",
-        name,
-        "--seed",
-        str(seed),
-        *options,
-        *(["--trace", trace] if trace else []),
-        folder=folder,
-        launcher=launcher,
-    )
+    options = ["--name", name, "--seed", str(seed)] + [word for setting in settings for word in ("--set", setting)]
+    options += ["--trace", trace] if trace else []
+    speedrun(binary, "train", "tiny.json", "--quiet", *options, folder=folder, launcher=launcher)
     return folder / "logs" / name
 
 
@@ -87,21 +101,22 @@ def make_runs(binary: str, folder: Path, mpiexec: str = "") -> Path:
         train(binary, folder, f"narrow-s{seed}", seed)
         train(binary, folder, f"wide-s{seed}", seed, "model.model_dim=64", "schedule.steps=32")
     if mpiexec:
-        train(
-            binary,
-            folder,
-            "sharded",
-            1,
-            "parallel.strategy=zero1",
-            "batch.microbatch_tokens=128",
-            trace="10:13",
-            launcher=f"{mpiexec} --oversubscribe --bind-to none -np 2",
-        )
+        launcher = f"{mpiexec} --oversubscribe --bind-to none -np 2"
+        settings = ("parallel.strategy=zero1", "batch.microbatch_tokens=128")
+        train(binary, folder, "sharded", 1, *settings, trace="10:13", launcher=launcher)
     return folder / "logs"
 
 
 def copy_run(run: Path, name: str) -> Path:
     return Path(shutil.copytree(run, run.parent / name))
+
+
+def without_loss(run: Path, name: str) -> Path:
+    """A copy of the run in which the loss of step 3 was not finite."""
+    copy = copy_run(run, name)
+    text = (copy / "metrics.jsonl").read_text()
+    (copy / "metrics.jsonl").write_text(re.sub(r'("step":3,"loss":)[^,]*', r"\1null", text, count=1))
+    return copy
 
 
 def make_record(track: Path, name: str, candidates: list[Path], baselines: list[Path], before: str | None = None) -> Path:

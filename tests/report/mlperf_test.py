@@ -2,15 +2,13 @@
 and refuses damaged ones; times equal record.json's. Usage: mlperf_test.py SPEEDRUN. Skipped (77) without mlperf-logging."""
 
 import json
-import subprocess
 import sys
-import tempfile
 import unittest
 from datetime import datetime
 from pathlib import Path
 from shutil import copytree
 
-from made_runs import ROOT, require
+from made_runs import ROOT, WorkTest, ran, require
 
 require("mlperf_logging", requirements="scripts/requirements_mlperf.txt")
 from mlperf_logging.compliance_checker.mlp_compliance import main, make_checker
@@ -19,10 +17,8 @@ RULES = "6.1.0"
 NARROW = ROOT / "records" / "kjv" / "2026-11-26_narrow"
 
 
-def export(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.argv[1], "records", "export", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+def export(*arguments):
+    return ran(sys.argv[1], "records", "export", *arguments)
 
 
 def lines_of(log: Path) -> list[dict]:
@@ -33,31 +29,17 @@ def milliseconds(run: dict) -> float:
     return datetime.fromisoformat(run["began_utc"]).timestamp() * 1e3
 
 
-class MlperfTest(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.work = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
+class MlperfTest(WorkTest):
     def accepted(self, log: Path) -> bool:
         """Runs the checker as a program."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", RULES, "--werror", str(log)],
-            cwd=self.work,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode == 0
+        checker = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", RULES, "--werror"]
+        return ran(*checker, log, cwd=self.work).returncode == 0
 
     def test_every_run_of_every_record(self):
         checked = 0
         for file in sorted(ROOT.glob("records/*/*/record.json")):
             out = self.work / file.parent.name
-            done = export("--mlperf", file.parent, "--out", out)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            self.ended(export("--mlperf", file.parent, "--out", out))
             made = {"candidate": 0, "baseline": 0}
             for run in json.loads(file.read_text())["runs"]:
                 log = out / run["side"] / f"result_{made[run['side']]}.txt"
@@ -78,8 +60,8 @@ class MlperfTest(unittest.TestCase):
         print(f"the checker takes the logs of {checked} runs")
 
     def test_the_program_refuses_what_is_damaged(self):
-        out = self.work / "log"
-        self.assertEqual(export("--mlperf", NARROW, "--out", out, "--org", "us").returncode, 0)
+        out = self.work / "whole"
+        self.ended(export("--mlperf", NARROW, "--out", out, "--org", "us"))
         log = out / "candidate" / "result_0.txt"
         self.assertTrue(self.accepted(log))
         whole = log.read_text()
@@ -90,12 +72,10 @@ class MlperfTest(unittest.TestCase):
 
     def test_bad_usage(self):
         self.assertIn("say the format: --mlperf", export(NARROW).stderr)
-        done = export("--mlperf", ROOT / "records" / "kjv")
-        self.assertEqual((done.returncode, "no record.json in it" in done.stderr), (2, True), done.stderr)
+        self.ended(export("--mlperf", ROOT / "records" / "kjv"), 2, "no record.json in it")
         out = self.work / "log"
-        self.assertEqual(export("--mlperf", NARROW, "--out", out).returncode, 0)
-        done = export("--mlperf", NARROW, "--out", out)
-        self.assertEqual((done.returncode, "is not overwritten" in done.stderr), (2, True), done.stderr)
+        self.ended(export("--mlperf", NARROW, "--out", out))
+        self.ended(export("--mlperf", NARROW, "--out", out), 2, "is not overwritten")
         track = Path(copytree(NARROW.parent, self.work / "kjv"))
         metrics = track / NARROW.name / "baseline-seed2.jsonl.gz"
         metrics.write_bytes((track / NARROW.name / "baseline-seed1.jsonl.gz").read_bytes())

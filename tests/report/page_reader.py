@@ -1,12 +1,11 @@
 """Runs scripts/report.py and reads its page."""
 
 import json
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-from made_runs import SCRIPTS
+from made_runs import SCRIPTS, ran
 
 
 class Page(HTMLParser):
@@ -49,10 +48,8 @@ class Page(HTMLParser):
         return next(row for row in self.tables[table] if row[0].strip() == first)
 
 
-def report(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / "report.py"), *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+def report(*arguments):
+    return ran(sys.executable, SCRIPTS / "report.py", *arguments)
 
 
 def read(path: Path) -> dict:

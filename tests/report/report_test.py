@@ -8,22 +8,18 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-from made_runs import ROOT, copy_run, make_runs, require
+from made_runs import ROOT, WorkTest, copy_run, make_runs, require, without_loss
 from page_reader import Page, lines_of, read, report
 
 require("plotly", "matplotlib")
 BINARY, MPIEXEC = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 
 
-class ReportTest(unittest.TestCase):
+class ReportTest(WorkTest):
     @classmethod
-    def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.work = Path(cls.temporary.name)
+    def set_up(cls):
         cls.logs = make_runs(BINARY, cls.work, MPIEXEC)
         cls.out = cls.work / "page.html"
         options = ("--speedrun", BINARY, "--title", "A <title> & more", "--svg", cls.work, "--png", cls.work)
@@ -31,14 +27,9 @@ class ReportTest(unittest.TestCase):
         assert done.returncode == 0, done.stderr
         cls.page = Page(cls.out)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
-
     def refused(self, code: int, text: str, *arguments):
         done = report(*arguments, "--out", self.work / "refused.html")
-        self.assertEqual(done.returncode, code, done.stderr)
-        self.assertIn(text, done.stderr)
+        self.ended(done, code, text)
         self.assertNotIn("Traceback", done.stderr)
         self.assertFalse((self.work / "refused.html").exists())
 
@@ -46,16 +37,9 @@ class ReportTest(unittest.TestCase):
         for name in ("narrow-s1", "wide-s2"):
             summary = read(self.logs / name / "summary.json")
             row = self.page.row("runs", name)
-            self.assertEqual(
-                row[1:5],
-                [
-                    str(read(self.logs / name / "config.json")["seed"]),
-                    "done",
-                    f"{summary['val_loss']:.4f}",
-                    f"{summary['time_to_target_ms'] / 1e3:.2f}",
-                ],
-            )
-            self.assertEqual(row[5], f"{summary['train_ms'] / 1e3:.2f}")
+            seed = str(read(self.logs / name / "config.json")["seed"])
+            seconds = [f"{summary[key] / 1e3:.2f}" for key in ("time_to_target_ms", "train_ms")]
+            self.assertEqual(row[1:6], [seed, "done", f"{summary['val_loss']:.4f}"] + seconds)
             self.assertEqual(row[8:10], [f"{summary['step_ms'][key]:,.2f}" for key in ("p50", "p99")])
             self.assertEqual(row[10], f"{summary['step_ms']['max']:,.2f} step {summary['step_ms']['max_at_step']}")
 
@@ -165,7 +149,7 @@ class ReportTest(unittest.TestCase):
         wrong = copy_run(good, "wrong")
         (wrong / "metrics.jsonl").write_text(text.replace('"train_ms":', '"train_ms":"soon","x":', 1))
         done = report(logs, "--out", self.work / "some.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.ended(done)
         page = Page(self.work / "some.html")
         for words in (
             "broken/metrics.jsonl: 1 damaged lines left out, the first is line 2",
@@ -190,17 +174,13 @@ class ReportTest(unittest.TestCase):
         (logs / "attempts").mkdir()
         out = self.work / "pattern.html"
         done = report(*sorted(logs.glob("*")), "--out", out)  # as expanded from logs/* by a shell
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("README.md: is no folder", done.stderr)
+        self.ended(done, 0, "README.md: is no folder")
         self.assertIn("attempts: no run in it", done.stderr)
         self.assertEqual([row[0].strip() for row in Page(out).tables["runs"][1:]], ["narrow-s1"])
 
     def test_a_loss_that_is_not_finite_makes_a_gap(self):
-        run = copy_run(self.logs / "narrow-s1", "../gap/gap")
-        text = (run / "metrics.jsonl").read_text()
-        (run / "metrics.jsonl").write_text(re.sub(r'("step":3,"loss":)[^,]*', r"\1null", text, count=1))
-        done = report(run, "--out", self.work / "gap.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        run = without_loss(self.logs / "narrow-s1", "../gap/gap")
+        self.ended(report(run, "--out", self.work / "gap.html"))
         training = Page(self.work / "gap.html").figures["loss-time"]["data"][0]
         self.assertEqual([i for i, loss in enumerate(training["y"]) if loss is None], [3])
 
@@ -210,8 +190,7 @@ class ReportTest(unittest.TestCase):
         self.assertIn('"event":"val"', lines[-1])
         lines[-1] = re.sub(r'("loss":)[^,]*', r"\1null", lines[-1])
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-        done = report(run, "--out", self.work / "nan.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.ended(report(run, "--out", self.work / "nan.html"))
         self.assertEqual(Page(self.work / "nan.html").row("runs", "nan")[2], "diverged")
 
     def test_equal_seeds_and_other_machines_are_pointed_out(self):
@@ -220,7 +199,7 @@ class ReportTest(unittest.TestCase):
         away = copy_run(twin, "away")
         environment = read(away / "environment.json")
         (away / "environment.json").write_text(json.dumps(environment | {"host": "elsewhere"}))
-        self.assertEqual(report(twin.parent, "--out", self.work / "twins.html").returncode, 0)
+        self.ended(report(twin.parent, "--out", self.work / "twins.html"))
         notices = Page(self.work / "twins.html").notices
         self.assertIn("seed 1 was run more than once", notices)
         self.assertIn("different machines", notices)
@@ -234,7 +213,7 @@ class ReportTest(unittest.TestCase):
         self.refused(2, "no/such: no such folder", self.logs, "no/such")
         self.refused(2, "--speedrun no/such", self.logs, "--speedrun", "no/such")
         done = report(self.logs, "--out", self.work / "no" / "such" / "page.html")
-        self.assertEqual((done.returncode, "page.html: cannot be written" in done.stderr), (2, True), done.stderr)
+        self.ended(done, 2, "page.html: cannot be written")
 
     def test_pictures_stay_small(self):
         many = self.work / "many"

@@ -1,17 +1,14 @@
 // Runs with weights in bf16, without f32 masters, and with AdamW's moments in bf16: each step under every strategy, continued
 // runs, on other ranks too, types in checkpoints, and memory.
-#include <functional>
 #include <map>
 #include <set>
 
 #include "tests/runs/rank_run_fixture.h"
-#include "tests/train/small_model.h"
 #include "train/engine/batch_sources.h"
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
-namespace speedrun::testing {
-namespace bf16_weights_run_test {
+namespace speedrun::testing::bf16_weights_run_test {
 
 using Values = std::vector<std::vector<float>>;  // whole parameters; index: id
 
@@ -58,7 +55,6 @@ class Bf16WeightsRunTest : public RankRunFixture {
     }
     Config bf16(const Settings& more = {}) const { return config_with("bf16", more); }
     Config f32(const Settings& more = {}) const { return config_with("f32", more); }
-    static Settings by(const char* strategy) { return {std::string("parallel.strategy=") + strategy}; }
 
     // True, by parameter id, if its group stores it in bf16.
     static std::vector<bool> kept_in_bf16(const Config& c) {
@@ -103,7 +99,7 @@ TEST_F(Bf16WeightsRunTest, EveryStepIsThatOfF32Rounded) {
         SCOPED_TRACE(strategy);
         const bool alone = strategy == std::string("alone");
         if (kSanitized && strategy != std::string("zero1")) continue;
-        const Settings way = alone ? Settings{} : by(strategy);
+        const Settings way = alone ? Settings{} : Settings{by(strategy)};
         const std::vector<Values> run = steps_of(alone ? 1 : 2, bf16(way), [](StepRunner&, int64_t) {});
         const std::vector<Values> checks =
             steps_of(alone ? 1 : 2, f32(way), [&](StepRunner& runner, int64_t step) {
@@ -147,7 +143,7 @@ TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
     EXPECT_EQ(with.total - less.total, 4 * without);
     EXPECT_EQ(less.total, less.planned);
     for (const char* strategy : {"zero1", "zero3"}) {
-        const Memory shards = memory_of(2, f32(by(strategy))), fewer = memory_of(2, bf16(by(strategy)));
+        const Memory shards = memory_of(2, f32({by(strategy)})), fewer = memory_of(2, bf16({by(strategy)}));
         EXPECT_NEAR(static_cast<double>(shards.masters - fewer.masters), static_cast<double>(2 * without),
                     2048)
             << strategy << ", but for padding";
@@ -159,41 +155,40 @@ TEST_F(Bf16WeightsRunTest, MemoryHoldsNoMasters) {
 // Ranks sum gradients in another order, which may change the rounding of a weight by 1/256 of its value.
 TEST_F(Bf16WeightsRunTest, AnyRanksTrainAlike) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
-    run_on(1, bf16(), "one");
-    run_on(1, f32(), "f32");
+    train(bf16(), 1, "one");
+    train(f32(), 1, "f32");
     const std::vector<double> expected = curve("one");
     EXPECT_NE(curve("f32"), expected);
     for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
-        run_on(2, bf16(by(strategy)), strategy);
-        expect_near(curve_behind(strategy, 0), curve_behind("one", 0), 0.02, strategy);
+        train(bf16({by(strategy)}), 2, strategy);
+        expect_near(losses(strategy), losses("one"), 0.02, strategy);
         // Moments in bf16 alone carry a rounding into the loss a hundredfold weaker.
         const std::string masters = std::string("f32_") + strategy;
-        run_on(2, f32(by(strategy)), masters);
+        train(f32({by(strategy)}), 2, masters);
         expect_near(curve(masters), curve("f32"), 1e-3, masters);
     }
-    expect_near(curve_behind("f32", 0), curve_behind("one", 0), 0.05, "masters of f32");
+    expect_near(losses("f32"), losses("one"), 0.05, "masters of f32");
 }
 
 TEST_F(Bf16WeightsRunTest, ContinueBitwiseOnTheirRanksAndCloselyOnOthers) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
     for (const int ranks : {1, 2}) {
-        const std::string whole = "whole" + std::to_string(ranks), later = "later" + std::to_string(ranks);
-        const Config c = bf16(by(ranks == 1 ? "zero1" : "zero3"));
-        run_on(ranks, c, whole);
-        run_on(ranks, c, later, checkpoint_of(whole, 4));
-        EXPECT_EQ(curve_behind(later, 4), curve_behind(whole, 4)) << ranks;
+        const std::string whole = "whole" + std::to_string(ranks);
+        const Config c = bf16({by(ranks == 1 ? "zero1" : "zero3")});
+        train(c, ranks, whole);
+        expect_continues(c, ranks, whole, {4});
     }
-    run_on(3, bf16({"parallel.strategy=zero3", "batch.tokens_per_step=768"}), "three");
-    run_on(1, bf16({"batch.tokens_per_step=768"}), "alone", checkpoint_of("three", 4));
-    expect_near(curve_behind("alone", 4), curve_behind("three", 4), 0.02, "three ranks, then one");
+    train(bf16({by("zero3"), "batch.tokens_per_step=768"}), 3, "three");
+    train(bf16({"batch.tokens_per_step=768"}), 1, "alone", checkpoint("three", 4));
+    expect_near(losses("alone"), losses("three", 4), 0.02, "three ranks, then one");
 }
 
 TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
-    run_on(2, bf16(by("zero1")), "run");
+    train(bf16({by("zero1")}), 2, "run");
     const ParameterTable table = parameters_of(bf16().model, bf16().longest_sequence());
     const std::vector<bool> kept = kept_in_bf16(bf16());
-    CheckpointReader reader(checkpoint_of("run", 4));
+    CheckpointReader reader(checkpoint("run", 4));
     std::map<std::string, DType> types;
     for (const CheckpointTensor& tensor : reader.info().tensors) types[tensor.name] = tensor.dtype;
     for (const Parameter& p : table.all())
@@ -207,10 +202,9 @@ TEST_F(Bf16WeightsRunTest, CheckpointsHoldThemInTwoBytes) {
         moments += is_bf16;
     }
     EXPECT_EQ(moments, 2);
-    EXPECT_THROW(run_on(1, f32(), "mixed", checkpoint_of("run", 4)), Error) << "another config";
-    run_on(1, f32(), "with");
-    EXPECT_THROW(run_on(1, bf16(), "mixed", checkpoint_of("with", 4)), Error) << "another config";
+    EXPECT_THROW(train(f32(), 1, "mixed", checkpoint("run", 4)), Error) << "another config";
+    train(f32(), 1, "with");
+    EXPECT_THROW(train(bf16(), 1, "mixed", checkpoint("with", 4)), Error) << "another config";
 }
 
-}  // namespace bf16_weights_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bf16_weights_run_test

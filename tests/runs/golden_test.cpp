@@ -5,13 +5,10 @@
 // build: in run_test_cases
 // build: prepared
 // Covers: data/zipf_tokens.cpp
-#include <cmath>
-#include <cstdlib>
 
 #include "tests/runs/run_fixture.h"
 
-namespace speedrun::testing {
-namespace golden_test {
+namespace speedrun::testing::golden_test {
 
 constexpr const char* kConfig = R"({
     "model": {"preset": "modern", "model_dim": 128, "vocab_size": 257,
@@ -46,7 +43,7 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
         EXPECT_EQ(losses.back(), *summary.val_loss);
     }
     if (const char* path = std::getenv("SPEEDRUN_WRITE_GOLDEN"))
-        std::ofstream(path) << Json(losses).dump(1) << "\n";
+        std::ofstream(path) << Json(losses).dump() << "\n";
 
     std::ifstream file(project_root() / "tests/runs/golden_kjv.json");
     const auto golden = Json::parse(file).get<std::vector<double>>();
@@ -62,5 +59,4 @@ TEST(GoldenTest, FirstFiftyStepsOnKingJames) {
     }
 }
 
-}  // namespace golden_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::golden_test

@@ -4,14 +4,11 @@
 #include <map>
 #include <sstream>
 
-#include "tests/errors.h"
 #include "tests/runs/recipe_settings.h"
-#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace mesh_run_test {
+namespace speedrun::testing::mesh_run_test {
 
 const Settings kShared = {"eval.every=5", "threads=1"};
 // Rows of 30 tokens, which 2, 3 and 6 chunks divide but 4 and 8 do not; a window, and separate validation rows.
@@ -63,8 +60,7 @@ const Settings kPairs = {"model.layers.each.attention.paired=true",
 const Settings kOffset = {"model.layers.at.1.attention.key_offset=true"};
 
 Settings all_of(const std::vector<Settings>& parts) {
-    Settings all;
-    for (const Settings& part : parts) all.insert(all.end(), part.begin(), part.end());
+    Settings all = together(parts);
     // The model precedes changes of it.
     std::stable_partition(all.begin(), all.end(), [](const auto& key) { return key.starts_with("model={"); });
     return all;
@@ -91,7 +87,7 @@ class MeshRunTest : public RankRunFixture {
     }
     void run(const Settings& settings, const std::string& mesh, const std::string& name,
              const std::string& from = "") {
-        run_on(RanksText(mesh).ranks, with(settings, mesh), name, from);
+        train(with(settings, mesh), RanksText(mesh).ranks, name, from);
     }
 };
 
@@ -180,14 +176,13 @@ TEST_F(MeshRunTest, AnyMeshContinuesWhatAnotherSaved) {
         const auto& [settings, continuing] = settings_and_meshes;
         if (kSanitized && name == "stream") continue;
         run(settings, continuing.front(), name);
-        const std::vector<double> expected = curve_behind(name, 4);
         for (const std::string& mesh : kSanitized ? std::vector{continuing.back()} : continuing) {
             const std::string each = run_name(name, mesh);
-            run(settings, mesh, each, checkpoint_of(name, 4));
+            run(settings, mesh, each, checkpoint(name, 4));
             if (mesh == continuing.front())
-                EXPECT_EQ(curve_behind(each, 0), expected) << each;
+                EXPECT_EQ(curve(each), curve(name, 4)) << each;
             else
-                expect_near(curve_behind(each, 0), expected, kRanksTolerance, each);
+                expect_near(losses(each), losses(name, 4), kRanksTolerance, each);
         }
     }
 }
@@ -226,5 +221,4 @@ TEST_F(MeshRunTest, RefusesWhatCannotBeShared) {
     });
 }
 
-}  // namespace mesh_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::mesh_run_test

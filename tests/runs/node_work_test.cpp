@@ -6,8 +6,7 @@
 
 #include "tests/runs/run_fixture.h"
 
-namespace speedrun::testing {
-namespace node_work_test {
+namespace speedrun::testing::node_work_test {
 
 class NodeWorkTest : public RunFixture {
   protected:
@@ -67,5 +66,4 @@ TEST_F(NodeWorkTest, RepeatedWorkIsOfBackward) {
     EXPECT_EQ(full.backward.steps, none.backward.steps + 1);
 }
 
-}  // namespace node_work_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::node_work_test

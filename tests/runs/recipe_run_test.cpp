@@ -1,19 +1,12 @@
 // Whole runs of a model with the parts of speedrun recipes on one rank: frequencies of YaRN, divisors of gradients, and values kept
 // for backward, which have no effect on results. mesh_run_test.cpp: on several ranks.
-#include <cmath>
-
 #include "tests/runs/recipe_settings.h"
 
-namespace speedrun::testing {
-namespace recipe_run_test {
+namespace speedrun::testing::recipe_run_test {
 
 class RecipeRunTest : public RankRunFixture {
   protected:
-    Config recipe(const Settings& more) const {
-        Settings all = recipe_settings();
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
-    }
+    Config recipe(const Settings& more) const { return config(recipe_settings(), more); }
 };
 
 // Learning rate 0, so that the initial model is validated. The validation window selects the visible keys; YaRN depends on the
@@ -63,5 +56,4 @@ TEST_F(RecipeRunTest, WhatIsKeptForBackwardChangesNoBit) {
     }
 }
 
-}  // namespace recipe_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::recipe_run_test

@@ -2,13 +2,11 @@
 // checkpoint with a position that is impossible for its config.
 #include <map>
 
-#include "tests/errors.h"
-#include "tests/runs/resume_fixture.h"
+#include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace resume_state_test {
+namespace speedrun::testing::resume_state_test {
 
-class ResumeStateTest : public ResumeFixture {
+class ResumeStateTest : public RankRunFixture {
   protected:
     Json json_of(const std::string& file) const { return Json::parse(bytes_of(file)); }
     Json summary(const std::string& name) const { return json_of(path(name) + "/summary.json"); }
@@ -50,9 +48,7 @@ class ResumeStateTest : public ResumeFixture {
         std::ofstream(sums) << text;
     }
     Config with(const Settings& more) const {
-        Settings all = {"checkpoint.every=3", "eval.every=2"};
-        all.insert(all.end(), more.begin(), more.end());
-        return config_of({}, all);
+        return config_of({}, together({{"checkpoint.every=3", "eval.every=2"}, more}));
     }
 };
 
@@ -161,8 +157,7 @@ TEST_F(ResumeStateTest, ValidationsOfOtherDataDoNotCountForTheTarget) {
         const std::string name = fmt::format("run{}", i);
         train(with({"record.target_loss=50"}), 1, name);
         forget_after(name, 6);
-        Settings settings = {"record.target_loss=50"};
-        settings.insert(settings.end(), others[i].begin(), others[i].end());
+        Settings settings = together({{"record.target_loss=50"}, others[i]});
         train(with(settings), 1, name, "auto");
         EXPECT_EQ(summary(name)["time_to_target_ms"], validations(name).at(6)["train_ms"]) << name;
         EXPECT_THAT(bytes_of(path(name) + "/run.log"), HasSubstr("validations before step 6 do not count"));
@@ -184,8 +179,8 @@ TEST_F(ResumeStateTest, FilesOfAllRanksAreVerified) {
         bad[bad.size() - 5] ^= 1;
         std::ofstream(file, std::ios::binary) << bad;
         for (const int ranks : {1, 2, 3, 5})
-            expect_error(ExitCode::data, rank_file_name(damaged) + ": XXH128 is", checkpoint("run", 10),
-                         "new", c, ranks);
+            expect_refused(ExitCode::data, rank_file_name(damaged) + ": XXH128 is", checkpoint("run", 10),
+                           "new", c, ranks);
         std::ofstream(file, std::ios::binary) << good;
     }
     expect_good(checkpoint("run", 10), c);
@@ -219,11 +214,10 @@ TEST_F(ResumeStateTest, APositionThatTheConfigDoesNotHaveIsRefused) {
     for (const auto& [pointer, value, text] : changes) {
         const Json before = info("run", 4).at(Json::json_pointer(pointer));
         set_info(folder, pointer, value);
-        expect_error(ExitCode::data, text, folder, "new", c);
+        expect_refused(ExitCode::data, text, folder, "new", c);
         set_info(folder, pointer, before);
     }
     expect_good(folder, c);
 }
 
-}  // namespace resume_state_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::resume_state_test

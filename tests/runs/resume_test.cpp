@@ -1,17 +1,12 @@
 // Runs that are stopped and continued: bitwise equal to uninterrupted runs on the same ranks, and with the same
 // parameters and state on any other ranks. Also runs that cannot write their checkpoints.
-#include <cerrno>
-#include <cmath>
 #include <set>
 
-#include "tests/errors.h"
-#include "tests/runs/resume_fixture.h"
-#include "tests/train/small_model.h"
+#include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace resume_test {
+namespace speedrun::testing::resume_test {
 
-class ResumeTest : public ResumeFixture {};
+class ResumeTest : public RankRunFixture {};
 
 // The continued run's checkpoints were taken during normal training.
 TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
@@ -53,22 +48,18 @@ TEST_F(ResumeTest, ContinuesBitwiseOnTheSameRanks) {
 // Documents of 32 tokens are cut at 10, so four of them form a row of 33, with 200 rows per epoch: the run of 320 rows begins
 // the second epoch at step 6. Batches include n-grams.
 TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
-    const std::vector<std::string> documents = {"data.rows=documents", "data.max_document_tokens=10",
-                                                "batch.tokens_per_step=1024", "checkpoint.every=3"};
+    const Settings documents = {"data.rows=documents", "data.max_document_tokens=10",
+                                "batch.tokens_per_step=1024", "checkpoint.every=3"};
     for (const bool shuffle : {true, false}) {
         for (const int ranks : {1, 2}) {
             if (kSanitized && ranks == 1) continue;
             const std::string name = fmt::format("{}{}", shuffle ? "shuffled" : "in_order", ranks);
-            std::vector<std::string> settings = together({documents, with_tables({.max_ngram = 3})});
-            settings.push_back(fmt::format("data.shuffle={}", shuffle));
-            const Config c = config_of({ranks, 1, "zero1"}, settings);
+            const Config c = config_of(
+                {ranks, 1, "zero1"},
+                together(
+                    {documents, with_tables({.max_ngram = 3}), {fmt::format("data.shuffle={}", shuffle)}}));
             EXPECT_EQ(train(c, ranks, name), "");
-            for (const int64_t step : {3, 9}) {
-                const std::string later = fmt::format("{}_from{}", name, step);
-                EXPECT_EQ(train(c, ranks, later, checkpoint(name, step)), "");
-                EXPECT_EQ(curve(later), curve(name, step));
-                expect_same_bytes(checkpoint(name, 10), checkpoint(later, 10), ranks);
-            }
+            expect_continues(c, ranks, name, {3, 9});
             const Json summary = Json::parse(bytes_of(path(name) + "/summary.json"));
             EXPECT_EQ(summary["epoch_tokens_seen"], 200 * 33);
             EXPECT_EQ(summary["epoch_tokens_dropped"], 800 * 32 - 200 * 33);
@@ -77,9 +68,7 @@ TEST_F(ResumeTest, RowsOfDocumentsContinueBitwise) {
         if (kSanitized) return;
         // Two ranks read one rank's rows, and sum in another order: f32 rounding, amplified by ten steps.
         const std::string name = shuffle ? "shuffled" : "in_order";
-        const std::vector<double> one = curve(name + "1"), two = curve(name + "2");
-        ASSERT_EQ(one.size(), two.size());
-        for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5 * std::abs(one[i])) << i;
+        expect_near(curve(name + "2"), curve(name + "1"), kRanksTolerance, name);
     }
     EXPECT_NE(curve("shuffled1"), curve("in_order1"));
 }
@@ -101,6 +90,26 @@ TEST_F(ResumeTest, ContinuesBitwiseWithOtherActivationCheckpointing) {
     }
 }
 
+// Two ranks exchange tables' gradients as rows or whole; tables are stepped every two steps. The mode does not affect results: a
+// run may be continued with the other one.
+TEST_F(ResumeTest, GoOnBitwiseWithEitherExchangeOfTables) {
+    const auto exchanging = [&](TableExchange exchange, const std::string& every) {
+        Config c = config_of({2, 1, "zero1", "muon"},
+                             together({{"checkpoint.every=" + every, "optimizers.groups.1.every=2",
+                                        "parallel.bucket_bytes=4096"},
+                                       with_tables({.max_ngram = 3, .ngram_rows = 400})}));
+        for (auto& [name, table] : c.model.parts.tables) table.exchange = exchange;
+        return parse_config(config_to_json(c), "resolved", {});
+    };
+    train(exchanging(TableExchange::rows, "4"), 2, "rows");
+    ASSERT_EQ(curve("rows", 4).size(), 6u * 2 + 2);
+    for (const TableExchange exchange : {TableExchange::rows, TableExchange::whole}) {
+        const std::string name = std::string("later_") + word_of(exchange);
+        train(exchanging(exchange, "0"), 2, name, checkpoint("rows", 4));
+        EXPECT_EQ(curve(name), curve("rows", 4)) << name;
+    }
+}
+
 // 1 -> 2 -> 4 -> 2 -> 1 ranks, every strategy. A save directly after loading must be bitwise equal to the loaded state.
 TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
     for (const char* optimizer : {"normuon", "heads", "adamw"}) {
@@ -118,7 +127,7 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
             const std::string name = prefix + std::to_string(i);
             const Config c = config_of(ways, {"checkpoint.every=2"});
             if (!from.empty()) {
-                as_ranks(ways.ranks, [&](World& world) {
+                run_ranks(ways.ranks, [&](World& world) {
                     const Ranks ranks = resolve_ranks(c, world);
                     Runtime runtime(runtime_options(c, ranks));
                     StepRunner runner(c, runtime, ranks);
@@ -140,13 +149,9 @@ TEST_F(ResumeTest, AnyMeshContinuesAnyOther) {
             EXPECT_EQ(train(c, ways.ranks, name, from), "");
             // Compared with one uninterrupted rank. Other meshes sum in another order: f32 rounding, amplified by ten steps, as
             // in the engine's tests.
-            const std::vector<double> expected = curve(reference, 2 * static_cast<int64_t>(i)),
-                                      actual = curve(name, 2 * static_cast<int64_t>(i));
-            ASSERT_EQ(actual.size(), expected.size());
-            constexpr double kTolerance = 1e-5;
-            for (size_t k = 0; k < actual.size(); ++k)
-                EXPECT_NEAR(actual[k], expected[k], kTolerance * std::abs(expected[k])) << name << " " << k;
-            from = checkpoint(name, 2 * static_cast<int64_t>(i) + 2);
+            const int64_t step = 2 * static_cast<int64_t>(i);
+            expect_near(curve(name, step), curve(reference, step), kRanksTolerance, name);
+            from = checkpoint(name, step + 2);
         }
     }
 }
@@ -165,7 +170,7 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     };
     flip(10);
     fs::remove(checkpoint("run", 9) + "/" + rank_file_name(0));
-    as_ranks(2, [&](World& world) {
+    run_ranks(2, [&](World& world) {
         const ResumePoint point = find_resume_point(world, "auto", path("run"), c);
         ASSERT_NE(point.reader, nullptr);
         EXPECT_EQ(point.reader->info().step, 6);
@@ -178,12 +183,12 @@ TEST_F(ResumeTest, AutoSkipsTheDamagedAndStartsAfreshWithoutAny) {
     EXPECT_EQ(curve("run"), expected);
     for (const int64_t step : {9, 10}) expect_good(checkpoint("run", step), c);
     for (const int64_t step : {3, 6, 9, 10}) flip(step);
-    expect_error(ExitCode::data, "no checkpoint of", "auto", "run", c);
-    expect_error(ExitCode::data, "XXH128", checkpoint("run", 10), "new", c);
-    expect_error(ExitCode::usage, "newer checkpoint", checkpoint("run", 6), "run", c);
-    expect_error(ExitCode::usage, "neither a checkpoint nor", path("nothing"), "new", c);
+    expect_refused(ExitCode::data, "no checkpoint of", "auto", "run", c);
+    expect_refused(ExitCode::data, "XXH128", checkpoint("run", 10), "new", c);
+    expect_refused(ExitCode::usage, "newer checkpoint", checkpoint("run", 6), "run", c);
+    expect_refused(ExitCode::usage, "neither a checkpoint nor", path("nothing"), "new", c);
     fs::remove_all(path("run") + "/checkpoints");
-    expect_error(ExitCode::usage, "has ended", "auto", "run", c);
+    expect_refused(ExitCode::usage, "has ended", "auto", "run", c);
     fs::remove(path("run") + "/summary.json");  // as a run that dies before its first checkpoint
     train(c, 1, "run", "auto");
     EXPECT_EQ(curve("run"), expected);
@@ -193,13 +198,13 @@ TEST_F(ResumeTest, ADifferentConfigIsRefusedKeyByKey) {
     const Config c = config_of({}, {"schedule.steps=1"});
     train(c, 1, "run");
     const std::string from = checkpoint("run", 1);
-    expect_error(ExitCode::usage, "model.layers.count: 1 there, 2 here", from, "new",
-                 config_of({}, {"schedule.steps=1", "model.layers.count=2"}));
-    expect_error(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
-                 config_of({}, {"optimizers.groups.1.lr=0.03"}));
-    expect_error(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",
-                 config_of({1, 1, "ddp", "muon"}));
-    expect_error(ExitCode::usage, "seed: 3 there, 4 here", from, "new", config_of({}, {"seed=4"}));
+    expect_refused(ExitCode::usage, "model.layers.count: 1 there, 2 here", from, "new",
+                   config_of({}, {"schedule.steps=1", "model.layers.count=2"}));
+    expect_refused(ExitCode::usage, "optimizers.groups.1.lr: 0.02 there, 0.03 here", "auto", "run",
+                   config_of({}, {"optimizers.groups.1.lr=0.03"}));
+    expect_refused(ExitCode::usage, "optimizers.groups.0.type: \"adamw\" there, \"muon\" here", from, "new",
+                   config_of({1, 1, "ddp", "muon"}));
+    expect_refused(ExitCode::usage, "seed: 3 there, 4 here", from, "new", config_of({}, {"seed=4"}));
     const Config other = config_of(
         {2, 1, "zero1", "adamw", "f32", 32},
         {"schedule.steps=1", "eval.every=7", "checkpoint.every=9", "threads=2", "record.target_loss=3"});
@@ -226,7 +231,7 @@ TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
         const std::string name = fmt::format("run{}", ranks);
         const Config c = config_of({ranks, 1, "zero1"}, {"checkpoint.every=3"});
         LostDisk disk;
-        const std::string problem = train(c, ranks, name, "", &disk, ranks - 1);
+        const std::string problem = train(c, ranks, name, "", {.disk = &disk, .disk_rank = ranks - 1});
         EXPECT_THAT(problem, HasSubstr("step-00000006 could not be saved"));
         EXPECT_THAT(problem, HasSubstr("No space left on device"));
         if (ranks > 1) {
@@ -244,11 +249,10 @@ TEST_F(ResumeTest, AFullDiskStopsNoTrainingAndHarmsNoCheckpoint) {
 TEST_F(ResumeTest, AVanishedFolderStopsNoTraining) {
     const Config c = config_of({}, {"checkpoint.every=3"});
     LostDisk disk(path("run"));
-    const std::string problem = train(c, 1, "run", "", &disk);
+    const std::string problem = train(c, 1, "run", "", {.disk = &disk});
     EXPECT_THAT(problem, HasSubstr("step-00000006 could not be saved"));
     EXPECT_THAT(problem, HasSubstr("No such file"));
     EXPECT_FALSE(fs::exists(path("run"))) << "a removed folder is not created again";
 }
 
-}  // namespace resume_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::resume_test

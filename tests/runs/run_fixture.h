@@ -4,10 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "data/dataset.h"
@@ -21,6 +18,7 @@ namespace speedrun::testing {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using Settings = std::vector<std::string>;  // KEY=VALUE, as --set
 
 // Device of all runs of this program: "cpu", unless main() sets another.
 inline std::string& run_device() {
@@ -69,12 +67,12 @@ class RunFixture : public ::testing::Test {
         write_dataset_info((folder_ / "dataset.json").string(), info);
     }
 
-    Config config(const std::vector<std::string>& settings = {}) const {
+    Config config(const Settings& settings = {}, const Settings& more = {}) const {
         // Validating all 25,600 held-out tokens would dominate a run of a dozen steps.
-        std::vector<std::string> all = {"data.train=" + (folder_ / "train.bin").string(),
-                                        "data.val=" + (folder_ / "val.bin").string(), "data.val_tokens=1000"};
-        all.push_back("device=" + run_device());
-        all.insert(all.end(), settings.begin(), settings.end());
+        Settings all = {"data.train=" + (folder_ / "train.bin").string(),
+                        "data.val=" + (folder_ / "val.bin").string(), "data.val_tokens=1000",
+                        "device=" + run_device()};
+        for (const Settings& list : {settings, more}) all.insert(all.end(), list.begin(), list.end());
         return parse_config(R"({
             "model": {"preset": "modern", "model_dim": 32, "vocab_size": 32, "windows": {"window": 0},
                       "layers": {"count": 2, "each": {"attention": {"heads": 2, "window": "window"}}}},
@@ -112,6 +110,13 @@ class RunFixture : public ::testing::Test {
             values.push_back(line["loss"]);
             if (line["event"] == "step") values.push_back(line["grad_norm"]);
         }
+        return values;
+    }
+    // Returns the losses of steps, without validations.
+    std::vector<double> step_losses(const std::string& name) const {
+        std::vector<double> values;
+        for (const Json& line : metrics(name))
+            if (line["event"] == "step") values.push_back(line["loss"]);
         return values;
     }
 

@@ -1,16 +1,12 @@
 // Checkpoints of whole runs: taken at the steps of the config, bitwise equal at the run's end and during it.
-#include <cerrno>
 #include <set>
-#include <thread>
 
-#include "tests/errors.h"
 #include "tests/runs/forwarded_state.h"
-#include "tests/runs/resume_fixture.h"
+#include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace saved_run_test {
+namespace speedrun::testing::saved_run_test {
 
-class SavedRunTest : public ResumeFixture {
+class SavedRunTest : public RankRunFixture {
   protected:
     std::set<int64_t> saved(const std::string& name) const {
         std::set<int64_t> steps;
@@ -51,12 +47,7 @@ TEST_F(SavedRunTest, EveryStepThatIsDueIsSaved) {
 TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
     const Config c = config_of({2, 1, "zero2", "normuon"}, {"checkpoint.every=1"});
     train(c, 2, "whole");
-    for (const int64_t step : {1, 2, 5, 9}) {
-        const std::string later = fmt::format("later{}", step);
-        train(c, 2, later, checkpoint("whole", step));
-        EXPECT_EQ(curve(later), curve("whole", step));
-        expect_same_bytes(checkpoint("whole", 10), checkpoint(later, 10), 2);
-    }
+    expect_continues(c, 2, "whole", {1, 2, 5, 9});
 }
 
 // Checkpoints exclude gradients accumulated by a group with `every: k`. The last checkpoint is of the last whole period, is
@@ -64,27 +55,25 @@ TEST_F(SavedRunTest, EveryStepContinuesBitwise) {
 TEST_F(SavedRunTest, StepsBehindTheLastPeriodAreNotLostSilently) {
     for (const int ranks : {1, 2}) {
         const auto configured = [&](int64_t steps, int64_t every, const Settings& more = {}) {
-            Settings all = {fmt::format("schedule.steps={}", steps), "eval.every=0",
-                            fmt::format("optimizers.groups.1.every={}", every)};
-            all.insert(all.end(), more.begin(), more.end());
-            return config_of({ranks, 1, "zero1", "adamw", "f32", 128}, all);
+            const Settings all = {fmt::format("schedule.steps={}", steps), "eval.every=0",
+                                  fmt::format("optimizers.groups.1.every={}", every)};
+            return config_of({ranks, 1, "zero1", "adamw", "f32", 128}, together({all, more}));
         };
         const auto name_of = [&](const char* name) { return fmt::format("{}{}", name, ranks); };
         struct Expected {
-            int64_t steps, every, saved;
+            int steps, every, saved;
         };
         for (const auto& [steps, every, last] :
              {Expected{7, 2, 6}, Expected{8, 2, 8}, Expected{9, 4, 8}, Expected{11, 4, 8}}) {
             if (kSanitized && steps != 7) continue;
-            const std::string name = fmt::format("{}_{}_{}", ranks, steps, every), later = name + "_later";
+            const std::string name = fmt::format("{}_{}_{}", ranks, steps, every);
             const Config c = configured(steps, every);
             train(c, ranks, name);
             EXPECT_EQ(saved(name), Steps{last}) << name;
             const bool said = log_of(name).find(fmt::format("the last checkpoint is of step {}", last)) !=
                               std::string::npos;
             EXPECT_EQ(said, steps != last) << log_of(name);
-            train(c, ranks, later, checkpoint(name, last));
-            EXPECT_EQ(curve(later), curve(name, last));
+            expect_continues(c, ranks, name, {last});
         }
         train(configured(7, 2, {"checkpoint.every=2"}), ranks, name_of("often"));
         EXPECT_EQ(saved(name_of("often")), (Steps{2, 4, 6}));
@@ -115,9 +104,8 @@ TEST_F(SavedRunTest, TheLastAndThePeriodicOnesAgreeBitForBit) {
     for (const auto& [ways, more] : modes) {
         if (kSanitized && number > 0 && more.empty()) continue;
         const auto configured = [&, &settings = more](int64_t every) {
-            Settings all = {"schedule.steps=4", fmt::format("checkpoint.every={}", every)};
-            all.insert(all.end(), settings.begin(), settings.end());
-            return config_of(ways, all);
+            return config_of(
+                ways, together({{"schedule.steps=4", fmt::format("checkpoint.every={}", every)}, settings}));
         };
         const std::string name = fmt::format("mode{}", number++), whole = name + "_whole";
         train(configured(2), ways.ranks, whole);  // in one round, from a snapshot
@@ -215,7 +203,7 @@ TEST_F(SavedRunTest, TheLastOneIsTriedAgain) {
             for (const int failures : {1, 2}) {
                 FailsAtFirst disk(10, failures);
                 const std::string name = fmt::format("{}_{}_{}", ranks, bad, failures);
-                const std::string problem = train(c, ranks, name, "", &disk, bad);
+                const std::string problem = train(c, ranks, name, "", {.disk = &disk, .disk_rank = bad});
                 EXPECT_THAT(problem, HasSubstr("step-00000010 could not be saved"));
                 EXPECT_EQ(saved(name), failures == 1 ? (Steps{5, 10}) : Steps{5});
                 if (failures == 1) expect_good(checkpoint(name, 10), c);
@@ -231,7 +219,7 @@ TEST_F(SavedRunTest, AFinishedRunSavesNothing) {
         const Config c = config_of({ranks, 1, "zero1"});
         train(c, ranks, name);
         FailsAtFirst disk(10, 1000);
-        EXPECT_EQ(train(c, ranks, name, "auto", &disk), "");
+        EXPECT_EQ(train(c, ranks, name, "auto", {.disk = &disk}), "");
         EXPECT_EQ(saved(name), Steps{10});
     }
 }
@@ -294,5 +282,4 @@ TEST_F(SavedRunTest, SlowDeletionAtTheStartEndsNoRun) {
     EXPECT_EQ(saved("run"), (Steps{5, 10}));
 }
 
-}  // namespace saved_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::saved_run_test

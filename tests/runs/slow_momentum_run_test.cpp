@@ -1,32 +1,18 @@
 // Muon with a second, slow momentum: its updates against float64, and whole runs that are stopped, continued and sharded.
-#include <cmath>
-
-#include "tests/runs/resume_fixture.h"
+#include "tests/runs/rank_run_fixture.h"
 #include "train/optim/optimizers.h"
 
-namespace speedrun::testing {
-namespace slow_momentum_run_test {
+namespace speedrun::testing::slow_momentum_run_test {
 
 constexpr int64_t kStart = 5;
 
-class SlowMomentumRunTest : public ResumeFixture {
+class SlowMomentumRunTest : public RankRunFixture {
   protected:
-    Config slow_config(const Ways& ways, std::vector<std::string> more = {}) const {
+    Config slow_config(const Ways& ways, Settings more = {}) const {
         for (const char* key :
              {"slow_momentum=0.98", "slow_start=5", "slow_blend=0.5615", "fast_momentum=0.85"})
             more.push_back(std::string("optimizers.groups.0.") + key);
         return config_of(ways, more);
-    }
-    void expect_refused(const std::string& text, const std::vector<std::string>& keys) const {
-        std::vector<std::string> all;
-        for (const std::string& key : keys) all.push_back("optimizers.groups.0." + key);
-        try {
-            config(all);
-            FAIL() << "accepted; expected: " << text;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-        }
     }
 };
 
@@ -110,9 +96,8 @@ TEST_F(SlowMomentumRunTest, UpdatesAgreeWithFloat64) {
 }
 
 TEST_F(SlowMomentumRunTest, ContinuesBitwiseAndShardsUnderEveryStrategy) {
-    const Ways alone = {1, 1, "ddp", "normuon", "f32", 256};
-    train(slow_config(alone), 1, "alone");
-    train(config_of(alone), 1, "without");
+    train(slow_config(kOneRank), 1, "alone");
+    train(config_of(kOneRank), 1, "without");
     const std::vector<double> expected = curve("alone"), without = curve("without");
     // A line has loss and norm. The first blended update changes the loss of the step after it.
     const size_t same = 2 * (kStart + 1) + 1;  // with the validation after 5 steps
@@ -127,38 +112,31 @@ TEST_F(SlowMomentumRunTest, ContinuesBitwiseAndShardsUnderEveryStrategy) {
         if (kSanitized && std::string(ways.strategy) != "zero3") continue;
         const std::string whole = fmt::format("whole{}", number++);
         train(slow_config(ways, {"checkpoint.every=2"}), ways.ranks, whole);
-        for (const int64_t step : {2, 6}) {
-            const std::string later = fmt::format("{}_from{}", whole, step);
-            train(slow_config(ways), ways.ranks, later, checkpoint(whole, step));
-            EXPECT_EQ(curve(later), curve(whole, step)) << later;
-            expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
-        }
+        expect_continues(slow_config(ways), ways.ranks, whole, {2, 6});
         if (std::string(ways.precision) == "bf16" || std::string(ways.optimizer) == "heads") continue;
         // Ranks sum in another order: f32 rounding, amplified by ten steps.
-        train(slow_config(alone), 1, whole + "_alone", checkpoint(whole, 6));
-        const std::vector<double> on_ranks = curve(whole, 6), on_one = curve(whole + "_alone");
-        ASSERT_EQ(on_ranks.size(), on_one.size());
-        for (size_t i = 0; i < on_one.size(); ++i)
-            EXPECT_NEAR(on_one[i], on_ranks[i], 1e-5 * on_ranks[i]) << whole;
-        for (size_t i = 0; i < expected.size(); ++i)
-            EXPECT_NEAR(curve(whole)[i], expected[i], 1e-5 * expected[i]) << whole;
+        train(slow_config(kOneRank), 1, whole + "_alone", checkpoint(whole, 6));
+        expect_near(curve(whole + "_alone"), curve(whole, 6), kRanksTolerance, whole);
+        expect_near(curve(whole), expected, kRanksTolerance, whole);
     }
 }
 
 TEST_F(SlowMomentumRunTest, KeysNeedASlowMomentumAndStepsInTheRun) {
-    expect_refused("optimizers.groups[0].slow_start is 5, but slow_momentum is 0", {"slow_start=5"});
-    expect_refused("slow_blend is 0.25, but slow_momentum is 0", {"slow_blend=0.25"});
-    expect_refused("fast_momentum is 0.5, but slow_momentum is 0", {"fast_momentum=0.5"});
-    expect_refused(
+    const auto refused = [&](const std::string& text, Settings keys) {
+        for (std::string& key : keys) key.insert(0, "optimizers.groups.0.");
+        expect_error(ExitCode::usage, {text}, [&] { config(keys); });
+    };
+    refused("optimizers.groups[0].slow_start is 5, but slow_momentum is 0", {"slow_start=5"});
+    refused("slow_blend is 0.25, but slow_momentum is 0", {"slow_blend=0.25"});
+    refused("fast_momentum is 0.5, but slow_momentum is 0", {"fast_momentum=0.5"});
+    refused(
         "optimizers.groups[0].slow_start 150 is not below the 150 steps that the group takes in 150 steps of the run "
         "(every 1): lower it",
         {"slow_momentum=0.9", "slow_start=150"});
-    expect_refused("slow_start 75 is not below the 75 steps",
-                   {"slow_momentum=0.9", "slow_start=75", "every=2"});
-    expect_refused("slow_momentum: 1 is outside [0, 0.999999]", {"slow_momentum=1"});
-    expect_refused("slow_blend: 1.5 is outside [0, 1]", {"slow_momentum=0.9", "slow_blend=1.5"});
-    expect_refused("slow_momentum is 0.9, but type is adamw", {"type=adamw", "slow_momentum=0.9"});
+    refused("slow_start 75 is not below the 75 steps", {"slow_momentum=0.9", "slow_start=75", "every=2"});
+    refused("slow_momentum: 1 is outside [0, 0.999999]", {"slow_momentum=1"});
+    refused("slow_blend: 1.5 is outside [0, 1]", {"slow_momentum=0.9", "slow_blend=1.5"});
+    refused("slow_momentum is 0.9, but type is adamw", {"type=adamw", "slow_momentum=0.9"});
 }
 
-}  // namespace slow_momentum_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::slow_momentum_run_test

@@ -1,13 +1,9 @@
 // Whole runs with schedule stages, in process. Equal stages change nothing; different ones train with their own settings, on
 // one rank and on several. Validation has separate rows and windows.
 // Covers: train/engine/run_stages.cpp
-#include <cmath>
-
 #include "tests/runs/rank_run_fixture.h"
-#include "tests/train/small_model.h"
 
-namespace speedrun::testing {
-namespace staged_run_test {
+namespace speedrun::testing::staged_run_test {
 
 // Rows of 16, 64 and 32 tokens; one, two and four microbatches per step; a window and a rate for each stage.
 const Settings kStages = {"schedule.steps=12",
@@ -27,22 +23,16 @@ Settings rows_of(const std::string& kind) {
 
 class StagedRunTest : public RankRunFixture {
   protected:
-    Config staged(const Settings& more = {}) const {
-        Settings all = kStages;
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
-    }
+    Config staged(const Settings& more = {}) const { return config(kStages, more); }
     double validation_of(const std::string& name) const { return metrics(name).back()["loss"]; }
 };
 
 TEST_F(StagedRunTest, EqualStagesAreOneRun) {
     const Settings whole = {"schedule.steps=10", "model.windows.window=8", "eval.every=5"};
-    Settings stages = whole;
-    for (const char* setting : {"schedule.stages=[3, 4, 10]", "model.windows.window=[8, 8, 8]",
-                                "batch.sequence_length=[32, 32, 32]", "schedule.lr_factor=[1, [1, 1], 1]"})
-        stages.push_back(setting);
     run(config(whole), "whole");
-    run(config(stages), "stages");
+    run(config(whole, {"schedule.stages=[3, 4, 10]", "model.windows.window=[8, 8, 8]",
+                       "batch.sequence_length=[32, 32, 32]", "schedule.lr_factor=[1, [1, 1], 1]"}),
+        "stages");
     EXPECT_EQ(curve("stages"), curve("whole"));
 }
 
@@ -52,26 +42,20 @@ TEST_F(StagedRunTest, MomentumCoolsDownAsAStageWouldSay) {
     const std::string momentum = "optimizers.groups.0.momentum=";
     const Settings whole = {"schedule.steps=12", "optimizers.groups.0.momentum_warmup_steps=3",
                             "optimizers.groups.0.momentum_start=0.5"};
-    Settings stages = whole, cooldown = whole;
-    stages.insert(stages.end(), {"schedule.stages=[8, 12]", momentum + "[0.95, [0.95, 0.5]]"});
-    cooldown.push_back("optimizers.groups.0.momentum_cooldown_steps=4");
     run(config(whole), "whole");
-    run(config(stages), "stages");
-    run(config(cooldown), "cooldown");
-    const std::vector<double> by_stages = curve("stages"), cooled = curve("cooldown"), plain = curve("whole");
-    ASSERT_EQ(cooled.size(), by_stages.size());
-    for (size_t i = 0; i < cooled.size(); ++i) EXPECT_NEAR(cooled[i], by_stages[i], 1e-6 * by_stages[i]) << i;
-    EXPECT_NE(cooled.back(), plain.back());
+    run(config(whole, {"schedule.stages=[8, 12]", momentum + "[0.95, [0.95, 0.5]]"}), "stages");
+    run(config(whole, {"optimizers.groups.0.momentum_cooldown_steps=4"}), "cooldown");
+    expect_near(curve("cooldown"), curve("stages"), 1e-6, "by stages");
+    EXPECT_NE(curve("cooldown").back(), curve("whole").back());
 }
 
 // A run consists of its scheduled steps, then the final steps at the last rate. A checkpoint is taken within the final steps.
 TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     const Settings scheduled = {"schedule.steps=6", "schedule.final_lr_fraction=0.25", "checkpoint.every=7",
                                 "threads=1"};
-    Settings more = scheduled;
-    more.push_back("schedule.final_steps=3");
+    const Config more = config(scheduled, {"schedule.final_steps=3"});
     run(config(scheduled), "scheduled");
-    const RunSummary summary = run(config(more), "more");
+    const RunSummary summary = run(more, "more");
     EXPECT_EQ(summary.steps, 9);
     EXPECT_EQ(summary.tokens, 9 * 512);
     std::vector<double> expected = curve("scheduled"), actual = curve("more");
@@ -85,7 +69,7 @@ TEST_F(StagedRunTest, FinalStepsFollowTheSchedule) {
     EXPECT_EQ(lines.back()["event"], "val");
     EXPECT_EQ(lines.back()["step"], 9);
 
-    run_on(1, config(more), "later", checkpoint_of("more", 7));
+    train(more, 1, "later", checkpoint("more", 7));
     EXPECT_EQ(curve("later").back(), curve("more").back());
 }
 
@@ -127,20 +111,13 @@ TEST_F(StagedRunTest, RerunsAndWarmUpChangeNothing) {
     EXPECT_NE(curve("warmstream"), curve("warmdocuments"));
 }
 
-// Sums over ranks have another order than over one rank's tokens: f32 rounding, amplified by twelve steps; as in the tests of
-// the engine.
 TEST_F(StagedRunTest, AnyRanksTrainAlike) {
-    constexpr double kTolerance = 1e-5;
     const Settings validation = {"eval.sequence_length=128", "eval.windows={\"window\": 8}", "eval.every=5"};
-    run_on(1, staged(validation), "one");
-    const std::vector<double> expected = curve("one");
-    for (const char* strategy : {"zero2", "ddp", "zero1", "zero3"}) {
-        if (kSanitized && std::string(strategy) != "zero2") break;
-        Settings shared = validation;
-        shared.push_back(std::string("parallel.strategy=") + strategy);
-        shared.push_back("batch.microbatch_tokens=[128, 128, 64]");
-        run_on(2, staged(shared), strategy);
-        expect_near(curve(strategy), expected, kTolerance, strategy);
+    train(staged(validation), 1, "one");
+    for (const std::string& strategy : strategies()) {
+        const Settings shared = {by(strategy), "batch.microbatch_tokens=[128, 128, 64]"};
+        train(staged(together({validation, shared})), 2, strategy);
+        expect_near(curve(strategy), curve("one"), kRanksTolerance, strategy);
     }
 }
 
@@ -149,19 +126,12 @@ TEST_F(StagedRunTest, EveryStageContinuesBitwise) {
     for (const char* rows : {"stream", "documents"}) {
         for (const int ranks : {1, 2}) {
             if (kSanitized && (ranks == 1 || std::string(rows) == "stream")) continue;
-            Settings settings = rows_of(rows);
-            for (const char* setting : {"batch.microbatch_tokens=[128, 128, 64]", "checkpoint.every=2",
-                                        "checkpoint.keep=100", "eval.every=5"})
-                settings.push_back(setting);
-            const Config c = staged(settings);
+            const Config c = staged(together({rows_of(rows),
+                                              {"batch.microbatch_tokens=[128, 128, 64]", "checkpoint.every=2",
+                                               "checkpoint.keep=100", "eval.every=5"}}));
             const std::string whole = fmt::format("{}{}", rows, ranks);
-            run_on(ranks, c, whole);
-            for (const int64_t step : {2, 4, 6, 8, 10}) {
-                if (kSanitized && step != 4 && step != 6) continue;
-                const std::string later = fmt::format("{}_from{}", whole, step);
-                run_on(ranks, c, later, checkpoint_of(whole, step));
-                EXPECT_EQ(curve_behind(later, 0), curve_behind(whole, step)) << later;
-            }
+            train(c, ranks, whole);
+            expect_continues(c, ranks, whole, kSanitized ? std::vector{4, 6} : std::vector{2, 4, 6, 8, 10});
         }
     }
 }
@@ -216,12 +186,7 @@ TEST_F(StagedRunTest, RowsOfValidationAreNotKeptForBackward) {
 TEST_F(StagedRunTest, ValidationOfItsOwnChangesNoStep) {
     run(staged({"eval.every=2"}), "plain");
     run(staged({"eval.every=2", "eval.sequence_length=128", "eval.windows={\"window\": 8}"}), "own");
-    std::vector<double> plain, own;
-    for (const Json& line : metrics("plain"))
-        if (line["event"] == "step") plain.push_back(line["loss"]);
-    for (const Json& line : metrics("own"))
-        if (line["event"] == "step") own.push_back(line["loss"]);
-    EXPECT_EQ(plain, own);
+    EXPECT_EQ(step_losses("plain"), step_losses("own"));
     EXPECT_NE(validation_of("plain"), validation_of("own"));
 }
 
@@ -261,5 +226,4 @@ TEST_F(StagedRunTest, StagesShareMemory) {
     EXPECT_GE(activations(c), largest);
 }
 
-}  // namespace staged_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::staged_run_test

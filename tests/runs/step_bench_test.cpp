@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <map>
 
+#include "tests/errors.h"
 #include "tests/runs/run_fixture.h"
 #include "train/engine/batch_sources.h"
 
-namespace speedrun::testing {
-namespace step_bench_test {
+namespace speedrun::testing::step_bench_test {
 
 Ceilings round_ceilings() {
     Ceilings ceilings;
@@ -163,12 +163,7 @@ TEST_F(StepBenchTest, RunsWithoutADatasetButNotWithADamagedOne) {
     EXPECT_EQ(bench(config({"data.train=[]"})).data, "synthetic");
     EXPECT_EQ(bench(config({"data.train=no/such/*.bin"})).data, "synthetic");
     fs::resize_file(folder_ / "train.bin", 1000);
-    try {
-        bench(config());
-        FAIL() << "nothing was thrown";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::data) << error.what();
-    }
+    expect_error(ExitCode::data, {"train.bin"}, [&] { bench(config()); });
 }
 
 // Compares each step's loss with and without recording and timing of operations.
@@ -209,5 +204,4 @@ TEST_F(StepBenchTest, EstimatesEveryStageOfARun) {
     EXPECT_FALSE(e.device.empty());
 }
 
-}  // namespace step_bench_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_bench_test

@@ -9,14 +9,12 @@
 
 #include "tests/runs/run_fixture.h"
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 #include "train/engine/step_bench.h"
 #include "train/runlog/environment.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/timeline/step_timeline.h"
 
-namespace speedrun::testing {
-namespace step_model_test {
+namespace speedrun::testing::step_model_test {
 
 struct Counts {
     double calls, flops, bytes;
@@ -297,5 +295,4 @@ TEST(StepTimelineRunTest, ThousandRanksArePlannedQuickly) {
     EXPECT_GT(step.timeline.step_ms, step.timeline.compute_ms);
 }
 
-}  // namespace step_model_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_model_test

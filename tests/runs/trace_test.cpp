@@ -1,51 +1,30 @@
 // The timeline of a run on several ranks, its analysis, and the order in which buckets are stepped.
 // Covers: train/comm/clock_offset.cpp train/engine/run_trace.cpp train/trace/t*.cpp
-#include <array>
-#include <cmath>
 #include <set>
 
-#include "tests/distributed/rank_threads.h"
-#include "tests/errors.h"
-#include "tests/runs/run_fixture.h"
-#include "tests/sanitized.h"
+#include "tests/runs/rank_run_fixture.h"
 #include "train/comm/clock_offset.h"
-#include "train/comm/simulated_world.h"
 #include "train/model/build_model.h"
 #include "train/sharding/reducer.h"
-#include "train/sharding/resolve_ranks.h"
 #include "train/sharding/step_collectives.h"
 #include "train/trace/overlap.h"
 #include "train/trace/timeline_svg.h"
 
-namespace speedrun::testing {
-namespace trace_test {
+namespace speedrun::testing::trace_test {
 
 constexpr int64_t kFirst = 2, kLast = 4;  // traced steps
 
-class TraceTest : public RunFixture {
+class TraceTest : public RankRunFixture {
   protected:
-    Config two_ranks(const std::vector<std::string>& settings = {}) const {
-        std::vector<std::string> all = {"schedule.steps=5", "batch.microbatch_tokens=256", "threads=1",
-                                        "device=cpu", "parallel.strategy=zero1"};
-        all.insert(all.end(), settings.begin(), settings.end());
-        return config(all);
+    Config two_ranks(const Settings& settings = {}) const {
+        return config(
+            {"schedule.steps=5", "batch.microbatch_tokens=256", "threads=1", "device=cpu", by("zero1")},
+            settings);
+    }
+    void traced(const Config& c, const std::string& name) {
+        train(c, 2, name, "", {.trace_first = kFirst, .trace_last = kLast});
     }
 
-    void train(const Config& c, const std::string& name) {
-        const std::string path = (folder_ / "logs" / name).string();
-        run_ranks(2, [&](World& threads) {
-            const auto network = simulated_network(c.parallel);
-            const auto slow = network ? make_simulated_world(threads, *network) : nullptr;
-            World& world = slow ? *slow : threads;
-            const Ranks ranks = resolve_ranks(c, world);
-            Runtime runtime(runtime_options(c, ranks));
-            RunFolder run_folder =
-                ranks.first() ? RunFolder((folder_ / "logs").string(), name) : RunFolder::silent(path);
-            Trainer trainer(c, runtime, ranks, run_folder,
-                            {.quiet = true, .trace_first = kFirst, .trace_last = kLast});
-            trainer.run();
-        });
-    }
     // Names of all buckets, or of buckets with or without an optimizer that needs whole matrices.
     static std::vector<std::string> names(const BucketLayout& layout, StepOrder order,
                                           std::optional<bool> whole_matrix) {
@@ -103,8 +82,8 @@ const Json* slice_at(const SlicesOfThread& slices, const Json& flow) {
 
 TEST_F(TraceTest, ArrowsFollowEachBucketThroughItsStep) {
     // Validation in between is not a step: no arrow ends in it.
-    train(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
-          "run");
+    traced(two_ranks({"parallel.simulate_latency_us=200", "parallel.simulate_jitter_us=300", "eval.every=3"}),
+           "run");
     EXPECT_FALSE(fs::exists(folder_ / "logs" / "run" / "trace_rank0.json"));
     EXPECT_FALSE(fs::exists(folder_ / "logs" / "run" / "trace_rank1.json"));
     const Json all = events("run");
@@ -211,9 +190,9 @@ TEST_F(TraceTest, StepOrderIsTheReverseOfDeclarationUnlessAskedOtherwise) {
         for (const char* order : {"reverse", "forward"}) {
             if (kSanitized && std::string(launch) != "ready") continue;
             const std::string name = fmt::format("{}-{}", launch, order);
-            train(two_ranks({fmt::format("parallel.launch={}", launch),
-                             fmt::format("parallel.step_order={}", order)}),
-                  name);
+            traced(two_ranks({fmt::format("parallel.launch={}", launch),
+                              fmt::format("parallel.step_order={}", order)}),
+                   name);
             const Trace trace = read_trace(path_of(name));
             for (const char* phase : {"step", "gather"}) {
                 std::vector<std::string> seen;
@@ -320,5 +299,4 @@ TEST(ClockOffsetTest, BoundsHoldTheTruth) {
     });
 }
 
-}  // namespace trace_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::trace_test

@@ -11,8 +11,7 @@
 #include "train/model/build_model.h"
 #include "train/records/track.h"
 
-namespace speedrun {
-namespace track_test {
+namespace speedrun::track_test {
 
 using Json = nlohmann::json;
 
@@ -92,5 +91,4 @@ TEST(TrackTest, BaselineIsSmallEnough) {
     EXPECT_LE(parameters_of(config.model, config.batch.sequence_length).numel(), 4'000'000);
 }
 
-}  // namespace track_test
-}  // namespace speedrun
+}  // namespace speedrun::track_test

@@ -2,7 +2,7 @@
 // accumulation, and the files of a run folder.
 // build: in run_test_cases
 // Covers: train/engine/batch_sources.cpp train/runlog/environment.cpp train/runlog/progress.cpp train/runlog/run_folder.cpp
-// Covers: train/engine/finite_check.cpp train/engine/warm_up.cpp train/sharding/nonfinite.cpp
+// Covers: train/engine/finite_check.cpp train/engine/warm_up.cpp
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -13,8 +13,7 @@
 #include "tests/runs/run_fixture.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace trainer_test {
+namespace speedrun::testing::trainer_test {
 
 class TrainerTest : public RunFixture {};
 
@@ -51,12 +50,7 @@ TEST_F(TrainerTest, WarmUpChangesNothing) {
 TEST_F(TrainerTest, ValidationInBetweenChangesNothing) {
     run(config({"schedule.steps=10"}), "without");
     run(config({"schedule.steps=10", "eval.every=2"}), "with");
-    std::vector<double> without, with;
-    for (const Json& line : metrics("without"))
-        if (line["event"] == "step") without.push_back(line["loss"]);
-    for (const Json& line : metrics("with"))
-        if (line["event"] == "step") with.push_back(line["loss"]);
-    EXPECT_EQ(without, with);
+    EXPECT_EQ(step_losses("without"), step_losses("with"));
 }
 
 TEST_F(TrainerTest, AccumulationEqualsOneBatch) {
@@ -197,5 +191,4 @@ TEST_F(TrainerTest, ASignalToOneRankStopsAll) {
     ASSERT_EQ(lines.size(), static_cast<size_t>(summaries[0].steps) + 1);  // and one validation
 }
 
-}  // namespace trainer_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::trainer_test

@@ -1,13 +1,9 @@
 // Whole runs with a head that is untied from the embedding: stopped and continued before and after the step of
 // untying.
-#include <iterator>
-#include <vector>
-
 #include "tests/runs/forwarded_state.h"
 #include "tests/runs/rank_run_fixture.h"
 
-namespace speedrun::testing {
-namespace untied_run_test {
+namespace speedrun::testing::untied_run_test {
 
 // Checkpoints before, at and after the step that unties the head.
 const std::vector<int> kSaved = kSanitized ? std::vector<int>{6} : std::vector<int>{4, 6, 8};
@@ -21,66 +17,36 @@ class Stale final : public ForwardedState {
 
 class UntiedRunTest : public RankRunFixture {
   protected:
-    static std::string bytes_of(const std::string& file) {
-        std::ifstream stream(file, std::ios::binary);
-        EXPECT_TRUE(stream) << file;
-        return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-    }
-    static void expect_same_files(const std::string& a, const std::string& b, int ranks) {
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-            const std::string file = "/" + rank_file_name(rank);
-            EXPECT_EQ(bytes_of(a + file) == bytes_of(b + file), true) << a << " and " << b << file;
-        }
-    }
     Config untied(const Settings& more = {}) const {
-        Settings all = {
-            R"(model={"preset": "none", "model_dim": 32, "vocab_size": 32,
-                "tables": {"embed": {"init": {"type": "normal", "value": 0.5}}},
-                "input": [{"type": "table", "table": "embed"}, {"type": "norm"}],
-                "layers": {"count": 2, "each": {"attention": {"heads": 2}, "mlp": {}}},
-                "output": [{"type": "norm"}], "head": {"tied_to": "embed", "untied_after": 0}})",
-            R"(optimizers.groups=[{"params": ["blocks.*.weight"], "type": "muon", "lr": 0.02}, {"params": ["*"], "lr": 0.003, "every": 2}])",
-            "schedule.steps=10",
-            "schedule.stages=[6, 10]",
-            "checkpoint.every=2",
-            "checkpoint.keep=100",
-            "eval.every=2",
-            "batch.microbatch_tokens=128",
-            "threads=1"};
-        all.insert(all.end(), more.begin(), more.end());
-        return config(all);
+        Settings all = two_groups(R"("mlp": {})", R"({"tied_to": "embed", "untied_after": 0})");
+        all.emplace_back("schedule.stages=[6, 10]");
+        return config(all, more);
     }
 };
 
 TEST_F(UntiedRunTest, ContinuesBitwiseBeforeAtAndBehindTheStep) {
-    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
-        if (kSanitized && std::string(strategy) != "zero2") continue;
-        const Config c = untied({std::string("parallel.strategy=") + strategy});
-        run_on(2, c, strategy);
-        for (const int step : kSaved) {
-            const std::string name = strategy + std::to_string(step);
-            run_on(2, c, name, checkpoint_of(strategy, step));
-            EXPECT_EQ(curve_behind(name, step), curve_behind(strategy, step)) << name;
-        }
+    for (const std::string& strategy : strategies()) {
+        const Config c = untied({by(strategy)});
+        train(c, 2, strategy);
+        expect_continues(c, 2, strategy, kSaved);
     }
 }
 
 // Before, at and after the step, the checkpoint of a stop equals the periodic one of that step.
 TEST_F(UntiedRunTest, AStopSavesWhatARunThatGoesOnDoes) {
-    for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
-        if (kSanitized && std::string(strategy) != "zero2") continue;
-        const std::string parallel = std::string("parallel.strategy=") + strategy;
-        run_on(2, untied({parallel}), strategy);
+    for (const std::string& strategy : strategies()) {
+        const Config c = untied({by(strategy)});
+        train(c, 2, strategy);
         for (const int step : {4, 6, 8}) {
             const std::string stopped = fmt::format("{}_stopped{}", strategy, step),
                               later = stopped + "_later";
-            run_on(2, untied({parallel, "checkpoint.every=0"}), stopped, checkpoint_of(strategy, step - 2),
-                   true);
-            expect_same_files(checkpoint_of(stopped, step), checkpoint_of(strategy, step), 2);
-            EXPECT_EQ(metrics(stopped).back()["loss"], curve_behind(strategy, step).front())
+            train(untied({by(strategy), "checkpoint.every=0"}), 2, stopped, checkpoint(strategy, step - 2),
+                  {.stop = true});
+            expect_same_bytes(checkpoint(stopped, step), checkpoint(strategy, step), 2);
+            EXPECT_EQ(metrics(stopped).back()["loss"], losses(strategy, step).front())
                 << "the validation of the stop";
-            run_on(2, untied({parallel}), later, checkpoint_of(stopped, step));
-            EXPECT_EQ(curve_behind(later, step), curve_behind(strategy, step)) << later;
+            train(c, 2, later, checkpoint(stopped, step));
+            EXPECT_EQ(curve(later), curve(strategy, step)) << later;
         }
     }
 }
@@ -94,14 +60,14 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
         const Config c = untied({fmt::format("eval.every={}", eval)});
         const std::string folder = (folder_ / "stale").string(), name = fmt::format("from{}_{}", step, eval),
                           whole = "whole_" + name;
-        run_on(1, c, whole);
+        train(c, 1, whole);
         fs::remove_all(folder);
         Runtime runtime(runtime_options(c));
         StepRunner runner(c, runtime);
         RunnerState state(runner);
         Stale stale(state);
         runner.state().initialize(77);
-        const CheckpointReader reader(checkpoint_of(whole, step));
+        const CheckpointReader reader(checkpoint(whole, step));
         CheckpointReader indexed(reader.folder());
         indexed.index();
         load_checkpoint(indexed, runtime, state);
@@ -114,32 +80,32 @@ TEST_F(UntiedRunTest, AHeadThatWasSavedStaleIsThatOfTheEmbedding) {
         saver.save(info);
         const std::string saved = folder + "/checkpoints/" + checkpoint_name(step);
         EXPECT_NE(bytes_of(saved + "/rank-00000.safetensors"),
-                  bytes_of(checkpoint_of(whole, step) + "/rank-00000.safetensors"));
-        run_on(1, c, name, saved);
-        EXPECT_EQ(curve_behind(name, step), curve_behind(whole, step)) << name;
+                  bytes_of(checkpoint(whole, step) + "/rank-00000.safetensors"));
+        train(c, 1, name, saved);
+        EXPECT_EQ(curve(name), curve(whole, step)) << name;
     }
 }
 
 // Other ranks continue a saved run, before and after untying.
 TEST_F(UntiedRunTest, AnyRanksContinueWhatOthersSaved) {
     if (!kSanitized) {
-        run_on(1, untied(), "one");
-        run_on(2, untied({"parallel.strategy=zero3"}), "two");
+        train(untied(), 1, "one");
+        train(untied({by("zero3")}), 2, "two");
         expect_near(curve("two"), curve("one"), kRanksTolerance, "two ranks");
     }
     for (const int step : kSaved) {
         const std::string name = "from" + std::to_string(step);
-        run_on(3, untied({"parallel.strategy=zero1", "batch.tokens_per_step=384"}), "three" + name);
-        run_on(1, untied({"batch.tokens_per_step=384"}), name, checkpoint_of("three" + name, step));
-        expect_near(curve_behind(name, step), curve_behind("three" + name, step), kRanksTolerance, name);
+        train(untied({by("zero1"), "batch.tokens_per_step=384"}), 3, "three" + name);
+        train(untied({"batch.tokens_per_step=384"}), 1, name, checkpoint("three" + name, step));
+        expect_near(losses(name), losses("three" + name, step), kRanksTolerance, name);
     }
 }
 
 // Until that step, everything equals a run with a tied head, including validation without an earlier checkpoint.
 TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
     if (kSanitized) GTEST_SKIP() << "results of whole runs: release build only";
-    run_on(1, untied({"checkpoint.every=0"}), "apart");
-    run_on(1, untied({"checkpoint.every=0", "model.head.untied_after=-1"}), "tied");
+    train(untied({"checkpoint.every=0"}), 1, "apart");
+    train(untied({"checkpoint.every=0", "model.head.untied_after=-1"}), 1, "tied");
     const auto first = [this](const std::string& name) {
         std::vector<double> values;
         for (const Json& line : metrics(name))
@@ -152,5 +118,4 @@ TEST_F(UntiedRunTest, IsATiedRunUpToTheStep) {
     EXPECT_NE(curve("apart"), curve("tied"));
 }
 
-}  // namespace untied_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::untied_run_test

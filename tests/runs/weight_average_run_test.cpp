@@ -1,10 +1,7 @@
 // Averages of weights: against float64 over the checkpoints of a run without, continued, on several ranks, and their refusals.
-#include <cmath>
+#include "tests/runs/rank_run_fixture.h"
 
-#include "tests/runs/resume_fixture.h"
-
-namespace speedrun::testing {
-namespace weight_average_run_test {
+namespace speedrun::testing::weight_average_run_test {
 
 // Samples of the weights of a run of 10 steps after its steps `start`, `start` + `every` …, counted from 0.
 struct Average {
@@ -17,22 +14,14 @@ struct Average {
     }
 };
 
-class WeightAverageRunTest : public ResumeFixture {
+class WeightAverageRunTest : public RankRunFixture {
   protected:
-    Config averaged(const Ways& ways, const Average& average, std::vector<std::string> more = {}) const {
+    Config averaged(const Ways& ways, const Average& average, Settings more = {}) const {
         more.insert(more.end(), {average.setting(0), average.setting(1), "checkpoint.every=1"});
         return config_of(ways, more);
     }
     std::vector<float> tensor(const std::string& run, int64_t step, const std::string& name) const {
-        CheckpointReader reader(checkpoint(run, step));
-        reader.index();
-        for (const CheckpointTensor& tensor : reader.info().tensors) {
-            if (tensor.name != name) continue;
-            std::vector<float> values(static_cast<size_t>(tensor.numel()));
-            reader.read(name, Box::of({0, tensor.numel()}), values.data());
-            return values;
-        }
-        return {};
+        return tensor_in(checkpoint(run, step), name);
     }
     std::vector<std::string> parameters(const std::string& run) const {
         std::vector<std::string> names;
@@ -65,26 +54,16 @@ class WeightAverageRunTest : public ResumeFixture {
             }
         }
     }
-    void expect_refused(const std::string& text, const std::vector<std::string>& keys) const {
-        try {
-            config(keys);
-            FAIL() << "accepted; expected: " << text;
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ExitCode::usage);
-            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-        }
-    }
 };
 
 TEST_F(WeightAverageRunTest, FollowsFloat64AndChangesNothingBeforeTheLastUpdate) {
-    const Ways ways = {1, 1, "ddp", "normuon", "f32", 256};
-    train(config_of(ways, {"checkpoint.every=1"}), 1, "plain");
+    train(config_of(kOneRank, {"checkpoint.every=1"}), 1, "plain");
     int number = 0;
     for (const Average& average :
          {Average{}, Average{.start = 5, .every = 1, .decay = 0, .blend = 1},
           Average{.start = 0, .every = 4, .decay = 0.9, .blend = 0.35}, Average{.start = 9}}) {
         const std::string name = fmt::format("averaged{}", number++);
-        train(averaged(ways, average), 1, name);
+        train(averaged(kOneRank, average), 1, name);
         expect_reference("plain", name, average);
         for (const std::string& p : parameters("plain"))
             for (const int64_t step : {5, 9})
@@ -111,31 +90,20 @@ TEST_F(WeightAverageRunTest, ContinuesBitwiseBeforeInsideAndAfterTheWindow) {
         const std::string whole = fmt::format("whole{}", number++);
         const Config c = averaged(ways, {});
         train(c, ways.ranks, whole);
-        for (const int64_t step : {3, 6, 9, 10}) {
-            const std::string later = fmt::format("{}_from{}", whole, step);
-            train(c, ways.ranks, later, checkpoint(whole, step));
-            EXPECT_EQ(curve(later), curve(whole, step)) << later;
-            if (step < 10) expect_same_bytes(checkpoint(whole, 10), checkpoint(later, 10), ways.ranks);
-        }
+        expect_continues(c, ways.ranks, whole, {3, 6, 9, 10});
     }
 }
 
 // Ranks sum in another order: f32 rounding, amplified by ten steps. The state of one mesh continues on another.
 TEST_F(WeightAverageRunTest, RanksAgreeWithOne) {
-    const Ways alone = {1, 1, "ddp", "normuon", "f32", 256};
-    train(averaged(alone, {}), 1, "alone");
-    const std::vector<double> expected = curve("alone");
+    train(averaged(kOneRank, {}), 1, "alone");
     for (const char* strategy : {"ddp", "zero1", "zero3"}) {
         if (kSanitized && std::string(strategy) != "zero3") continue;
         train(averaged({2, 1, strategy, "normuon"}, {}), 2, strategy);
         const std::string later = std::string(strategy) + "_alone";
-        train(averaged(alone, {}), 1, later, checkpoint(strategy, 7));
-        const std::vector<double> two = curve(strategy), one = curve(later), rest = curve("alone", 7);
-        ASSERT_EQ(two.size(), expected.size());
-        ASSERT_EQ(one.size(), rest.size());
-        for (size_t i = 0; i < two.size(); ++i)
-            EXPECT_NEAR(two[i], expected[i], 1e-5 * expected[i]) << strategy;
-        for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], rest[i], 1e-5 * rest[i]) << strategy;
+        train(averaged(kOneRank, {}), 1, later, checkpoint(strategy, 7));
+        expect_near(curve(strategy), curve("alone"), kRanksTolerance, strategy);
+        expect_near(curve(later), curve("alone", 7), kRanksTolerance, later);
         for (const std::string& name : parameters("alone")) {
             const std::vector<float> a = tensor("alone", 10, "average/" + name),
                                      b = tensor(strategy, 10, "average/" + name);
@@ -149,9 +117,8 @@ TEST_F(WeightAverageRunTest, RanksAgreeWithOne) {
 TEST_F(WeightAverageRunTest, CountsUpdatesOfItsGroup) {
     const Average average{.start = 1, .every = 1, .decay = 0, .blend = 0.5};
     const Ways ways = {1, 1, "ddp", "adamw", "f32", 256};
-    const std::vector<std::string> every = {"optimizers.groups.1.every=3", "schedule.steps=11",
-                                            "checkpoint.every=3"};
-    std::vector<std::string> more = every;
+    const Settings every = {"optimizers.groups.1.every=3", "schedule.steps=11", "checkpoint.every=3"};
+    Settings more = every;
     more.push_back(average.setting(1));
     train(config_of(ways, more), 1, "averaged");
     train(config_of(ways, every), 1, "plain");
@@ -176,8 +143,8 @@ TEST_F(WeightAverageRunTest, CountsUpdatesOfItsGroup) {
 TEST_F(WeightAverageRunTest, AStoppedRunIsNotBlended) {
     const Ways ways = {2, 1, "zero1", "normuon"};
     const Average average{.start = 0, .every = 1};
-    train(averaged(ways, average), 2, "stopped", "", How{.stop = true});
-    train(config_of(ways, {"checkpoint.every=1"}), 2, "plain", "", How{.stop = true});
+    train(averaged(ways, average), 2, "stopped", "", {.stop = true});
+    train(config_of(ways, {"checkpoint.every=1"}), 2, "plain", "", {.stop = true});
     EXPECT_EQ(curve("stopped"), curve("plain"));
     for (const char* name : {"master/embed.weight", "master/blocks.0.mlp.up.weight"})
         EXPECT_EQ(tensor("stopped", 2, name), tensor("plain", 2, name)) << name;
@@ -185,19 +152,21 @@ TEST_F(WeightAverageRunTest, AStoppedRunIsNotBlended) {
 
 TEST_F(WeightAverageRunTest, RefusesValuesThatHaveNoMeaning) {
     const std::string group = "optimizers.groups.0.";
-    expect_refused(
+    const auto refused = [&](const std::string& text, const Settings& keys) {
+        expect_error(ExitCode::usage, {text}, [&] { config(keys); });
+    };
+    refused(
         "optimizers.groups[0].average.start 150 is not below the 150 updates of the group in 150 steps of the run (every 1)",
         {group + R"(average={"start": 150})"});
-    expect_refused("average.start 75 is not below the 75 updates",
-                   {group + R"(average={"start": 75})", group + "every=2"});
-    expect_refused("blend: 1.5 is outside [0, 1]", {group + R"(average={"blend": 1.5})"});
-    expect_refused("blend: -0.5 is outside [0, 1]", {group + R"(average={"blend": -0.5})"});
-    expect_refused("decay: 1 is outside [0, 0.999999]", {group + R"(average={"decay": 1})"});
-    expect_refused("every: 0 is outside", {group + R"(average={"every": 0})"});
-    expect_refused("optimizers.groups[0].average is set, but weights_dtype is bf16",
-                   {group + R"(average={"start": 5})", group + "weights_dtype=bf16", "precision=bf16"});
-    expect_refused("unknown key", {group + R"(average={"start": 5, "rate": 0.1})"});
+    refused("average.start 75 is not below the 75 updates",
+            {group + R"(average={"start": 75})", group + "every=2"});
+    refused("blend: 1.5 is outside [0, 1]", {group + R"(average={"blend": 1.5})"});
+    refused("blend: -0.5 is outside [0, 1]", {group + R"(average={"blend": -0.5})"});
+    refused("decay: 1 is outside [0, 0.999999]", {group + R"(average={"decay": 1})"});
+    refused("every: 0 is outside", {group + R"(average={"every": 0})"});
+    refused("optimizers.groups[0].average is set, but weights_dtype is bf16",
+            {group + R"(average={"start": 5})", group + "weights_dtype=bf16", "precision=bf16"});
+    refused("unknown key", {group + R"(average={"start": 5, "rate": 0.1})"});
 }
 
-}  // namespace weight_average_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weight_average_run_test

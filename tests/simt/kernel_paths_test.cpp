@@ -92,7 +92,8 @@ TEST_P(KernelPathsTest, RotaryOfWideHeads) {
                      reduction(dtype(), 1200), "u");
         expect_all_nan(reference::row_block(out[part], 2, 1), "position outside");
     }
-    expect_close(out[2], reference::mix_forward(v, z, c), few_operations(dtype()), "mixed");
+    expect_close(out[2], reference::weighted_sum_forward(reference::mix_terms(v, z, c), v.rows),
+                 few_operations(dtype()), "mixed");
 }
 
 }  // namespace

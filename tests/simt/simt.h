@@ -52,9 +52,6 @@ struct alignas(16) int4 {
 inline float2 make_float2(float x, float y) {
     return {x, y};
 }
-inline float4 make_float4(float x, float y, float z, float w) {
-    return {x, y, z, w};
-}
 inline uint2 make_uint2(unsigned x, unsigned y) {
     return {x, y};
 }
@@ -63,9 +60,6 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 }
 inline int2 make_int2(int x, int y) {
     return {x, y};
-}
-inline int4 make_int4(int x, int y, int z, int w) {
-    return {x, y, z, w};
 }
 
 namespace speedrun::simt {
@@ -253,7 +247,6 @@ inline void __syncwarp(uint32_t mask = 0xffffffffu,
 inline void __threadfence() {
     speedrun::simt::note_fence();
 }
-inline void __threadfence_block() {}
 
 template <class T>
 T __shfl_sync(uint32_t mask, T value, int source, int width = 32,
@@ -310,14 +303,6 @@ template <class T>
 requires std::is_integral_v<T> T atomicMax(T* address, T value) {
     return speedrun::simt::atomic(address, [&](T old) { return std::max(old, value); });
 }
-template <class T>
-requires std::is_integral_v<T> T atomicMin(T* address, T value) {
-    return speedrun::simt::atomic(address, [&](T old) { return std::min(old, value); });
-}
-template <class T>
-requires std::is_integral_v<T> T atomicCAS(T* address, T expected, T value) {
-    return speedrun::simt::atomic(address, [&](T old) { return old == expected ? value : old; });
-}
 
 // One result byte for each of the four low hexadecimal digits of `selector`: digit d selects byte d of the
 // eight bytes of (b, a), with a's as the low ones (CUDA Math API, "__byte_perm").
@@ -342,20 +327,8 @@ constexpr T max(T a, T b) {
 }
 
 template <class T>
-T __ldg(const T* p) {
-    return *p;
-}
-template <class T>
 T __ldcg(const T* p) {
     return *p;
-}
-template <class T>
-T __ldcs(const T* p) {
-    return *p;
-}
-template <class T>
-void __stcs(T* p, T value) {
-    *p = value;
 }
 
 inline unsigned __float_as_uint(float x) {
@@ -367,20 +340,11 @@ inline float __uint_as_float(unsigned x) {
 inline int __popc(unsigned x) {
     return std::popcount(x);
 }
-inline int __clz(int x) {
-    return std::countl_zero(static_cast<unsigned>(x));
-}
-inline int __ffs(int x) {
-    return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1;
-}
 inline float rsqrtf(float x) {
     return 1.0f / std::sqrt(x);
 }
 inline float __expf(float x) {
     return std::exp(x);
-}
-inline float __logf(float x) {
-    return std::log(x);
 }
 inline float __fdividef(float x, float y) {
     return x / y;

@@ -1,21 +1,13 @@
 // AdamW's moments in bf16 with everything else in f32: memory, and checkpoints of mixed dtypes.
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <functional>
-#include <sstream>
 
 #include "data/xxh128.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "tests/train/optimizer_harness.h"
-#include "tests/train/small_model.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
-#include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace bf16_moments_test {
+namespace speedrun::testing::bf16_moments_test {
 
 OptimizerGroupConfig adamw(DType moments) {
     OptimizerGroupConfig group;
@@ -156,14 +148,10 @@ TEST_F(Bf16CheckpointTest, OtherTypesAreRefused) {
 TEST_F(Bf16CheckpointTest, UnknownTypesAreRefused) {
     save();
     const std::string path = folder_ + "/checkpoint.json", sums_path = folder_ + "/XXH128SUMS";
-    std::ostringstream text, sums;
-    text << std::ifstream(path).rdbuf();
-    sums << std::ifstream(sums_path).rdbuf();
-    std::string json = text.str();
+    std::string json = read_text(path), all = read_text(sums_path);
     EXPECT_EQ(json.find("\"f32\""), std::string::npos) << "said of no tensor that has always been f32";
     json.replace(json.find("\"bf16\""), 6, "\"f16\"");
     std::ofstream(path) << json;
-    std::string all = sums.str();
     Xxh128 hash;
     hash.update(json.data(), json.size());
     all.replace(all.find("checkpoint.json") - 34, 32, hash.hex());
@@ -184,5 +172,4 @@ TEST_F(Bf16CheckpointTest, TensorsOfARun) {
         EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
 }
 
-}  // namespace bf16_moments_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bf16_moments_test

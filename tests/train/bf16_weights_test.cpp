@@ -7,8 +7,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/parameter_store.h"
 
-namespace speedrun::testing {
-namespace bf16_weights_test {
+namespace speedrun::testing::bf16_weights_test {
 
 using Values = std::vector<float>;
 
@@ -143,5 +142,4 @@ TEST(Bf16WeightsTest, CheckpointsHoldThemAsTheyAre) {
     }
 }
 
-}  // namespace bf16_weights_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bf16_weights_test

@@ -6,34 +6,11 @@
 #include <map>
 #include <set>
 
-#include "tests/train/small_model.h"
+#include "tests/train/bucket_rules.h"
 #include "train/model/build_model.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace bucket_layout_test {
-
-ModelConfig odd_model() {
-    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
-}
-
-ModelConfig gpt2_124m() {
-    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
-}
-
-constexpr int64_t kTarget = 20000;
-
-// Group 0: the blocks' matrices. Its optimizer updates whole matrices.
-BucketRules rules_for(const ParameterTable& table, int shards, int index = 0, int64_t target = kTarget) {
-    BucketRules rules;
-    rules.num_shards = shards;
-    rules.index = index;
-    rules.target = target;
-    for (const Parameter& p : table.all())
-        rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 4 ? 0 : 1);
-    rules.whole_matrix = {true, false};
-    return rules;
-}
+namespace speedrun::testing::bucket_layout_test {
 
 TEST(BucketLayoutTest, CoversEveryElementOnce) {
     const ParameterTable table = parameters_of(odd_model(), 16);
@@ -153,5 +130,4 @@ TEST(BucketLayoutTest, BackwardCompletesTheLastDeclaredFirst) {
         EXPECT_GT(layout[order[i - 1]].first().id, layout[order[i]].first().id);
 }
 
-}  // namespace bucket_layout_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bucket_layout_test

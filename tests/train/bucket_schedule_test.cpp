@@ -1,9 +1,7 @@
 // Reported values and parameter changes of a step with all optimizers, on one rank.
-// Covers: train/sharding/elementwise_update.cpp train/sharding/group_update.cpp train/sharding/state_memory.cpp
+// Covers: train/sharding/group_update.cpp train/sharding/state_memory.cpp
 #include "train/sharding/bucket_schedule.h"
 #include "tests/errors.h"
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +11,7 @@
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
-namespace speedrun::testing {
-namespace bucket_schedule_test {
+namespace speedrun::testing::bucket_schedule_test {
 
 class BucketScheduleTest : public ::testing::Test {
   protected:
@@ -224,5 +221,4 @@ TEST_F(BucketScheduleTest, ResetStartsAfresh) {
     EXPECT_EQ(masters(), once);
 }
 
-}  // namespace bucket_schedule_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bucket_schedule_test

@@ -7,8 +7,7 @@
 #include "train/model/nodes/head.h"
 #include "train/model/nodes/linear.h"
 
-namespace speedrun::testing {
-namespace busiest_step_test {
+namespace speedrun::testing::busiest_step_test {
 
 std::vector<std::string> rows_of(const BusiestStep& busiest) {
     std::vector<std::string> rows;
@@ -137,5 +136,4 @@ TEST(BusiestStepTest, ForwardAgain) {
                                                           "gradient of z x 1: 64", "y x 1: 64"}));
 }
 
-}  // namespace busiest_step_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::busiest_step_test

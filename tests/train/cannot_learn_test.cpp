@@ -9,8 +9,7 @@
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace cannot_learn_test {
+namespace speedrun::testing::cannot_learn_test {
 
 ModelConfig model_of(const std::vector<std::string>& settings) {
     std::vector<std::string> all{"device=cpu"};
@@ -144,5 +143,4 @@ TEST(CannotLearnTest, NetworksOfTwoMatricesOfZerosAreReported) {
     EXPECT_EQ(reported("{}"), 0);
 }
 
-}  // namespace cannot_learn_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::cannot_learn_test

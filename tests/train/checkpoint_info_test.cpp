@@ -1,15 +1,11 @@
 // Impossible values in checkpoint.json and file names outside its folder are refused with a short message.
 #include "train/checkpoint/checkpoint_info.h"
 
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/data/test_files.h"
-#include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace checkpoint_info_test {
+namespace speedrun::checkpoint_info_test {
 
 using Json = nlohmann::json;
 
@@ -68,5 +64,4 @@ TEST(CheckpointInfoTest, ALineOfSumsIsShownCut) {
                  [&] { read_sums(path); });
 }
 
-}  // namespace checkpoint_info_test
-}  // namespace speedrun
+}  // namespace speedrun::checkpoint_info_test

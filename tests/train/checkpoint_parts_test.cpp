@@ -1,13 +1,8 @@
 // Checkpoints written by any tensor and shard cut contain the same tensors as one rank's and load under any other
 // cut.
 // Covers: train/sharding/sharded_state.cpp train/optim/state.cpp
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
-#include "kernels/device/error.h"
 #include "tests/each_element.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
@@ -15,8 +10,7 @@
 #include "train/checkpoint/checkpointer.h"
 #include "train/checkpoint/safetensors.h"
 
-namespace speedrun::testing {
-namespace checkpoint_parts_test {
+namespace speedrun::testing::checkpoint_parts_test {
 
 struct Cut {
     int parts = 1, shards = 1;
@@ -238,5 +232,4 @@ TEST_F(CheckpointPartsTest, TensorsOfMatricesOfHeads) {
     EXPECT_EQ(state(NormuonLines::columns), (CheckpointTensor{"normuon_v/qkv.weight", {5, 6}}));
 }
 
-}  // namespace checkpoint_parts_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::checkpoint_parts_test

@@ -1,25 +1,17 @@
 // Checkpoint files: damage is detected and named, and a crash or a full disk at any call leaves a good checkpoint.
 // Covers: train/checkpoint/*.cpp
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "data/dataset.h"
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/safetensors.h"
 
-namespace speedrun {
-namespace checkpoint_test {
+namespace speedrun::checkpoint_test {
 
 namespace fs = std::filesystem;
 
@@ -127,12 +119,6 @@ class CheckpointTest : public ::testing::Test {
     }
 
     std::string folder(int64_t step) const { return run_ + "/checkpoints/" + checkpoint_name(step); }
-    static std::string content(const fs::path& path) {
-        std::ifstream file(path, std::ios::binary);
-        std::ostringstream text;
-        text << file.rdbuf();
-        return text.str();
-    }
     static void put(const fs::path& path, const std::string& text) {
         std::ofstream(path, std::ios::binary) << text;
     }
@@ -190,7 +176,7 @@ TEST_F(CheckpointTest, ReplacesWithoutExchange) {
 TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
     save(real_file_system(), 5);
     for (const auto& entry : fs::directory_iterator(folder(5))) {
-        const std::string name = entry.path().filename().string(), good = content(entry.path());
+        const std::string name = entry.path().filename().string(), good = read_text(entry.path());
         const size_t stride = good.size() / 97 + 1;
         for (size_t at = 0; at < good.size(); at += stride) {
             std::string bad = good;
@@ -211,11 +197,11 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
 TEST_F(CheckpointTest, SumsOfTensorsLieBesideTheirFile) {
     save(real_file_system(), 5);
     EXPECT_EQ(read_sums(folder(5) + "/XXH128SUMS").size(), 2u * 2 + 1);
-    EXPECT_EQ(content(folder(5) + "/checkpoint.json").find(tensors()[0].name + "["), std::string::npos);
+    EXPECT_EQ(read_text(folder(5) + "/checkpoint.json").find(tensors()[0].name + "["), std::string::npos);
     const CheckpointReader reader(folder(5));
     for (const CheckpointFile& file : reader.info().files) {
         const auto sums = read_sums(folder(5) + "/" + sums_file_name(file.name));
-        const std::string path = folder(5) + "/" + file.name, bytes = content(path);
+        const std::string path = folder(5) + "/" + file.name, bytes = read_text(path);
         const std::vector<TensorEntry> stored = read_safetensors_entries(path);
         const auto sum_until = [&](int64_t end) {
             Xxh128 hash;
@@ -234,7 +220,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamaged) {
     save(real_file_system(), 5);
     const fs::path first = folder(5) + "/rank-00000.safetensors",
                    second = folder(5) + "/rank-00001.safetensors";
-    const std::string good = content(second);
+    const std::string good = read_text(second);
     const auto expect_text = [&](const std::vector<std::string>& texts) {
         const std::string actual = damage(folder(5));
         for (const std::string& text : texts) EXPECT_THAT(actual, HasSubstr(text));
@@ -269,7 +255,7 @@ TEST_F(CheckpointTest, NumbersThatAreNoneAreErrors) {
     using Json = nlohmann::json;
     save(real_file_system(), 5);
     const std::string path = folder(5) + "/checkpoint.json", sums_path = folder(5) + "/XXH128SUMS";
-    const std::string good = content(path), good_hash = xxh128_file(path), sums = content(sums_path);
+    const std::string good = read_text(path), good_hash = xxh128_file(path), sums = read_text(sums_path);
     const auto damage_of = [&](const std::string& text) {
         put(path, text);
         std::string changed = sums;
@@ -368,5 +354,4 @@ TEST_F(CheckpointTest, WheneverItStopsThereIsAGoodOne) {
     }
 }
 
-}  // namespace checkpoint_test
-}  // namespace speedrun
+}  // namespace speedrun::checkpoint_test

@@ -7,8 +7,7 @@
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 
-namespace speedrun::testing {
-namespace checkpointing_test {
+namespace speedrun::testing::checkpointing_test {
 
 constexpr int64_t kSequence = 8, kRows = 2, kTokens = kSequence * kRows;
 
@@ -152,5 +151,4 @@ TEST(CheckpointingTest, WorkGrowsByWhatIsRepeated) {
     }
 }
 
-}  // namespace checkpointing_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::checkpointing_test

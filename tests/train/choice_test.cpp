@@ -2,14 +2,11 @@
 #include "train/fields/choice.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "train/config/config.h"
 
-namespace speedrun::testing {
-namespace choice_test {
+namespace speedrun::testing::choice_test {
 
 template <class E>
 class WordsTest : public ::testing::Test {};
@@ -42,5 +39,4 @@ TEST(ChoiceTest, ValuesWithoutAWordAreRefused) {
     EXPECT_THROW(word_of(DType::i32), Error);
 }
 
-}  // namespace choice_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::choice_test

@@ -1,17 +1,9 @@
 // Classes that have ended, have their own target, or have a budget instead of a target.
 // build: apart
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
-#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
-#include "train/records/record_verify.h"
 
-namespace speedrun {
-namespace class_rules_test {
+namespace speedrun::class_rules_test {
 
 using Json = nlohmann::json;
 
@@ -59,17 +51,6 @@ TEST(ClassRulesTest, RulesOfModelAndBatchesNameBothValues) {
 
 class ClassRecordTest : public RecordTest {
   protected:
-    std::string record_of(AttemptFolder::Result result) {
-        count_parameters(result.record, track(), "record");
-        return std::filesystem::path(write(result)).filename().string();
-    }
-    Record read(const std::string& name) const { return read_record(dir_.file("records/toy/" + name)); }
-    std::string problems(const std::string& name) const {
-        std::string text;
-        for (const std::string& p : verify_record(dir_.file("records/toy/" + name)).problems)
-            text += p + "\n";
-        return text;
-    }
     std::string boards() const {
         std::vector<Record> records;
         for (const std::string& folder : record_folders(dir_.file("records/toy")))
@@ -277,5 +258,4 @@ TEST_F(RecordTest, WallTimesStandBesideTrainingTimesWhereThereAreAny) {
     EXPECT_EQ(again.runs.front().wall_s, 2.5);
 }
 
-}  // namespace class_rules_test
-}  // namespace speedrun
+}  // namespace speedrun::class_rules_test

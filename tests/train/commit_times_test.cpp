@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <string>
 
 #include "data/text_file.h"
 #include "tests/temp_dir.h"

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-namespace speedrun {
-namespace config_help_test {
+namespace speedrun::config_help_test {
 
 // Keys of sections, lists and words.
 TEST(ConfigHelpTest, HelpNamesTheOptions) {
@@ -44,5 +43,4 @@ TEST(ConfigHelpTest, PagesHaveTheOptionsOfTheHelp) {
     EXPECT_NE(std::find(files.begin(), files.end(), "general.md"), files.end());
 }
 
-}  // namespace config_help_test
-}  // namespace speedrun
+}  // namespace speedrun::config_help_test

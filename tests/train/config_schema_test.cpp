@@ -7,26 +7,17 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "kernels/device/error.h"
+#include "tests/temp_dir.h"
 #include "train/config/config_json.h"
 
-namespace speedrun {
-namespace config_schema_test {
+namespace speedrun::config_schema_test {
 
 using Json = nlohmann::json;
 const std::filesystem::path kConfigs = std::filesystem::path(SPEEDRUN_SOURCE_ROOT) / "configs";
-
-std::string read_text(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    EXPECT_TRUE(file && text << file.rdbuf()) << path;
-    return text.str();
-}
 
 bool has_type(const Json& value, const std::string& type) {
     if (type == "object") return value.is_object();
@@ -233,5 +224,4 @@ TEST(ConfigSchemaTest, SchemaKeyIsIgnored) {
               config_to_json(parse_config(without, "test", {})));
 }
 
-}  // namespace config_schema_test
-}  // namespace speedrun
+}  // namespace speedrun::config_schema_test

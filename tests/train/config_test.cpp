@@ -4,13 +4,9 @@
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 
-#include <gtest/gtest.h>
-
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace config_test {
+namespace speedrun::config_test {
 
 // Smallest valid config with these extra members.
 std::string config_text(const std::string& members = "") {
@@ -343,5 +339,4 @@ TEST(ConfigValidationTest, OtherCombinations) {
     expect_parts(error_of("", {"optimizers.groups.1.params=[]"}), {"optimizers.groups[1].params is empty"});
 }
 
-}  // namespace config_test
-}  // namespace speedrun
+}  // namespace speedrun::config_test

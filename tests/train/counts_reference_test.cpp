@@ -2,13 +2,9 @@
 #include "train/records/counts_reference.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/shard.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 #include "train/records/leaderboard.h"
 #include "train/records/reference_rows.h"

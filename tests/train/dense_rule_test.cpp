@@ -7,12 +7,10 @@
 #include <memory>
 
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/embedding.h"
 
-namespace speedrun {
-namespace dense_rule_test {
+namespace speedrun::dense_rule_test {
 
 std::string problem_of(const std::string& model) {
     const Config config =
@@ -113,5 +111,4 @@ TEST_F(DenseGraphTest, TargetsChooseNoRows) {
     EXPECT_TRUE(says(problem(), "reads 'batch.targets'")) << problem();
 }
 
-}  // namespace dense_rule_test
-}  // namespace speedrun
+}  // namespace speedrun::dense_rule_test

@@ -7,8 +7,7 @@
 #include "train/model/build_model.h"
 #include "train/model/nodes/fusions.h"
 
-namespace speedrun::testing {
-namespace dot_text_test {
+namespace speedrun::testing::dot_text_test {
 
 size_t count_of(const std::string& text, const std::string& part) {
     size_t count = 0;
@@ -93,5 +92,4 @@ TEST(DotTextTest, MostTellingUnit) {
     EXPECT_EQ(unit(2), 5);  // units 5 and 6 have the most nodes
 }
 
-}  // namespace dot_text_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::dot_text_test

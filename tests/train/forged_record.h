@@ -1,14 +1,11 @@
 // Copy of a KJV record that a test modifies and makes consistent again: hashes, statistics, README.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "data/durable_file.h"
 #include "data/sha256.h"
@@ -39,6 +36,11 @@ struct Forgery {
             if (!name.starts_with(side)) continue;
             for (MetricsLine& line : run_lines) change(line);
         }
+    }
+    void set_hardware(const std::string& pointer, const nlohmann::ordered_json& value) {
+        nlohmann::ordered_json hardware = nlohmann::ordered_json::parse(record.hardware);
+        hardware[nlohmann::ordered_json::json_pointer(pointer)] = value;
+        record.hardware = hardware.dump();
     }
     // Replaces a value in both sides' configs, or in one.
     void set(const std::string& pointer, const nlohmann::ordered_json& value, bool candidate = true,

@@ -1,8 +1,4 @@
 // A model with FP8 matmuls against its float64 definition: quantised operands, scales, and dtype per direction.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
 #include <random>
 
 #include "tests/errors.h"
@@ -12,8 +8,7 @@
 #include "train/model/build_model.h"
 #include "train/model/nodes/fusions.h"
 
-namespace speedrun::testing {
-namespace fp8_test {
+namespace speedrun::testing::fp8_test {
 
 using reference::fp8;
 using reference::matmul;
@@ -228,5 +223,4 @@ TEST(Fp8ModelTest, WhatTensorCoresDoNotTakeIsRefused) {
     EXPECT_THROW(ModelHarness(model_of(true), 24, 24), Error) << "24 rows of logits";
 }
 
-}  // namespace fp8_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::fp8_test

@@ -12,8 +12,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/program.h"
 
-namespace speedrun::testing {
-namespace fusions_test {
+namespace speedrun::testing::fusions_test {
 
 using Names = std::vector<std::string>;
 
@@ -82,5 +81,4 @@ TEST(FusionsTest, ANormWithAGainStaysInItsUnit) {
     EXPECT_EQ(joined.fused(joined.program.backward).size(), 3);
 }
 
-}  // namespace fusions_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::fusions_test

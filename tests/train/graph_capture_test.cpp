@@ -6,8 +6,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 
-namespace speedrun::testing {
-namespace graph_capture_test {
+namespace speedrun::testing::graph_capture_test {
 
 class GraphCaptureTest : public ::testing::Test {
   protected:
@@ -114,5 +113,4 @@ TEST_F(GraphCaptureTest, DevicesThatCaptureNothingSaySo) {
     EXPECT_THROW(device_.Device::end_graph(*compute_), Error);
 }
 
-}  // namespace graph_capture_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::graph_capture_test

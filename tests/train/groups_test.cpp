@@ -2,14 +2,11 @@
 #include "train/optim/groups.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace groups_test {
+namespace speedrun::testing::groups_test {
 
 std::string assignment_error(const ModelConfig& model, const std::vector<OptimizerGroupConfig>& groups) {
     OptimizersConfig config;
@@ -88,5 +85,4 @@ TEST(AssignGroupsTest, HeadsOfAMatrixDivideThem) {
         HasSubstr("optimizers.groups[0].heads_per_matrix is 4, but its params match no matrix of queries"));
 }
 
-}  // namespace groups_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::groups_test

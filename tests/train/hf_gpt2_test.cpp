@@ -3,13 +3,9 @@
 // Covers: train/hf/*.cpp
 #include "train/hf/hf_gpt2.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/data/test_files.h"
@@ -22,8 +18,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace hf_gpt2_test {
+namespace speedrun::testing::hf_gpt2_test {
 
 using Json = nlohmann::json;
 
@@ -346,5 +341,4 @@ TEST_F(HfGpt2Test, TensorsThatDoNotFit) {
                  [&] { weights(dir_.file("absent")); });
 }
 
-}  // namespace hf_gpt2_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::hf_gpt2_test

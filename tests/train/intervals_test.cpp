@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace speedrun::testing {
-namespace intervals_test {
+namespace speedrun::testing::intervals_test {
 
 std::vector<std::pair<double, double>> pairs(const Intervals& all) {
     std::vector<std::pair<double, double>> result;
@@ -40,5 +39,4 @@ TEST(IntervalsTest, NothingIsExposedWithoutCollectivesOrIdleTime) {
     EXPECT_TRUE(exposed({.idle = {}, .collectives = {{0, 9}}, .optimizer = {}, .exchanges = {}}).empty());
 }
 
-}  // namespace intervals_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::intervals_test

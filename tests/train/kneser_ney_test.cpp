@@ -3,15 +3,11 @@
 #include "train/records/kneser_ney.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
 #include "data/batch_loader.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 #include "train/records/counts_reference.h"
 

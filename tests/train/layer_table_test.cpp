@@ -2,14 +2,11 @@
 #include "train/model/graph/layer_table.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/model/nodes/linear.h"
 
-namespace speedrun::testing {
-namespace layer_table_test {
+namespace speedrun::testing::layer_table_test {
 
 std::vector<std::string> rows_of(const ModelConfig& config, bool documents = true) {
     const ModelGraph model =
@@ -119,5 +116,4 @@ TEST(LayerTableTest, NamesOfUnits) {
     EXPECT_EQ(layers[0].last_unit, 2);
 }
 
-}  // namespace layer_table_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::layer_table_test

@@ -10,8 +10,7 @@
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace lifetimes_test {
+namespace speedrun::testing::lifetimes_test {
 
 ModelConfig odd_model(const char* preset, int64_t layers) {
     return model_of(preset, {.layers = layers, .width = 48, .heads = 3, .vocabulary = 257});
@@ -132,5 +131,4 @@ TEST(SharedMemoryTest, RingDoesNotGrowWithDepth) {
     EXPECT_EQ(bytes_of(12), bytes_of(24));
 }
 
-}  // namespace lifetimes_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::lifetimes_test

@@ -5,13 +5,11 @@
 #include <sys/resource.h>
 
 #include <csignal>
-#include <filesystem>
 
 #include "data/text_file.h"
 #include "tests/temp_dir.h"
 
-namespace speedrun {
-namespace line_file_test {
+namespace speedrun::line_file_test {
 
 using Begin = LineFile::Begin;
 
@@ -83,5 +81,4 @@ TEST(LineFileTest, FailuresHaveAReason) {
     EXPECT_EQ(read_text_file(dir.file("target")), "kept\n");
 }
 
-}  // namespace line_file_test
-}  // namespace speedrun
+}  // namespace speedrun::line_file_test

@@ -1,8 +1,6 @@
 // Loss means are over valid targets of the whole step or validation, for any split into microbatches and ranks.
 // Reference: the model's token losses, and gradients of their plain sum, added in double.
 // Covers: train/engine/microbatch_runner.cpp
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "tests/data/test_files.h"
@@ -13,8 +11,7 @@
 #include "train/engine/step_runner.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace loss_mean_test {
+namespace speedrun::testing::loss_mean_test {
 
 constexpr int64_t kRows = 8, kSequence = 16;
 constexpr int32_t kVocab = 61;
@@ -207,5 +204,4 @@ TEST_F(LossMeanTest, AStepWithoutTargetsOrWithOthersThanAnnouncedIsAnError) {
     }
 }
 
-}  // namespace loss_mean_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::loss_mean_test

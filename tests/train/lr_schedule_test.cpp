@@ -5,8 +5,9 @@
 
 #include <cmath>
 
-namespace speedrun {
-namespace lr_schedule_test {
+#include "train/config/config.h"
+
+namespace speedrun::lr_schedule_test {
 
 ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
     return {.steps = 100,
@@ -17,38 +18,33 @@ ScheduleConfig schedule(Decay decay, int64_t warmup = 0) {
             .stages = {}};
 }
 
-TEST(LearningRateTest, WarmUpEndsAtTheTop) {
-    const ScheduleConfig s = schedule(Decay::linear, 10);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 0), 0.1);  // the first rate is not 0
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 4), 0.5);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 9), 1.0);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 10), 1.0);
+void expect_factors(const ScheduleConfig& s, const std::vector<std::pair<int64_t, double>>& factors) {
+    for (const auto& [step, factor] : factors)
+        EXPECT_DOUBLE_EQ(learning_rate_factor(s, step), factor) << step;
+}
+
+TEST(LearningRateTest, WarmUpEndsAtTheTop) {  // the first rate is not 0
+    expect_factors(schedule(Decay::linear, 10), {{0, 0.1}, {4, 0.5}, {9, 1}, {10, 1}});
 }
 
 TEST(LearningRateTest, ConstantStaysConstant) {
-    for (int64_t step : {0, 59, 60, 99})
-        EXPECT_EQ(learning_rate_factor(schedule(Decay::constant), step), 1.0) << step;
+    expect_factors(schedule(Decay::constant), {{0, 1}, {59, 1}, {60, 1}, {99, 1}});
 }
 
 // Steps 60 … 99 are the last 40 %. Step 60 still has the full rate; step 100 would have the final one.
 TEST(LearningRateTest, LinearCooldown) {
-    const ScheduleConfig s = schedule(Decay::linear);
-    EXPECT_EQ(learning_rate_factor(s, 0), 1.0);
-    EXPECT_EQ(learning_rate_factor(s, 60), 1.0);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 61), 0.1 + 0.9 * 39 / 40);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 80), 0.55);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 99), 0.1 + 0.9 / 40);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 100), 0.1);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 150), 0.1);
+    expect_factors(schedule(Decay::linear), {{0, 1},
+                                             {60, 1},
+                                             {61, 0.1 + 0.9 * 39 / 40},
+                                             {80, 0.55},
+                                             {99, 0.1 + 0.9 / 40},
+                                             {100, 0.1},
+                                             {150, 0.1}});
 }
 
 TEST(LearningRateTest, CosineCooldown) {
-    const ScheduleConfig s = schedule(Decay::cosine);
-    EXPECT_EQ(learning_rate_factor(s, 60), 1.0);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 70),
-                     0.1 + 0.9 * (0.5 + 0.5 * std::sqrt(0.5)));  // after a quarter of the cooldown
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 80), 0.55);
-    EXPECT_DOUBLE_EQ(learning_rate_factor(s, 100), 0.1);
+    const double quarter = 0.1 + 0.9 * (0.5 + 0.5 * std::sqrt(0.5));
+    expect_factors(schedule(Decay::cosine), {{60, 1}, {70, quarter}, {80, 0.55}, {100, 0.1}});
 }
 
 // The second half of 2205 steps decays to 0.1. 40 more steps stay at 0.1.
@@ -110,15 +106,18 @@ TEST(LearningRateTest, WarmUpIntoTheCooldownNeverExceedsTheTop) {
     for (int64_t step = 0; step < 100; ++step) EXPECT_LE(learning_rate_factor(s, step), 1.0) << step;
 }
 
-TEST(MuonMomentumTest, LinearThenConstant) {
+OptimizerGroupConfig muon_group(double start, double end) {
     OptimizerGroupConfig group;
-    group.muon.momentum_start = 0.85;
-    group.muon.momentum = 0.95;
+    group.muon.momentum_start = start;
+    group.muon.momentum = end;
     group.muon.momentum_warmup_steps = 300;
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 0), 0.85);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 150), 0.90);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 300), 0.95);
-    EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 10000), 0.95);
+    return group;
+}
+
+TEST(MuonMomentumTest, LinearThenConstant) {
+    OptimizerGroupConfig group = muon_group(0.85, 0.95);
+    for (const auto& [step, momentum] : {std::pair{0, 0.85}, {150, 0.90}, {300, 0.95}, {10000, 0.95}})
+        EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, step), momentum) << step;
     group.muon.momentum_warmup_steps = 0;
     EXPECT_DOUBLE_EQ(muon_momentum_at(group, group.muon, 0), 0.95);
 }
@@ -126,9 +125,7 @@ TEST(MuonMomentumTest, LinearThenConstant) {
 // Last 50 of 2245 steps: from 0.95 at step 2195 towards 0.85, reached at step 2245 after the run's end.
 TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
     const ScheduleConfig schedule{.steps = 2245, .stages = {}};
-    OptimizerGroupConfig group;
-    group.muon.momentum_start = 0.85;
-    group.muon.momentum = 0.95;
+    OptimizerGroupConfig group = muon_group(0.85, 0.95);
     group.muon.momentum_cooldown_steps = 50;
     const auto at = [&](int64_t step) {
         return muon_momentum_at(group, group.muon, step, schedule.point_of(step));
@@ -153,9 +150,7 @@ TEST(MuonMomentumTest, CoolsDownOverTheLastSteps) {
 // A run shorter than warm-up plus cooldown: momentum falls before it reaches its maximum.
 TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
     const ScheduleConfig schedule{.steps = 10, .stages = {}};
-    OptimizerGroupConfig group;
-    group.muon.momentum_start = 0;
-    group.muon.momentum = 1;
+    OptimizerGroupConfig group = muon_group(0, 1);
     group.muon.momentum_warmup_steps = 10;
     group.muon.momentum_cooldown_steps = 10;
     const double expected[] = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.4, 0.3, 0.2, 0.1};
@@ -167,9 +162,7 @@ TEST(MuonMomentumTest, WarmUpMeetsCooldown) {
 // With `every: 3` the cooldown of 2 counts the optimizer's ten own steps: its last two are steps 26 and 29 of the
 // run.
 TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
-    OptimizerGroupConfig group;
-    group.muon.momentum_start = 0;
-    group.muon.momentum = 1;
+    OptimizerGroupConfig group = muon_group(0, 1);
     group.muon.momentum_warmup_steps = 0;
     group.muon.momentum_cooldown_steps = 2;
     group.every = 3;
@@ -185,5 +178,4 @@ TEST(MuonMomentumTest, CooldownCountsTheOptimizersOwnSteps) {
     }
 }
 
-}  // namespace lr_schedule_test
-}  // namespace speedrun
+}  // namespace speedrun::lr_schedule_test

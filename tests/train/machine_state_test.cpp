@@ -2,15 +2,9 @@
 // build: release
 #include "train/runlog/machine_state.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-
-#include "kernels/device/error.h"
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace machine_state_test {
+namespace speedrun::machine_state_test {
 
 // Files of a machine with four cores, two of them in the process's affinity mask.
 class MachineStateTest : public ::testing::Test {
@@ -144,5 +138,4 @@ TEST(CoresInList, ReadsRangesAndRefusesTheRest) {
         EXPECT_TRUE(cores_in_list(bad).empty()) << bad;
 }
 
-}  // namespace machine_state_test
-}  // namespace speedrun
+}  // namespace speedrun::machine_state_test

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <thread>
 
@@ -14,8 +13,7 @@
 #include "train/comm/self_world.h"
 #include "train/records/machine_checks.h"
 
-namespace speedrun {
-namespace machine_watch_test {
+namespace speedrun::machine_watch_test {
 
 using Names = std::set<std::string>;
 
@@ -187,5 +185,4 @@ TEST_P(MachineWatchTest, VerifyKnowsTheNames) {
 INSTANTIATE_TEST_SUITE_P(Drivers, MachineWatchTest, ::testing::Values(SPEEDRUN_FAKE_NVML, SPEEDRUN_OLD_NVML),
                          [](const auto& driver) { return driver.index == 0 ? "Now" : "Before535"; });
 
-}  // namespace machine_watch_test
-}  // namespace speedrun
+}  // namespace speedrun::machine_watch_test

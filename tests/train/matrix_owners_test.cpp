@@ -7,41 +7,19 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <string>
 
 #include "kernels/device/error.h"
+#include "tests/train/bucket_rules.h"
 #include "tests/train/cut_matrices.h"
-#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
 namespace speedrun::testing {
 namespace {
 
-ModelConfig odd_model() {
-    return model_of("gpt2", {.layers = 3, .width = 48, .heads = 3, .vocabulary = 257});
-}
-
-ModelConfig gpt2_124m() {
-    return model_of("gpt2", {.layers = 12, .width = 768, .heads = 12, .vocabulary = 50257});
-}
-
-// Group 0: the blocks' matrices. Its optimizer updates whole matrices.
-BucketRules rules_for(const ParameterTable& table, int shards, int64_t target) {
-    BucketRules rules;
-    rules.num_shards = shards;
-    rules.target = target;
-    for (const Parameter& p : table.all())
-        rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 4 ? 0 : 1);
-    rules.whole_matrix = {true, false};
-    return rules;
-}
-
-constexpr int64_t kTarget = 20000;
-
 TEST(MatrixOwnersTest, EachMatrixHasOneOwnerAndAllStoreAsMuch) {
     const ParameterTable table = parameters_of(odd_model(), 16);
     for (const int shards : {2, 3, 8, 40}) {
-        const BucketLayout layout(table, rules_for(table, shards, kTarget));
+        const BucketLayout layout(table, rules_for(table, shards));
         const MatrixOwners owners(layout, 0);
         EXPECT_EQ(owners.all().size(), 3u * (4 + 2)) << "q, k, v, out, up, down";
         std::vector<double> loads(static_cast<size_t>(shards));
@@ -65,12 +43,7 @@ TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
     const ParameterTable table =
         parameters_of(model_of("gpt2", {.layers = 2, .width = 48, .heads = 6, .vocabulary = 257}), 16);
     for (const int shards : {1, 3, 8}) {
-        BucketRules rules;
-        rules.num_shards = shards;
-        rules.target = kTarget;
-        for (const Parameter& p : table.all())
-            rules.group_of.push_back(p.is_matrix() && p.unit() > 0 && p.unit() < 3 ? 0 : 1);
-        rules.whole_matrix = {true, false};
+        BucketRules rules = rules_for(table, shards);
         rules.heads_per_matrix = {2, 0};
         const BucketLayout layout(table, rules);
         const MatrixOwners owners(layout, 0);
@@ -99,7 +72,7 @@ TEST(MatrixOwnersTest, RowsOfHeadsAreMatricesOfTheirOwn) {
 TEST(MatrixOwnersTest, LoadsAreEvenWhereMatricesAreMany) {
     const ParameterTable table = parameters_of(gpt2_124m(), 1024);
     for (const int shards : {2, 4, 8, 16, 64, 1024}) {
-        const BucketLayout layout(table, rules_for(table, shards, 8 << 20));
+        const BucketLayout layout(table, rules_for(table, shards, 0, 8 << 20));
         EXPECT_LE(MatrixOwners(layout, 0).imbalance(), 1.15) << shards << " ranks";
     }
 }
@@ -142,9 +115,10 @@ void expect_one_owner_each(const Sharers& sharers, int64_t target) {
             loads[static_cast<size_t>(owned.owner * (all / ranks) + t)] += flops;
         std::set<int64_t> arrived;  // received elements; indices are concatenated over the slices
         for (int rank = 0; rank < ranks; ++rank) {
-            const auto span = MatrixOwners::stored(bucket, m, rank);
-            for (int64_t e = 0; e < span.count; ++e)
-                EXPECT_TRUE(arrived.insert(span.in_parts + e).second) << m.parameter->name << " twice";
+            const Range stored = MatrixOwners::stored(bucket, m, rank);
+            const int64_t part = MatrixRanks(bucket).part_of(rank) * m.numel();
+            for (int64_t e = stored.begin; e < stored.end(); ++e)
+                EXPECT_TRUE(arrived.insert(part + e).second) << m.parameter->name << " twice";
         }
         EXPECT_EQ(static_cast<int64_t>(arrived.size()), m.whole_numel()) << m.parameter->name;
         EXPECT_EQ(*arrived.begin(), 0);

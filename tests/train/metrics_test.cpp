@@ -7,8 +7,7 @@
 
 #include "train/runlog/metrics_json.h"
 
-namespace speedrun {
-namespace metrics_test {
+namespace speedrun::metrics_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -48,6 +47,7 @@ RunSummary a_summary() {
     s.target_loss = 3.6;
     s.target_reached = true;
     s.step_ms = {.p50 = 12.5, .p99 = 13, .max = 14.5, .max_at_step = 7};
+    s.ungraphed_steps = 2;
     s.tokens_per_s = 654425;
     s.flops_per_s = 2e12;
     s.ceiling_flops_per_s = 5e12;
@@ -103,6 +103,7 @@ TEST(MetricsTest, FilesHaveTheseBytes) {
     "max": 14.5,
     "max_at_step": 7
   },
+  "ungraphed_steps": 2,
   "tokens_per_s": 654425.0,
   "flops_per_s": 2000000000000.0,
   "ceiling_flops_per_s": 5000000000000.0,
@@ -151,5 +152,4 @@ TEST(MetricsTest, MembersAreReadBackByTheirDeclaration) {
     EXPECT_STREQ(field_of(&RunSummary::comm_ms).title, "communication in all");
 }
 
-}  // namespace metrics_test
-}  // namespace speedrun
+}  // namespace speedrun::metrics_test

@@ -2,16 +2,13 @@
 // build: apart
 #include "train/records/mlperf_log.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <sstream>
 
 #include "tests/train/record_fixture.h"
 #include "train/records/gzip.h"
 
-namespace speedrun {
-namespace mlperf_log_test {
+namespace speedrun::mlperf_log_test {
 
 using Json = nlohmann::json;
 
@@ -112,5 +109,4 @@ TEST_F(MlperfLogTest, RefusesWhatDoesNotFit) {
                  [&] { mlperf_log(record_, record_.runs[1], text, facts_); });
 }
 
-}  // namespace mlperf_log_test
-}  // namespace speedrun
+}  // namespace speedrun::mlperf_log_test

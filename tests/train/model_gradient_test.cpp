@@ -10,10 +10,8 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace model_gradient_test {
+namespace speedrun::testing::model_gradient_test {
 
 constexpr int64_t kRows = 3, kSequence = 10;
 
@@ -215,5 +213,4 @@ TEST_P(ModelGradientTest, LossesDependOnVisibleTokensAlone) {
     }
 }
 
-}  // namespace model_gradient_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::model_gradient_test

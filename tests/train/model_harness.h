@@ -2,8 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "tests/train/fixture.h"
 #include "train/model/transformer.h"

@@ -1,20 +1,16 @@
 // Accumulation over microbatches, and gradient announcements: each parameter once per microbatch, after its last
 // contribution, in an order that lets communication and optimizer overlap with backward.
 // Covers: train/sharding/pass_tracker.cpp
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include <algorithm>
-#include <map>
 
 #include "tests/errors.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace model_order_test {
+namespace speedrun::testing::model_order_test {
 
 constexpr int64_t kSequence = 8;
 
@@ -204,5 +200,4 @@ TEST_P(AnnouncementTest, BrokenPromisesAreNoticed) {
     EXPECT_THAT(message, HasSubstr(harness_.table()[1].name));
 }
 
-}  // namespace model_order_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::model_order_test

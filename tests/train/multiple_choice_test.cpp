@@ -1,12 +1,9 @@
 // Reading of items and counting of correct answers. tests/runs/multiple_choice_test.py checks the scores.
 #include "train/commands/multiple_choice.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-namespace multiple_choice_test {
+namespace speedrun::multiple_choice_test {
 
 TEST(MultipleChoiceTest, ReadsItemsAndNamesBadLines) {
     const TempDir dir;
@@ -38,5 +35,4 @@ TEST(MultipleChoiceTest, TheLengthOfAnEndingCountsOnlyInTheSum) {
     EXPECT_EQ(result.items, 3);
 }
 
-}  // namespace multiple_choice_test
-}  // namespace speedrun
+}  // namespace speedrun::multiple_choice_test

@@ -3,16 +3,9 @@
 #include "train/timeline/network.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <numeric>
-
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 
-namespace speedrun::testing {
-namespace network_test {
+namespace speedrun::testing::network_test {
 
 constexpr double kRounding = 1e-12;  // relative; rounding of a few products
 
@@ -144,5 +137,4 @@ TEST(NetworkTest, RefusesWhatIsNoNetwork) {
     refuses(R"({"speed": 1})", "unknown key 'speed'");
 }
 
-}  // namespace network_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::network_test

@@ -1,17 +1,11 @@
 // NorMuon (Muon with second moments per line) on the parameters and gradients of the Muon fixture, against float64
 // reference operations.
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <string>
 
 #include "tests/reference/reference.h"
 #include "tests/train/optimizer_harness.h"
 
-namespace speedrun::testing {
-namespace normuon_test {
+namespace speedrun::testing::normuon_test {
 
 class NormuonTest : public ::testing::Test {
   protected:
@@ -178,5 +172,4 @@ TEST_F(NormuonTest, SecondMomentsAreInTheMemoryTable) {
     EXPECT_EQ(by_column.optimizer_bytes() - without.optimizer_bytes(), columns);
 }
 
-}  // namespace normuon_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::normuon_test

@@ -1,13 +1,9 @@
 // Values accepted and refused in optimizer groups.
 // Covers: train/fields/field_texts.cpp
-#include <gtest/gtest.h>
-
-#include "kernels/device/error.h"
 #include "tests/errors.h"
 #include "train/config/config_json.h"
 
-namespace speedrun {
-namespace optimizer_config_test {
+namespace speedrun::optimizer_config_test {
 
 using Settings = std::vector<std::string>;
 
@@ -31,13 +27,13 @@ TEST(OptimizerConfigTest, WeightDecayIsByTheLearningRateUnlessSaid) {
     EXPECT_EQ(group_of({}).weight_decay_by, DecayBy::lr);
     EXPECT_EQ(group_of({"weight_decay_by=lr_squared"}).weight_decay_by, DecayBy::lr_squared);
     expect_refused({"weight_decay_by=lr2"}, "expected lr | lr_squared, got \"lr2\"");
+    expect_refused({"type=lion"}, "expected adamw | muon, got \"lion\"");
 }
 
-TEST(OptimizerConfigTest, CautiousDecayIsOfAdamwAndMuon) {
+TEST(OptimizerConfigTest, CautiousDecayAlsoDecaysUnmovedWeightsOfAdamw) {
     EXPECT_FALSE(group_of({}).adamw.cautious);
     EXPECT_TRUE(group_of({"cautious=true"}).adamw.cautious);
     EXPECT_TRUE(group_of({"type=muon", "cautious=true"}).muon.cautious);
-    expect_refused({"type=lion", "cautious=true"}, "optimizers.groups[0].cautious is true, but type is lion");
     EXPECT_TRUE(group_of({"cautious=true"}).adamw.decays_unmoved);
     EXPECT_FALSE(group_of({"cautious=true", "decays_unmoved=false"}).adamw.decays_unmoved);
     expect_refused({"decays_unmoved=false"}, "decays_unmoved is false, but cautious is false");
@@ -63,7 +59,6 @@ TEST(OptimizerConfigTest, KeysOfOtherTypesAreRefusedUnlessTheyAlwaysWereAccepted
         group_of({"momentum=0.5", "normuon=true", "nesterov=false", "beta2=0.5"});
     EXPECT_EQ(group.muon.momentum.in(0).from, 0.5);
     EXPECT_EQ(group.adamw.beta2, 0.5);
-    EXPECT_EQ(group.lion.beta2, 0.5);
     EXPECT_EQ(group.muon.beta2, 0.5);
     expect_refused(
         {"heads_per_matrix=2"},
@@ -79,7 +74,6 @@ TEST(OptimizerConfigTest, MomentsInBf16AreOfAdamwAndHaveToDecay) {
     expect_refused(
         {"type=muon", "moments_dtype=bf16"},
         "optimizers.groups[0].moments_dtype is bf16, but type is muon: set it to f32, or type=adamw");
-    expect_refused({"type=lion", "moments_dtype=bf16"}, "but type is lion");
     expect_refused({"moments_dtype=bf16", "beta2=0.999"},
                    "optimizers.groups[0].beta2 is 0.999, but moments_dtype is bf16");
     expect_refused({"moments_dtype=bf16", "beta1=0.997"},
@@ -92,8 +86,6 @@ TEST(OptimizerConfigTest, WeightsInBf16AreOfAdamwAndMuonAndOfRunsInBf16) {
     EXPECT_EQ(group_of({"weights_dtype=bf16"}).weights_dtype(), DType::bf16);
     EXPECT_EQ(group_of({"weights_dtype=bf16", "moments_dtype=bf16"}).weights_dtype(), DType::bf16);
     EXPECT_EQ(group_of({"type=muon", "normuon=true", "weights_dtype=bf16"}).weights_dtype(), DType::bf16);
-    expect_refused({"type=lion", "weights_dtype=bf16"},
-                   "optimizers.groups[0].weights_dtype is bf16, but type is lion");
     expect_refused({"weights_dtype=f16"}, "expected f32 | bf16, got \"f16\"");
     expect_refused({"weights_dtype=bf16"},
                    "optimizers.groups[0].weights_dtype is bf16, but the run computes in f32",
@@ -127,7 +119,7 @@ TEST(OptimizerConfigTest, EpsilonsAreAboveZeroWhereZerosAreDividedBy) {
     EXPECT_EQ(group_of({}).adamw.epsilon, 1e-8);
     EXPECT_EQ(group_of({}).muon.polar_epsilon, 1e-6);
     EXPECT_EQ(group_of({"type=muon", "normuon=true", "epsilon=1e-10"}).muon.epsilon, 1e-10);
-    for (const char* type : {"type=adamw", "type=lion", "type=muon"}) {
+    for (const char* type : {"type=adamw", "type=muon"}) {
         for (const char* epsilon : {"epsilon=0", "epsilon=1e-300", "epsilon=1e-45", "epsilon=-1e-8"})
             expect_refused({type, epsilon}, "is outside [1e-30, 1]");
     }
@@ -146,5 +138,4 @@ TEST(OptimizerConfigTest, DecaysAreBelowOne) {
     expect_refused({"momentum=[[0.9,1]]"}, "momentum[0][1]: 1 is outside");
 }
 
-}  // namespace optimizer_config_test
-}  // namespace speedrun
+}  // namespace speedrun::optimizer_config_test

@@ -1,8 +1,6 @@
 // Ten steps of every optimizer against PyTorch (fixtures/generate.py). Elementwise optimizers update a shard without
 // a model. Muon runs in the group update that gathers its matrices.
 // Covers: train/optim/optimizers.cpp
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <list>
@@ -11,8 +9,7 @@
 #include "tests/train/optimizer_harness.h"
 #include "train/optim/optimizers.h"
 
-namespace speedrun::testing {
-namespace optimizer_fixture_test {
+namespace speedrun::testing::optimizer_fixture_test {
 
 // ---- elementwise optimizers: all names accepted in configs, on a shard of 96 elements
 
@@ -175,5 +172,4 @@ TEST_F(MuonFixtureTest, GradientsAreScaledAndBadScalesChangeNothing) {
     }
 }
 
-}  // namespace optimizer_fixture_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::optimizer_fixture_test

@@ -3,11 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"

@@ -6,8 +6,7 @@
 #include "tests/each_element.h"
 #include "tests/train/cut_table.h"
 
-namespace speedrun::testing {
-namespace parameter_store_test {
+namespace speedrun::testing::parameter_store_test {
 
 using Values = std::vector<float>;
 using Parameters = std::vector<Values>;  // whole parameters, by id
@@ -83,5 +82,4 @@ TEST(ParameterStoreTest, EachRankTakesItsBoxesOfWholeValues) {
                 << parts << " parts, " << shards << " shards";
 }
 
-}  // namespace parameter_store_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::parameter_store_test

@@ -10,11 +10,9 @@
 
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
-#include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace parameter_table_test {
+namespace speedrun::testing::parameter_table_test {
 
 ModelConfig model_config(const char* preset, int64_t layers, int64_t width, int64_t vocab,
                          const ModelSettings& more = {}) {
@@ -257,5 +255,4 @@ TEST(InitialValuesTest, ComputeCopiesAreRoundedMasters) {
     }
 }
 
-}  // namespace parameter_table_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::parameter_table_test

@@ -2,9 +2,6 @@
 // operation with the tested model.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include "tests/train/model_harness.h"
 #include "train/model/parts/compose_heads.h"
 #include "train/model/parts/exclude_own_value.h"

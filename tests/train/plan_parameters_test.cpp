@@ -2,17 +2,13 @@
 #include "train/commands/plan_parameters.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/device/error.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 
-namespace speedrun {
-namespace plan_parameters_test {
+namespace speedrun::plan_parameters_test {
 
 using Json = nlohmann::json;
 
@@ -68,5 +64,4 @@ TEST(PlanParameters, TextHasALineForEach) {
     EXPECT_THAT(text, HasSubstr("a: v becomes a v\n"));
 }
 
-}  // namespace plan_parameters_test
-}  // namespace speedrun
+}  // namespace speedrun::plan_parameters_test

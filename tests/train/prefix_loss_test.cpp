@@ -1,10 +1,6 @@
 // Loss with the next token's prefix as an additional target: the whole model against float64 formulas, sources of the
 // prefix table, and refused configs.
 // Covers: train/engine/prefix_targets.cpp
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
 #include <random>
 
 #include "data/dataset.h"
@@ -18,8 +14,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
-namespace speedrun::testing {
-namespace prefix_loss_test {
+namespace speedrun::testing::prefix_loss_test {
 
 constexpr int64_t kRows = 3, kSequence = 10, kWidth = 12, kVocabulary = 30;
 // Every third token has no prefix.
@@ -209,5 +204,4 @@ TEST_F(PrefixesOfDataTest, WhatHasNoneIsRefused) {
     refused(config({"data.train=[]"}), ExitCode::usage, "data.train names none");
 }
 
-}  // namespace prefix_loss_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::prefix_loss_test

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -18,13 +17,11 @@
 #include "train/model/graph/executor.h"
 #include "train/model/nodes/copy.h"
 #include "train/model/nodes/fusions.h"
-#include "train/model/nodes/head.h"
 #include "train/model/nodes/norm.h"
 #include "train/model/nodes/redistribute.h"
 #include "train/sharding/first_fit.h"
 
-namespace speedrun::testing {
-namespace program_test {
+namespace speedrun::testing::program_test {
 
 using reference::Matrix;
 
@@ -237,14 +234,21 @@ bool shows(const RandomGraph& g, const Program& program, const Outcome& right, b
     return !poison && wrong.announced != right.announced;
 }
 
+// Calls body(seed, graph, program, its right outcome) for every graph.
+template <class Body>
+void each_graph(Body&& body) {
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derived(g);
+        body(seed, g, program, run(g, program));
+    }
+}
+
 // Calls plant(place) for every gradient read by every backward node. If it returns true, it has changed the program,
 // and the change must affect the result.
 size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
     size_t planted = 0;
-    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
-        const RandomGraph g(seed);
-        const Program program = derived(g);
-        const Outcome right = run(g, program);
+    each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
             for (size_t c = 0; c < program.backward[s].calls.size(); ++c) {
                 for (size_t i = 0; i < program.backward[s].calls[c].read_gradients.size(); ++i) {
@@ -256,7 +260,7 @@ size_t plant_in_gradients(const std::function<bool(GradientPlace&)>& plant) {
                 }
             }
         }
-    }
+    });
     return planted;
 }
 
@@ -272,10 +276,7 @@ TEST(ProgramTest, ADroppedResidualShows) {
 
 TEST(ProgramTest, ADroppedSumShows) {
     size_t planted = 0;
-    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
-        const RandomGraph g(seed);
-        const Program program = derived(g);
-        const Outcome right = run(g, program);
+    each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
             if (program.backward[s].kind != Step::Kind::add) continue;
             Program wrong = program;
@@ -283,16 +284,13 @@ TEST(ProgramTest, ADroppedSumShows) {
             ++planted;
             EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", step " << s;
         }
-    }
+    });
     EXPECT_GT(planted, kGraphs / 3);
 }
 
 TEST(ProgramTest, AnEarlyAnnouncementShows) {
     size_t planted = 0;
-    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
-        const RandomGraph g(seed);
-        const Program program = derived(g);
-        const Outcome right = run(g, program);
+    each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (const Parameter& p : g.table.all()) {
             Program wrong = program;
             std::vector<NodeCall::Use*> uses;
@@ -305,16 +303,13 @@ TEST(ProgramTest, AnEarlyAnnouncementShows) {
             ++planted;
             EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", " << p.name;
         }
-    }
+    });
     EXPECT_GT(planted, kGraphs / 3);
 }
 
 TEST(ProgramTest, AnEarlyReleaseShows) {
     size_t planted = 0;
-    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
-        const RandomGraph g(seed);
-        const Program program = derived(g);
-        const Outcome right = run(g, program);
+    each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.backward.size(); ++s) {
             for (const ParameterId id : program.backward[s].released) {
                 Program wrong = program;
@@ -329,7 +324,7 @@ TEST(ProgramTest, AnEarlyReleaseShows) {
                 EXPECT_TRUE(shows(g, wrong, right, true)) << "graph " << seed << ", " << g.table[id].name;
             }
         }
-    }
+    });
     EXPECT_GT(planted, kGraphs / 3);
 }
 
@@ -358,10 +353,7 @@ bool overlaps(const Program& right, const Program& wrong, size_t s) {
 // The lifetime of one storage ends too early. Wherever this makes two live storages overlap, the result must differ.
 TEST(ProgramTest, AnOverlappingLifetimeShows) {
     size_t planted = 0;
-    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
-        const RandomGraph g(seed);
-        const Program program = derived(g);
-        const Outcome right = run(g, program);
+    each_graph([&](uint64_t seed, const RandomGraph& g, const Program& program, const Outcome& right) {
         for (size_t s = 0; s < program.storages.size(); ++s) {
             const Storage& storage = program.storages[s];
             if (storage.held != kNoValue || storage.last - storage.first < 2 ||
@@ -373,9 +365,8 @@ TEST(ProgramTest, AnOverlappingLifetimeShows) {
             ++planted;
             EXPECT_TRUE(shows(g, wrong, right)) << "graph " << seed << ", " << storage.name;
         }
-    }
+    });
     EXPECT_GT(planted, kGraphs / 3);
 }
 
-}  // namespace program_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::program_test

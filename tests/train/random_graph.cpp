@@ -110,7 +110,7 @@ void RandomGraph::append(Kind kind) {
                 Norm::Ports{.y = y, .statistics = {kNoValue, f32("rstd")}, .x = x, .parameters = {gain()}},
                 kNorm, kEpsilon));
             break;
-        case Kind::mix_norm: {
+        case Kind::sum_norm: {
             operation.reads.push_back(any_value());  // may equal x
             operation.writes.insert(operation.writes.begin(), value("mixed"));
             operation.parameters.push_back(
@@ -195,7 +195,7 @@ RandomGraph::RandomGraph(uint64_t seed) : random_(seed) {
     head_ = random_() % 2 == 0 ? table_ : declare("head", {rows, kWidthExtent}, 0);
     embed();
     constexpr std::array kKinds = {Kind::linear,   Kind::linear, Kind::activation,
-                                   Kind::norm,     Kind::norm,   Kind::mix_norm,
+                                   Kind::norm,     Kind::norm,   Kind::sum_norm,
                                    Kind::weighted, Kind::add,    Kind::embedding};
     const size_t length = 4 + random_() % 14;
     for (size_t i = 0; i < length; ++i) {
@@ -254,13 +254,10 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::weighted:
                 y = weighted_sum_forward(terms_of(o, in), kSequence);
                 break;
-            case Kind::mix_norm: {
-                const auto mixed =
-                    mix_norm_forward(in(0), {}, in(1), of(o, 0), gain_of(o), {}, kNorm, kEpsilon);
-                values[o.writes[0]] = mixed.s;
-                values[o.writes[1]] = mixed.norm.y;
+            case Kind::sum_norm:
+                values[o.writes[0]] = weighted_sum_forward(mix_terms(in(0), in(1), of(o, 0)), kSequence);
+                y = norm_forward(values[o.writes[0]], gain_of(o), {}, kNorm, kEpsilon).y;
                 break;
-            }
         }
     }
     const auto give = [](Matrix& to, const Matrix& part) { to = to.empty() ? part : plus(to, part); };
@@ -309,15 +306,18 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 give(dvalues[o->reads[3]], du);
                 break;
             }
-            case Kind::mix_norm: {
+            case Kind::sum_norm: {
                 // Either output may have no reader.
-                const Matrix none(kTokens, kWidth);
-                const auto d = mix_norm_backward(dy.empty() ? none : dy, dvalues[o->writes[0]], in(0), {},
-                                                 in(1), of(*o, 0), gain_of(*o), kNorm, kEpsilon);
-                give(dp(0), d.dcoefficients);
-                if (o->parameters.size() > 1) give(dp(1), d.dgain);
-                give(dvalues[o->reads[0]], d.dx);
-                give(dvalues[o->reads[1]], d.dz);
+                const Matrix none(kTokens, kWidth), &dsum = dvalues[o->writes[0]];
+                const auto norm = norm_backward(dy.empty() ? none : dy, values.at(o->writes[0]), gain_of(*o),
+                                                kNorm, kEpsilon);
+                const auto d = weighted_sum_backward(dsum.empty() ? norm.ds : plus(norm.ds, dsum),
+                                                     mix_terms(in(0), in(1), of(*o, 0)), kSequence);
+                Matrix dc(1, 2);
+                for (size_t j = 0; j < 2; ++j) dc[static_cast<int64_t>(j)] = d[j].dcoefficient[0];
+                give(dp(0), dc);
+                if (o->parameters.size() > 1) give(dp(1), norm.dgain);
+                for (size_t j = 0; j < 2; ++j) give(dvalues[o->reads[j]], d[j].dsource);
                 break;
             }
         }

@@ -5,7 +5,6 @@
 #include <random>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "tests/reference/reference.h"
 #include "train/model/graph/graph.h"
@@ -29,7 +28,7 @@ struct RandomGraph {
     std::vector<reference::Matrix> gradients() const;
 
   private:
-    enum class Kind : uint8_t { embedding, linear, activation, norm, mix_norm, weighted, add };
+    enum class Kind : uint8_t { embedding, linear, activation, norm, sum_norm, weighted, add };
     struct Operation {
         Kind kind;
         std::vector<ValueId> reads, writes;

@@ -8,7 +8,6 @@
 #include "data/batch_loader.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
-#include "train/config/config.h"
 
 namespace speedrun {
 class World;

@@ -1,10 +1,9 @@
 // modded-nanogpt's 44th record at small width, as a whole recipe, against an independent float64 twin
-// (fixtures/record_44_twin.py).
+// (fixtures/recipe_twin.py).
 // Covers: train/engine/validation.cpp
 #include "tests/train/recipe_fixture.h"
 
-namespace speedrun::testing {
-namespace record_44_test {
+namespace speedrun::testing::record_44_test {
 
 class Record44ModelFixtureTest : public RecipeTest {
   protected:
@@ -47,5 +46,4 @@ TEST_F(Record44ModelFixtureTest, TenStepsWithMomentsOfBf16AreTheTwins) {
     expect_losses(run(1, settings).losses, fixture_.step_losses_with_bf16_moments);
 }
 
-}  // namespace record_44_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::record_44_test

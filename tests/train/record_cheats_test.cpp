@@ -1,18 +1,12 @@
 // Twenty ways to cheat with a record. `verify --strict` or `rerun` rejects each, as the table in docs/verify.md
 // states.
 // build: apart
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <fstream>
 
-#include "data/text_file.h"
-#include "tests/errors.h"
 #include "tests/train/forged_record.h"
 #include "train/records/replication.h"
 
-namespace speedrun {
-namespace record_cheats_test {
+namespace speedrun::record_cheats_test {
 
 using ForgeRecord = std::function<void(Forgery&)>;
 
@@ -188,5 +182,4 @@ TEST(RecordCheatsTest, RerunRefusesWhatNoFileShows) {
     }
 }
 
-}  // namespace record_cheats_test
-}  // namespace speedrun
+}  // namespace speedrun::record_cheats_test

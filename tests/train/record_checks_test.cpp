@@ -1,11 +1,8 @@
 // Forged runs in records with matching hashes and statistics. verify names each forgery.
 // build: apart
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
 
-#include "tests/errors.h"
 #include "tests/train/forged_record.h"
 #include "train/records/commit_times.h"
 
@@ -286,11 +283,7 @@ const std::vector<Case> cases = {
     {"NoCommit", "git_sha: 'main' is no commit's name", [](Forgery& f) { f.record.git_sha = "main"; }},
     {"CommitOfZeros", "git_sha: '0000", [](Forgery& f) { f.record.git_sha = std::string(40, '0'); }},
     {"MoreThreadsThanCores", "hardware.ranks: 'bf16 on 8 threads, amx_bf16', config.threads is 0 on 2 cores",
-     [](Forgery& f) {
-         MetricsLine hardware = MetricsLine::parse(f.record.hardware);
-         hardware["ranks"][0]["device"] = "bf16 on 8 threads, amx_bf16";
-         f.record.hardware = hardware.dump();
-     }},
+     [](Forgery& f) { f.set_hardware("/ranks/0/device", "bf16 on 8 threads, amx_bf16"); }},
     {"AKeyOfTheBaselineIsLeftOut", "baseline.config.model.init_scale: ",
      [](Forgery& f) {
          MetricsLine config = MetricsLine::parse(f.record.baseline->config);
@@ -300,17 +293,9 @@ const std::vector<Case> cases = {
     {"AKeyOfTheBaselineIsAdded", "baseline.config.cuda.dependent_launch: true, in",
      [](Forgery& f) { f.set("/cuda/dependent_launch", true, false, true); }},
     {"AnotherLevel", "hardware.cpu.isa: avx9, not one of the processor's",
-     [](Forgery& f) {
-         MetricsLine hardware = MetricsLine::parse(f.record.hardware);
-         hardware["cpu"]["isa"] = "avx9";
-         f.record.hardware = hardware.dump();
-     }},
+     [](Forgery& f) { f.set_hardware("/cpu/isa", "avx9"); }},
     {"ALevelThatRanksDidNotUse", "hardware.cpu.isa: avx2, a rank ran 'bf16 on 2 threads, amx_bf16'",
-     [](Forgery& f) {
-         MetricsLine hardware = MetricsLine::parse(f.record.hardware);
-         hardware["cpu"]["isa"] = "avx2";
-         f.record.hardware = hardware.dump();
-     }},
+     [](Forgery& f) { f.set_hardware("/cpu/isa", "avx2"); }},
 };
 
 class ForgedRecordTest : public ::testing::TestWithParam<Case> {};

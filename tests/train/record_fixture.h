@@ -2,20 +2,18 @@
 #pragma once
 
 #include <fmt/chrono.h>
-#include <gtest/gtest.h>
 
 #include <ctime>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <string>
 
 #include "data/durable_file.h"
 #include "data/text_file.h"
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
 #include "train/records/attempt.h"
+#include "train/records/record_folder.h"
 #include "train/records/record_text.h"
+#include "train/records/record_verify.h"
 
 namespace speedrun {
 
@@ -100,6 +98,19 @@ class RecordTest : public ::testing::Test {
     std::string write(AttemptFolder::Result result) {
         evaluate(result.record, track());
         return write_record(dir_.file("records"), result);
+    }
+
+    // Writes an attempt, with the number of its parameters, as a record. Returns the name of its folder.
+    std::string record_of(AttemptFolder::Result result) {
+        count_parameters(result.record, track(), "record");
+        return std::filesystem::path(write(std::move(result))).filename().string();
+    }
+    Record read(const std::string& name) const { return read_record(dir_.file("records/toy/" + name)); }
+    std::string problems(const std::string& name) const {
+        std::string text;
+        for (const std::string& p : verify_record(dir_.file("records/toy/" + name)).problems)
+            text += p + "\n";
+        return text;
     }
 
     static const RuleResult& rule(const Record& record, const std::string& name) {

@@ -1,15 +1,9 @@
 // Records without training: the rules of a track, and resumed attempts.
 // build: apart
 // Covers: train/records/*.cpp
-#include <gtest/gtest.h>
-
 #include <optional>
 
-#include <filesystem>
-
 #include "data/sha256.h"
-#include "data/text_file.h"
-#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/leaderboard.h"
 #include "train/records/record_verify.h"

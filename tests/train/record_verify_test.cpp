@@ -1,15 +1,8 @@
 // Problems that verify reports for a modified record folder.
 // build: apart
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/durable_file.h"
 #include "data/sha256.h"
-#include "data/text_file.h"
-#include "tests/errors.h"
 #include "tests/train/record_fixture.h"
 #include "train/records/gzip.h"
 #include "train/records/record_verify.h"

@@ -10,8 +10,7 @@
 #include "train/config/config_json.h"
 #include "train/records/record_folder.h"
 
-namespace speedrun {
-namespace recorded_config_test {
+namespace speedrun::recorded_config_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -57,5 +56,4 @@ TEST(RecordedConfigTest, OtherSwitchesAreRefused) {
     EXPECT_THROW(recorded_config(gpt2.dump(), "test"), Error);
 }
 
-}  // namespace recorded_config_test
-}  // namespace speedrun
+}  // namespace speedrun::recorded_config_test

@@ -5,8 +5,7 @@
 
 #include "kernels/device/error.h"
 
-namespace speedrun::testing {
-namespace replay_test {
+namespace speedrun::testing::replay_test {
 
 constexpr double kSameTime = 1e-9;  // seconds; sums of a few values in another order
 
@@ -81,5 +80,4 @@ TEST(ReplayTest, RefusesWhatCannotBe) {
     EXPECT_TRUE(replay({}, 1).empty());
 }
 
-}  // namespace replay_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::replay_test

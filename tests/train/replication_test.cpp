@@ -1,17 +1,13 @@
 // Verdicts on runs that replicate a record, their files, and the number of runs needed to detect an effect.
 // build: apart
 #include "train/records/replication.h"
-#include "data/durable_file.h"
-#include "data/text_file.h"
-#include "tests/errors.h"
 
 #include "tests/train/record_fixture.h"
 #include "train/records/record_folder.h"
 #include "train/records/record_verify.h"
 #include "train/records/sample_size.h"
 
-namespace speedrun {
-namespace replication_test {
+namespace speedrun::replication_test {
 
 class ReplicationTest : public RecordTest {
   protected:
@@ -117,5 +113,4 @@ TEST(RatioTest, FindsASmallerFactor) {
     EXPECT_FALSE(test_ratio_less({{1, 15, 0}, fast}, {slow, fast}));
 }
 
-}  // namespace replication_test
-}  // namespace speedrun
+}  // namespace speedrun::replication_test

@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-namespace speedrun {
-namespace rotary_frequencies_test {
+namespace speedrun::rotary_frequencies_test {
 
 using Frequencies = std::vector<double>;
 
@@ -81,5 +80,4 @@ TEST(RotaryFrequencies, YarnRescalesAtEachChangeOfTheWindow) {
               ", 32 of 64 pairs, to 1/1024, YaRN 385 -> 897 -> 1409 -> 1665");
 }
 
-}  // namespace rotary_frequencies_test
-}  // namespace speedrun
+}  // namespace speedrun::rotary_frequencies_test

@@ -3,19 +3,14 @@
 #include "train/engine/row_gradients.h"
 #include "tests/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
-#include <fstream>
 
 #include "data/shard.h"
-#include "kernels/device/error.h"
 #include "tests/temp_dir.h"
 #include "tests/train/model_harness.h"
 #include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace row_gradients_test {
+namespace speedrun::testing::row_gradients_test {
 
 constexpr int32_t kSeparator = 31;
 const std::vector<int32_t> kRow{31, 4, 5, 6, 31, 7, 8, 9, 10, 31, 11, 12};
@@ -185,5 +180,4 @@ TEST_F(RowGradientsTest, FilesAreBareTokensOrShards) {
                 HasSubstr("cannot be read"));
 }
 
-}  // namespace row_gradients_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::row_gradients_test

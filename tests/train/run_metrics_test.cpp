@@ -1,13 +1,10 @@
 // Metrics of a run after a full disk or a killed process: damaged lines are skipped and counted.
 #include "train/records/run_metrics.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/data/test_files.h"
 #include "tests/train/metrics_text.h"
 
-namespace speedrun {
-namespace run_metrics_test {
+namespace speedrun::run_metrics_test {
 
 const std::string kFused = R"({"event":"step","step":1,{"event":"step","step":2,"loss":2.0,"train_ms":3})";
 
@@ -49,5 +46,4 @@ TEST(RunMetricsTest, StepsMayBeMissingAndNotGoBackwards) {
                  [] { read_unfinished_metrics(step_line(0, 1) + step_line(1, 2) + step_line(0, 3), "m"); });
 }
 
-}  // namespace run_metrics_test
-}  // namespace speedrun
+}  // namespace speedrun::run_metrics_test

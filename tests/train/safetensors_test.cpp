@@ -1,12 +1,9 @@
 // Foreign safetensors files: any header is read correctly or refused with the file's name.
 #include "train/checkpoint/safetensors.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 
 #include "tests/data/test_files.h"
-#include "tests/temp_dir.h"
 
 namespace speedrun {
 

@@ -4,16 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "kernels/cpu/cpu_device.h"
 #include "tests/reference/reference.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/step_runner.h"
 
-namespace speedrun::testing {
-namespace scale_store_test {
+namespace speedrun::testing::scale_store_test {
 
 using Settings = std::vector<std::string>;
 
@@ -204,5 +201,4 @@ TEST(ScaleStoreTest, ValidationLeavesThem) {
     EXPECT_EQ(engine.step(2).loss, undisturbed.step(2).loss);
 }
 
-}  // namespace scale_store_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::scale_store_test

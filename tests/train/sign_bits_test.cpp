@@ -4,8 +4,7 @@
 
 #include <bit>
 
-namespace speedrun {
-namespace sign_bits_test {
+namespace speedrun::sign_bits_test {
 
 // Words computed in Python from the paper's definition of Philox-4x32-10. Saved weights depend on these signs.
 TEST(SignBitsTest, AreTheSameInEveryBuild) {
@@ -62,5 +61,4 @@ TEST(SignBitsTest, HalfOfThemAreMinus) {
     EXPECT_NEAR(static_cast<double>(minus), 98304, 5 * 222);  // fair coins; standard deviation 222
 }
 
-}  // namespace sign_bits_test
-}  // namespace speedrun
+}  // namespace speedrun::sign_bits_test

@@ -1,30 +1,27 @@
 // Configs with stages: accepted and refused lists, the resulting config of each stage, and per-stage values within a
 // run.
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
 #include "tests/errors.h"
+#include "tests/train/small_model.h"
 #include "train/config/config_json.h"
 #include "train/config/lr_schedule.h"
 
-namespace speedrun {
-namespace stages_test {
+namespace speedrun::stages_test {
 
+using testing::together;
 using Settings = std::vector<std::string>;
 
 // Three stages of 2, 3 and 5 steps.
 Config config_of(const Settings& more = {}) {
-    Settings all = {"schedule.steps=10", "schedule.stages=[2, 5, 10]", "batch.sequence_length=16",
-                    "batch.microbatch_tokens=64", "batch.tokens_per_step=64"};
-    all.insert(all.end(), more.begin(), more.end());
+    const Settings stages = {"schedule.steps=10", "schedule.stages=[2, 5, 10]", "batch.sequence_length=16",
+                             "batch.microbatch_tokens=64", "batch.tokens_per_step=64"};
     return parse_config(R"({
         "model": {"model_dim": 16, "vocab_size": 32,
                   "windows": {"window": 0},
                   "layers": {"count": 1, "each": {"attention": {"heads": 1, "window": "window"}}}},
         "optimizers": {"groups": [{"type": "muon", "params": ["blocks.*.weight"]}, {"params": ["*"]}]}})",
-                        "test", all);
+                        "test", together({stages, more}));
 }
 
 int64_t window_in(const Config& stage) {
@@ -120,11 +117,7 @@ TEST(StagesTest, FinalStepsAreOfTheLastStage) {
 
 TEST(StagesTest, RefusesFinalStepsBehindNoCooldown) {
     const Settings given = {"schedule.steps=8", "schedule.final_steps=2"};
-    const auto with = [&](const Settings& more) {
-        Settings all = given;
-        all.insert(all.end(), more.begin(), more.end());
-        return all;
-    };
+    const auto with = [&](const Settings& more) { return together({given, more}); };
     EXPECT_EQ(refusal_of(with({"schedule.stages=[4, 8, 10]"})), "accepted");
     expect_refused(with({"schedule.stages=[4, 8]"}),
                    "schedule.stages ends after step 8, expected schedule.steps + schedule.final_steps, 10");
@@ -147,19 +140,28 @@ TEST(StagesTest, ChosenStage) {
     for (const int64_t stage : {-1, 3}) EXPECT_THROW(config.in_chosen_stage(stage), Error) << stage;
 }
 
-TEST(StagesTest, WindowsOfLayersByStage) {
-    const Config config = parse_config(R"({
+// A model with these windows and layers, and a stage every two steps.
+Config in_windows(const std::string& windows, const std::string& layers, int64_t stages,
+                  const std::string& validation) {
+    return parse_config(R"({
         "model": {"preset": "none", "model_dim": 16, "vocab_size": 32,
-            "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}],
-            "windows": {"short": [2, 4], "long": [4, 16]},
-            "layers": {"count": 2, "each": {"attention": {"heads": 1, "window": "short"}, "mlp": {}},
-                       "at": {"1": {"attention": {"window": "long"}}}},
-            "output": [{"type": "norm"}]},
+            "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}], "windows": )" +
+                            windows + R"(, "layers": )" + layers + R"(, "output": [{"type": "norm"}]},
         "batch": {"sequence_length": 16, "microbatch_tokens": 64, "tokens_per_step": 64},
         "optimizers": {"groups": [{"params": ["*"]}]},
-        "schedule": {"steps": 4, "stages": [2, 4]},
-        "eval": {"windows": {"long": 8}}})",
-                                       "test", {});
+        "schedule": {"steps": )" +
+                            std::to_string(2 * stages) + R"(, "stages": )" +
+                            (stages == 2 ? "[2, 4]" : "[2, 4, 6, 8]") + R"(}, "eval": {"windows": )" +
+                            validation + "}}",
+                        "test", {});
+}
+
+TEST(StagesTest, WindowsOfLayersByStage) {
+    const Config config =
+        in_windows(R"({"short": [2, 4], "long": [4, 16]})",
+                   R"({"count": 2, "each": {"attention": {"heads": 1, "window": "short"}, "mlp": {}},
+                                         "at": {"1": {"attention": {"window": "long"}}}})",
+                   2, R"({"long": 8})");
     const auto window = [](const Config& stage, int64_t layer) {
         const ModelParts parts = stage.model.parts;
         const auto layers = parts.layers.resolved();
@@ -174,19 +176,11 @@ TEST(StagesTest, WindowsOfLayersByStage) {
 }
 
 Config with_yarn(const std::string& windows, const std::string& yarn, const std::string& validation = "{}") {
-    return parse_config(R"({
-        "model": {"preset": "none", "model_dim": 16, "vocab_size": 32,
-            "tables": {"embed": {}}, "input": [{"type": "table", "table": "embed"}], "windows": )" +
-                            windows + R"(,
-            "layers": {"count": 1, "each": {"attention": {"heads": 1, "window": "short", "rotary": {"yarn": )" +
-                            yarn + R"(}}, "mlp": {}}},
-            "output": [{"type": "norm"}]},
-        "batch": {"sequence_length": 16, "microbatch_tokens": 64, "tokens_per_step": 64},
-        "optimizers": {"groups": [{"params": ["*"]}]},
-        "schedule": {"steps": 8, "stages": [2, 4, 6, 8]},
-        "eval": {"windows": )" +
-                            validation + "}}",
-                        "test", {});
+    return in_windows(
+        windows,
+        R"({"count": 1, "each": {"attention": {"heads": 1, "window": "short", "rotary": {"yarn": )" + yarn +
+            R"(}}, "mlp": {}}})",
+        4, validation);
 }
 
 // YaRN depends on the past windows, not on the current one. Validation in its own window uses the last stage's past.
@@ -339,5 +333,4 @@ TEST(StagesTest, MomentumGoesByStage) {
             << step;
 }
 
-}  // namespace stages_test
-}  // namespace speedrun
+}  // namespace speedrun::stages_test

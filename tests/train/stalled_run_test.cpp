@@ -5,14 +5,10 @@
 #include <gtest/gtest.h>
 #include <utime.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "tests/temp_dir.h"
 #include "train/runlog/sign_of_life.h"
 
-namespace speedrun::testing {
-namespace stalled_run_test {
+namespace speedrun::testing::stalled_run_test {
 
 class StalledRunTest : public ::testing::Test {
   protected:
@@ -74,5 +70,4 @@ TEST_F(StalledRunTest, ASuspendedMachineIsNoStall) {
     EXPECT_TRUE(stalls_within(2));
 }
 
-}  // namespace stalled_run_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::stalled_run_test

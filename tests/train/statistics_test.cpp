@@ -2,8 +2,6 @@
 // Covers: train/runlog/train_clock.cpp
 #include "train/records/statistics.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -12,8 +10,7 @@
 #include "train/records/gzip.h"
 #include "train/records/run_metrics.h"
 
-namespace speedrun {
-namespace statistics_test {
+namespace speedrun::statistics_test {
 
 // SciPy 1.17.1: ttest_1samp and ttest_ind(equal_var=False), alternative="less"; numpy.std(ddof=1). Results agree to
 // the last digits; 1e-12 allows other Boost versions.
@@ -104,5 +101,4 @@ TEST(RunMetricsTest, ThinnedMetricsHaveTheSameResult) {
     expect_error(ExitCode::data, {"z: damaged"}, [&] { gunzip(gzip(thin) + "x", "z"); });
 }
 
-}  // namespace statistics_test
-}  // namespace speedrun
+}  // namespace speedrun::statistics_test

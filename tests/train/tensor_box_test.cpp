@@ -7,8 +7,7 @@
 
 #include "kernels/device/error.h"
 
-namespace speedrun::testing {
-namespace tensor_box_test {
+namespace speedrun::testing::tensor_box_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -147,5 +146,4 @@ TEST(TensorBoxTest, CoverageFindsGapsAndWhatIsThereTwice) {
     expect({}, 0, false);
 }
 
-}  // namespace tensor_box_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::tensor_box_test

@@ -8,8 +8,7 @@
 #include "kernels/device/error.h"
 #include "train/parameters/parameter_table.h"
 
-namespace speedrun::testing {
-namespace tensor_cut_test {
+namespace speedrun::testing::tensor_cut_test {
 
 struct Case {
     std::vector<int64_t> whole;  // shape
@@ -150,5 +149,4 @@ TEST(TensorCutTest, ParametersKnowTheirWhole) {
                  Error);
 }
 
-}  // namespace tensor_cut_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::tensor_cut_test

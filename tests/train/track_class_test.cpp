@@ -1,19 +1,13 @@
 // Comparable records: classes of a track, and classes of hardware.
 // build: apart
 #include "train/records/track_class.h"
-#include "data/text_file.h"
-#include "tests/errors.h"
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "tests/train/record_fixture.h"
 #include "train/config/config_json.h"
 #include "train/records/leaderboard.h"
-#include "train/records/record_verify.h"
 #include "train/records/recorded_config.h"
 
 namespace speedrun {
@@ -108,21 +102,13 @@ class TrackClassRecordTest : public RecordTest {
     // Writes an attempt as a record made on this number of cores. The name is taken from the terms.
     std::string record_of(AttemptFolder::Result result, int cores) {
         result.record.hardware = Json({{"cpu", {{"model", "C"}, {"cores", cores}, {"isa", "avx2"}}}}).dump();
-        count_parameters(result.record, track(), "record");
-        return std::filesystem::path(write(result)).filename().string();
+        return RecordTest::record_of(std::move(result));
     }
 
     std::string leader(const std::string& track_class, int cores) const {
         return leading_record(
             dir_.file("records/toy"),
             {track_class, {.gpus = 0, .gpu = "", .hosts = 1, .cores = cores, .level = "avx2"}});
-    }
-
-    std::string problems(const std::string& folder_name) const {
-        std::string text;
-        for (const std::string& p : verify_record(dir_.file("records/toy/" + folder_name)).problems)
-            text += p + "\n";
-        return text;
     }
 };
 
@@ -143,8 +129,7 @@ TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     small.record.baseline->record = first;
     small.record.record_before = first;
     const std::string second = record_of(small, 2);
-    const Record a = read_record(dir_.file("records/toy/" + first)),
-                 b = read_record(dir_.file("records/toy/" + second));
+    const Record a = read(first), b = read(second);
     EXPECT_EQ(a.classes, std::vector<std::string>{"open"});
     EXPECT_EQ(b.classes, (std::vector<std::string>{"open", "small"}));
     EXPECT_EQ(a.parameters, 25056);
@@ -162,7 +147,7 @@ TEST_F(TrackClassRecordTest, ARecordIsOfEveryClassWhoseRulesItMeets) {
     EXPECT_NE(board.find("\nfast ", at), std::string::npos) << board;
     // A stricter rule also applies to existing records.
     limit(9455);
-    EXPECT_EQ(read_record(dir_.file("records/toy/" + second)).classes, std::vector<std::string>{"open"});
+    EXPECT_EQ(read(second).classes, std::vector<std::string>{"open"});
     EXPECT_EQ(leader("small", 2), "");
     EXPECT_EQ(problems(second), "");
 }
@@ -171,10 +156,10 @@ TEST_F(TrackClassRecordTest, OneThatBreaksItsClassIsNoRecord) {
     terms_.race = "small";
     AttemptFolder::Result result = make_result();
     const std::string folder = record_of(result, 2);
-    EXPECT_TRUE(read_record(dir_.file("records/toy/" + folder)).is_record);
+    EXPECT_TRUE(read(folder).is_record);
     EXPECT_EQ(problems(folder), "");
     limit(9455);
-    const Record record = read_record(dir_.file("records/toy/" + folder));
+    const Record record = read(folder);
     EXPECT_FALSE(record.is_record);
     EXPECT_EQ(rule(record, "class").why, "small: 9456 parameters, at most 9455");
     EXPECT_THAT(problems(folder),
@@ -207,10 +192,7 @@ TEST_F(TrackClassRecordTest, EachClassOfHardwareHasItsOwnChain) {
     EXPECT_EQ(problems(second), "");
     EXPECT_EQ(leader("open", 2), first);
     EXPECT_EQ(leader("open", 4), second);
-    std::vector<Record> records;
-    for (const std::string& name : {first, second})
-        records.push_back(read_record(dir_.file("records/toy/" + name)));
-    const std::vector<BoardOfRecords> boards = boards_of(records, track());
+    const std::vector<BoardOfRecords> boards = boards_of({read(first), read(second)}, track());
     ASSERT_EQ(boards.size(), 4u);
     for (const BoardOfRecords& board : boards) EXPECT_EQ(board.records.size(), 1u);
     EXPECT_EQ(boards[1].board.hardware.text(), "4 cores, avx2");

@@ -1,29 +1,24 @@
 // A head tied to the embedding until the end of a stage, then separate. References: a tied model, float64 formulas of
 // model and AdamW, and runs on several ranks under every strategy.
 // Covers: train/engine/untied_copies.cpp
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <map>
 
 #include "tests/distributed/rank_threads.h"
 #include "tests/errors.h"
 #include "tests/train/model_harness.h"
+#include "tests/train/rows.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/step_runner.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace untied_head_test {
+namespace speedrun::testing::untied_head_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kWidth = 8, kVocabulary = 12, kTokens = 48, kTied = 3, kSteps = 7;
 
 Config config_of(const Settings& more = {}) {
-    Settings all = {"device=cpu", "threads=1"};
-    all.insert(all.end(), more.begin(), more.end());
     return parse_config(R"({
         "model": {
             "preset": "none", "model_dim": 8, "vocab_size": 12,
@@ -35,8 +30,8 @@ Config config_of(const Settings& more = {}) {
         "batch": {"sequence_length": 8, "microbatch_tokens": 48, "tokens_per_step": 48},
         "optimizers": {"groups": [{"params": ["*"], "lr": 0.01, "epsilon": 0.001, "weight_decay": 0}]},
         "schedule": {"steps": 7, "stages": [3, 7], "decay": "constant", "cooldown_fraction": 0},
-        "precision": "f32"})",
-                        "test", all);
+        "precision": "f32", "device": "cpu", "threads": 1})",
+                        "test", more);
 }
 
 // Rows of each step; every rank returns its share.
@@ -127,18 +122,6 @@ TEST(UntiedHeadTest, IsTheTiedModelUpToTheStagesEnd) {
 using Parameters = std::map<std::string, Values>;
 
 double mean_loss(const Parameters& p, const std::string& head, const Batch& batch) {
-    const auto product = [](const Values& w, const Values& x) {
-        Values y(w.size() / x.size());
-        for (size_t r = 0; r < y.size(); ++r)
-            for (size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
-        return y;
-    };
-    const auto normed = [](Values x) {
-        double squares = 0;
-        for (const double v : x) squares += v * v;
-        for (double& v : x) v /= std::sqrt(squares / kWidth + 1e-5);
-        return x;
-    };
     double total = 0;
     for (size_t t = 0; t < batch.tokens.size(); ++t) {
         const auto row = p.at("embed.weight").begin() + batch.tokens[t] * kWidth;
@@ -205,7 +188,7 @@ TEST(UntiedHeadTest, RanksTrainAsOneDoes) {
     };
     std::vector<Case> cases;
     for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
-        const std::string of = std::string("parallel.strategy=") + strategy;
+        const std::string of = fmt::format("parallel.strategy={}", strategy);
         cases.push_back({2, {of, "batch.microbatch_tokens=24"}});
         cases.push_back({3, {of, "batch.microbatch_tokens=8"}});  // two microbatches
         cases.push_back({2, {of, "parallel.tensor=2", "parallel.sequence=true"}});
@@ -271,5 +254,4 @@ TEST(UntiedHeadTest, AnEngineOfOneStageDoesNotAskWhereOthersEnd) {
     }
 }
 
-}  // namespace untied_head_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::untied_head_test

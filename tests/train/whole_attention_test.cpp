@@ -5,8 +5,7 @@
 
 #include "train/config/config_json.h"
 
-namespace speedrun::testing {
-namespace whole_attention_test {
+namespace speedrun::testing::whole_attention_test {
 
 // layers: model.layers.at of six layers; output: model.output.
 ModelParts parts_of(const std::string& layers, const std::string& output = R"([{"type": "norm"}])") {
@@ -60,5 +59,4 @@ TEST(WholeAttentionTest, RowsThatTheOutputAddsAreWhole) {
     EXPECT_EQ(whole.describe(), "attention of layers 4, 5 (rows of b), table b");
 }
 
-}  // namespace whole_attention_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::whole_attention_test

@@ -31,7 +31,7 @@ class RankFileWriter {
 
     struct Chunk {
         size_t piece;
-        Range elements;  // of the piece
+        Range elements;  // in the piece
     };
     // Returns the next chunk for write(); nullopt after the last.
     std::optional<Chunk> next() const;
@@ -44,7 +44,7 @@ class RankFileWriter {
     // One box of a piece.
     struct Part {
         size_t piece;
-        Range elements;  // of the piece
+        Range elements;  // in the piece
         std::string name;
     };
 

@@ -1,16 +1,37 @@
 #include "train/comm/nccl_api.h"
 
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "kernels/device/error.h"
 #include "kernels/device/shared_library.h"
 
 namespace speedrun {
 
-std::string NcclApi::version() const {
+namespace {
+
+constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
+constexpr int kFirstWithLaunchOrder = 22600;  // 2.26
+
+}  // namespace
+
+int NcclApi::version_code() const {
     int code = 0;
     check(get_version(&code), "ncclGetVersion");
+    return code;
+}
+
+std::string NcclApi::version() const {
+    const int code = version_code();
     return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+bool NcclApi::request_launch_order() const {
+    if (setenv(kLaunchOrder, "1", 0) != 0)
+        throw Error(ExitCode::communication, fmt::format("cannot set {} in the environment", kLaunchOrder));
+    const char* const value = std::getenv(kLaunchOrder);
+    return version_code() >= kFirstWithLaunchOrder && value && std::string_view(value) == "1";
 }
 
 std::string NcclApi::describe(ncclResult_t result, const std::string& call) const {

@@ -27,7 +27,13 @@ struct NcclApi {
     decltype(&::ncclGroupStart) group_start = nullptr;
     decltype(&::ncclGroupEnd) group_end = nullptr;
 
+    int version_code() const;     // 22809 for 2.28.9
     std::string version() const;  // "2.28.9"
+    // Requests that kernels of different communicators start in the order of the host's calls. Returns false if this version
+    // cannot do so, or if the environment forbids it. Without an order, two ranks may start kernels of different communicators,
+    // which wait for each other (NCCL user guide, "Using multiple NCCL communicators concurrently"). Required before the first
+    // communicator: NCCL reads the variable once.
+    bool request_launch_order() const;
     // "ncclAllReduce on 'gather': unhandled system error: <text of ncclGetLastError>".
     std::string describe(ncclResult_t result, const std::string& call) const;
     // Throws exit code 5 with that text unless `result` is success.

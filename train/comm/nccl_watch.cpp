@@ -1,6 +1,8 @@
 #include "train/comm/nccl_watch.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "kernels/cuda/device/gpu_interop.h"
 #include "kernels/device/start_thread.h"
@@ -10,6 +12,7 @@ namespace speedrun {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod(20);
+constexpr std::chrono::seconds kLeaves(5);  // limit for the host to return from a call after a loss
 
 }  // namespace
 
@@ -128,8 +131,13 @@ void NcclWatch::run() {
     }
     if (reason.empty()) return;
     lost_ = reason;
-    lock.unlock();  // the host may be inside NCCL, without holding mutex_
+    lock.unlock();
     on_lost_(reason);
+    const std::unique_lock outside(calls_, kLeaves);
+    if (!outside.owns_lock()) {
+        std::fprintf(stderr, "error: %s; the host is blocked in a call of NCCL\n", reason.c_str());
+        std::_Exit(static_cast<int>(ExitCode::communication));
+    }
     lock.lock();
     for (const Watched& watched : watched_) api_.comm_abort(watched.comm);  // errors are ignored
     watched_.clear();

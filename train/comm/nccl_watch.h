@@ -21,7 +21,8 @@ namespace speedrun {
 
 class NcclWatch {
   public:
-    // on_lost: called once, from the watch's thread, with the reason; afterwards all communicators are aborted.
+    // on_lost: called once, from the watch's thread, with the reason; afterwards all communicators are aborted. If the host
+    // does not leave its call of NCCL, the process ends with exit code 5 instead.
     NcclWatch(const NcclApi& api, Device& device, double timeout_s,
               std::function<void(const std::string&)> on_lost);
     ~NcclWatch();
@@ -37,6 +38,10 @@ class NcclWatch {
     // stream from the time when the collective is next.
     void begin(ncclComm_t comm, const std::string& what, Stream& stream);
     void end(ncclComm_t comm, Stream& stream);
+
+    // Held by the host while it is inside a call of NCCL: a communicator must not be aborted during a call (NCCL user guide,
+    // "Fault Tolerance").
+    [[nodiscard]] std::unique_lock<std::timed_mutex> call() { return std::unique_lock(calls_); }
 
     // Throws the reason, exit code 5, after a loss.
     void throw_if_lost() const;
@@ -66,6 +71,7 @@ class NcclWatch {
     const double timeout_s_;
     RunningClock clock_;
     const std::function<void(const std::string&)> on_lost_;
+    std::timed_mutex calls_;
     mutable std::mutex mutex_;  // guards the members below
     std::condition_variable changed_;
     bool stop_ = false, blaming_ = false;

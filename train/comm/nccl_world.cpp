@@ -55,20 +55,25 @@ class AllRanks {
 
 class NcclCommunicator final : public Communicator {
   public:
+    // chain: recorded after each collective of all communicators, which the next one waits for; null: NCCL orders them.
     NcclCommunicator(std::string name, const Group& group, const NcclApi& api, ncclComm_t comm,
                      std::shared_ptr<AllRanks> all, std::shared_ptr<NcclWatch> watch,
-                     std::unique_ptr<Communicator> roll_call, Device& device)
+                     std::unique_ptr<Communicator> roll_call, Device& device, std::shared_ptr<Event> chain)
         : Communicator(std::move(name), group),
           api_(api),
           all_(std::move(all)),
           comm_(comm),
           watch_(std::move(watch)),
           roll_call_(std::move(roll_call)),
-          device_(device) {
+          device_(device),
+          chain_(std::move(chain)),
+          word_(device, "barrier of " + this->name(), MemoryCategory::workspace, sizeof(float)) {
         watch_->add(comm_, this->name(), [this] { return find_missing(); });
     }
 
     ~NcclCommunicator() override {
+        if (memory_bytes_ > 0)
+            device_.memory().remove(memory_name(), MemoryCategory::workspace, memory_bytes_);
         if (!watch_->remove(comm_)) return;  // already aborted
         // Destroying waits for the other members, which do not call it after an error on this rank.
         if (std::uncaught_exceptions() > 0)
@@ -77,7 +82,43 @@ class NcclCommunicator final : public Communicator {
             api_.comm_destroy(comm_);
     }
 
+    // Runs each kind of collective once, with one value per pair of members. NCCL connects members at the first call of a
+    // kind, which blocks the host and allocates memory. Collective.
+    void warm_up() {
+        const auto stream = device_.create_stream("warm-up of " + name());
+        const Buffer input(device_, "warm-up", MemoryCategory::workspace, size() * int64_t{sizeof(float)});
+        const Buffer output(device_, "warm-up", MemoryCategory::workspace, input.bytes());
+        const auto exchange = std::make_shared<Exchange>();
+        for (int member = 0; member < size(); ++member) {
+            exchange->sends.push_back({member, member, 1});
+            exchange->receives.push_back({member, member, 1});
+        }
+        for (const Collective kind :
+             {Collective::all_reduce, Collective::broadcast, Collective::reduce_scatter,
+              Collective::all_gather, Collective::all_to_all}) {
+            CollectiveCall call{.kind = kind, .output = output.data(), .input = input.data(), .count = 1};
+            if (kind == Collective::all_reduce || kind == Collective::broadcast) call.input = output.data();
+            if (kind == Collective::all_to_all) {
+                call.count = 0;
+                call.exchange = exchange;
+            }
+            run(call, *stream);
+        }
+        stream->synchronize();
+        watch_->throw_if_lost();
+    }
+    // Enters NCCL's own memory of this communicator in the memory table. bytes: decrease of the GPU's free memory while it was
+    // created, which contains a few buffers of warm_up().
+    void set_memory(int64_t bytes) {
+        constexpr int64_t kLeast = 1 << 20;
+        if (bytes < kLeast) return;
+        memory_bytes_ = bytes;
+        device_.memory().add(memory_name(), MemoryCategory::workspace, bytes);
+    }
+
   private:
+    std::string memory_name() const { return "NCCL, " + name(); }
+
     // Every rank with a pending collective calls this, so the host's communicator finds the missing ranks.
     std::string find_missing() const {
         try {
@@ -93,18 +134,25 @@ class NcclCommunicator final : public Communicator {
 
     void enqueue(const CollectiveCall& call, Stream& stream) override {
         watch_->throw_if_lost();
-        if (call.kind == Collective::barrier && word_.bytes() == 0)
-            word_ = Buffer(device_, "barrier of " + name(), MemoryCategory::workspace, sizeof(float));
         begin_gpu_span(stream, name_of(call.kind));
-        const bool watched = !is_captured(stream);
-        if (watched) watch_->begin(comm_, call.describe(), stream);
-        launch(call, static_cast<cudaStream_t>(native_gpu_stream(stream)));
-        if (watched) watch_->end(comm_, stream);
+        run(call, stream);
         end_gpu_span(stream);
         if (call.kind == Collective::all_to_all) return count_sent(call.kind, sent_bytes(call));
         const bool whole = call.kind == Collective::all_reduce || call.kind == Collective::broadcast;
         const int64_t payload = call.count * size_of(call.dtype) * (whole ? 1 : size());
         count_sent(call.kind, std::llround(wire_bytes(call.kind, size(), payload)));
+    }
+
+    void run(const CollectiveCall& call, Stream& stream) {
+        const bool watched = !is_captured(stream);
+        if (chain_) stream.wait(*chain_);
+        if (watched) watch_->begin(comm_, call.describe(), stream);
+        {
+            const auto inside = watch_->call();
+            launch(call, static_cast<cudaStream_t>(native_gpu_stream(stream)));
+        }
+        if (watched) watch_->end(comm_, stream);
+        if (chain_) stream.record(*chain_);
     }
 
     void launch(const CollectiveCall& call, cudaStream_t stream) {
@@ -162,7 +210,9 @@ class NcclCommunicator final : public Communicator {
     const std::shared_ptr<NcclWatch> watch_;
     const std::unique_ptr<Communicator> roll_call_;
     Device& device_;
-    Buffer word_;  // dummy value of barriers
+    const std::shared_ptr<Event> chain_;
+    const Buffer word_;  // dummy value of barriers
+    int64_t memory_bytes_ = 0;
 };
 
 class NcclWorld final : public WrappedWorld {
@@ -172,6 +222,7 @@ class NcclWorld final : public WrappedWorld {
           api_(loaded_api()),
           device_(device),
           options_(options),
+          chain_(api_.request_launch_order() ? nullptr : std::shared_ptr<Event>(device.create_event())),
           watch_(std::make_shared<NcclWatch>(
               api_, device, options.timeout_s, [&inner](const std::string& reason) {
                   std::fprintf(stderr, "error: rank %d: %s\n", inner.rank(), reason.c_str());
@@ -180,6 +231,7 @@ class NcclWorld final : public WrappedWorld {
 
     std::unique_ptr<Communicator> connect(const std::string& name, const Group& group) override {
         expect_same_on_all_ranks(inner_, "communicators", {name});
+        const int64_t available = device_.available_bytes();
         if (!all_) all_ = open();
         ncclConfig_t config = this->config();
         const ncclComm_t comm =
@@ -189,8 +241,11 @@ class NcclWorld final : public WrappedWorld {
                           return api.comm_split(all->comm(), color, index, comm, &config);
                       });
         auto roll_call = inner_.connect("roll call of " + name, group);
-        return std::make_unique<NcclCommunicator>(name, group, api_, comm, all_, watch_, std::move(roll_call),
-                                                  device_);
+        auto communicator = std::make_unique<NcclCommunicator>(name, group, api_, comm, all_, watch_,
+                                                               std::move(roll_call), device_, chain_);
+        communicator->warm_up();
+        communicator->set_memory(available - device_.available_bytes());
+        return communicator;
     }
 
   private:
@@ -259,6 +314,7 @@ class NcclWorld final : public WrappedWorld {
     const NcclApi& api_;
     Device& device_;
     const NcclOptions options_;
+    const std::shared_ptr<Event> chain_;
     const std::shared_ptr<NcclWatch> watch_;
     std::shared_ptr<AllRanks> all_;  // set by the first communicator
 };

@@ -143,7 +143,8 @@ int print_fit(const Config& config, const Ranks& ranks, const MemoryPlan& plan) 
     const std::optional<AmountLimit> limit =
         plan.device == DeviceKind::cpu ? host_memory().limit : std::nullopt;
     std::printf(
-        "  program, batches and checkpoints about %.1f MiB; of %.1f MiB available%s: ",
+        "  %s about %.1f MiB; of %.1f MiB available%s: ",
+        plan.device == DeviceKind::cpu ? "program, batches and checkpoints" : "NCCL (assumed)",
         static_cast<double>(plan.needed() - plan.bytes) / kMiB, static_cast<double>(available) / kMiB,
         limit ? fmt::format(" (limit {:.1f}, {})", static_cast<double>(limit->limit) / kMiB, limit->source)
                     .c_str()

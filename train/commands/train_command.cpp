@@ -118,6 +118,10 @@ std::string time_table(const RunSummary& s) {
                        (s.ranks > 1 ? sum(&RunSummary::comm_ms, " (overlapped)") : "") +
                        sum(&RunSummary::data_ms, " (overlapped)");
     if (s.checkpoint_stall_ms > 0) text += sum(&RunSummary::checkpoint_stall_ms, " (of these)");
+    if (s.ungraphed_steps > 0)
+        text += fmt::format(
+            "  steps without graph: {} of {} (graphs are captured for steps in which each token has a target)\n",
+            s.ungraphed_steps, s.steps);
     return text + fmt::format(
                       "  step p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms (step {}); {:.0f} GFLOP/s, {:.0f}% "
                       "of a large product's {:.0f}",

@@ -89,9 +89,8 @@ void Config::validate_stage() const {
     }
     if (parallel.optimizer_step == OptimizerStep::in_backward && optimizers.clip > 0) {
         throw_usage(
-            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of "
-            "all gradients, "
-            "which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
+            "parallel.optimizer_step is in_backward and optimizers.clip is on: clipping needs the norm of all "
+            "gradients, which is known only after backward; set optimizers.clip to 0, or optimizer_step to "
             "after_backward");
     }
     optimizers.validate(schedule.total_steps());

@@ -43,6 +43,17 @@ int64_t bytes_on_host(const Config& config, const Ranks& ranks, StepRunner& runn
     return bytes;
 }
 
+// NCCL's memory for the reducer's communicators and their parent, in bytes. Communicators over other axes add theirs in runs
+// with a context or tensor axis. Assumed per communicator: 16 channels with two 4 MiB buffers (NCCL_BUFFSIZE) to each of two
+// peers and as much for the other protocols; not yet measured on several GPUs.
+int64_t bytes_of_nccl(const TrainState& state) {
+    constexpr int64_t kCommunicator = int64_t{300} << 20;
+    const bool used = state.ranks.mesh().world_size() > 1 &&
+                      state.runtime.device().kind() == DeviceKind::cuda &&
+                      state.config.parallel.communicator != CommunicatorKind::staged;
+    return used ? (1 + state.reducer.num_communicators()) * kCommunicator : 0;
+}
+
 // Collectives of values between ranks that share rows or matrices, in a microbatch of a stage.
 CollectiveRow value_collectives(const TrainState& state, int64_t stage) {
     const size_t model = state.stages.stages[static_cast<size_t>(stage)].model;
@@ -94,6 +105,7 @@ MemoryPlan plan_memory(const Config& config, const Ranks& ranks) {
     return {.table = runtime.device().memory().print(),
             .bytes = runtime.device().memory().total(),
             .host_bytes = bytes_on_host(config, ranks, runner, runtime.device().memory()),
+            .nccl_bytes = bytes_of_nccl(runner.state()),
             .busiest_step = busiest_step(runner.state()),
             .work = std::move(work),
             .values = std::move(values),

@@ -21,6 +21,7 @@ struct MemoryPlan {
     int64_t bytes = 0;
     // host memory, bytes: snapshots of checkpoints, final weights, batches, the program
     int64_t host_bytes = 0;
+    int64_t nccl_bytes = 0;      // device memory of NCCL, assumed; the run measures it
     BusiestStep busiest_step;    // largest use of memory for activations and their gradients
     std::vector<StepWork> work;  // per step; index: stage
     // collectives of values per microbatch, between ranks that share rows; index: stage
@@ -28,8 +29,8 @@ struct MemoryPlan {
     DeviceKind device = DeviceKind::cpu;
     DType real = DType::f32;
 
-    // Bytes of device memory; on a CPU including host_bytes.
-    int64_t needed() const { return bytes + (device == DeviceKind::cpu ? host_bytes : 0); }
+    // Bytes of device memory with nccl_bytes; on a CPU including host_bytes.
+    int64_t needed() const { return bytes + nccl_bytes + (device == DeviceKind::cpu ? host_bytes : 0); }
 };
 
 MemoryPlan plan_memory(const Config& config, const Ranks& ranks = {});

@@ -54,7 +54,13 @@ MicrobatchRunner::GraphKey MicrobatchRunner::key_of(size_t model, const Microbat
 
 void MicrobatchRunner::run(size_t model, const Microbatch& microbatch, int64_t step_targets) {
     const auto graph = use_graphs_ ? graphs_.find(key_of(model, microbatch, step_targets)) : graphs_.end();
-    if (graph == graphs_.end()) return enqueue(model, microbatch, step_targets);
+    if (graph == graphs_.end()) {
+        if (has_graphs() && use_graphs_ && last_ungraphed_ != microbatch.step) {
+            last_ungraphed_ = microbatch.step;
+            ++ungraphed_steps_;
+        }
+        return enqueue(model, microbatch, step_targets);
+    }
     state_.schedule.begin_microbatch(microbatch);
     state_.schedule.launch(*graph->second);
 }

@@ -36,6 +36,7 @@ class MicrobatchRunner {
     // Selects whether later microbatches run as captured graphs. Both ways enqueue the same work.
     void use_graphs(bool use) { use_graphs_ = use; }
     bool has_graphs() const { return !graphs_.empty(); }
+    int64_t ungraphed_steps() const { return ungraphed_steps_; }
 
     // Marks the phase in the timeline, on the model's streams.
     void mark(Phase phase);
@@ -58,6 +59,7 @@ class MicrobatchRunner {
     TrainState& state_;
     std::map<GraphKey, std::unique_ptr<CapturedMicrobatch>> graphs_;
     bool use_graphs_ = true;
+    int64_t ungraphed_steps_ = 0, last_ungraphed_ = -1;
     Timeline* timeline_ = nullptr;
 };
 

@@ -4,7 +4,6 @@
 
 #include "train/engine/finite_check.h"
 #include "train/engine/step_runner.h"
-#include "train/sharding/stop_signal.h"
 
 namespace speedrun {
 
@@ -26,7 +25,7 @@ StepResult StepRunner::collect() {
     result.lr_factor = slot.lr_factor;
     result.loss = slot.loss();
     result.grad_norm = slot.numbers().grad_norm();
-    result.stop = StopSignal::received(slot.numbers());
+    result.stop = slot.numbers().stop();
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_divergence(slot);
     result.clock_ms = slot.step_done->elapsed_ms_since(*clock_start_);
     result.step_ms = result.clock_ms - last_clock_ms_;

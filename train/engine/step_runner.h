@@ -44,6 +44,8 @@ class StepRunner {
     // Selects whether later steps run as the graphs that warm_up() captured. Results are bitwise equal.
     void use_graphs(bool use) { microbatches_.use_graphs(use); }
     bool has_graphs() const { return microbatches_.has_graphs(); }
+    // Number of steps with a microbatch that has no graph, since warm_up() captured graphs.
+    int64_t ungraphed_steps() const { return microbatches_.ungraphed_steps(); }
     // Marks later steps in the timeline; null: stops.
     void trace(Timeline* timeline);
 

@@ -1,7 +1,5 @@
 #include "train/engine/step_slot.h"
 
-#include "train/sharding/stop_signal.h"
-
 namespace speedrun {
 
 StepSlot::StepSlot(const TrainState& state)
@@ -14,7 +12,8 @@ StepSlot::StepSlot(const TrainState& state)
 }
 
 void StepSlot::enqueue_update(TrainState& state, bool stop) {
-    StopSignal(state.schedule.statistics(), state.runtime).send(stop);
+    state.runtime.ops().fill({.x = state.schedule.statistics().stop(), .value = stop ? 1.0f : 0.0f},
+                             state.runtime.compute());
     state.schedule.step(*backward_done, *reduce_done);
     state.schedule.read_statistics(memory.as<float>(), *reduce_done, *step_done);
     state.reducer.count(counts, state.runtime);

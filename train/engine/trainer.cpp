@@ -366,6 +366,7 @@ void Trainer::finish(RunSummary& s) {
                  .p99 = step_times_.percentile(0.99),
                  .max = step_times_.max(),
                  .max_at_step = step_times_.max_step()};
+    s.ungraphed_steps = runner_.ungraphed_steps();
     if (!step_times_.empty() && s.train_ms > 0) {
         s.tokens_per_s = static_cast<double>(s.tokens) / (s.train_ms * 1e-3);
         s.flops_per_s = flops_before(s.steps) / (s.train_ms * 1e-3);

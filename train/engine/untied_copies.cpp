@@ -22,7 +22,7 @@ void TrainState::check_copies() const {
         if (layout.whole_matrix(group))
             throw_usage(
                 "optimizers.groups[{}]: {} begins as a copy of {} with the state of its optimizer "
-                "(model.head.untied_after), which works for optimizers of elements (adamw, lion), not of whole matrices",
+                "(model.head.untied_after), which works for optimizers of elements (adamw), not of whole matrices",
                 group, p.name, source.name);
         const OptimizerGroupConfig& trained_by = config.optimizers.groups[static_cast<size_t>(group)];
         const int64_t first = config.schedule.end_step(config.model.parts.head.untied_after);

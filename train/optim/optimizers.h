@@ -9,15 +9,13 @@
 
 #include "train/optim/adamw.h"
 #include "train/optim/group_extension.h"
-#include "train/optim/lion.h"
 #include "train/optim/muon.h"
 #include "train/optim/optimizer.h"
 
 // X(word of a config, class). Everything that treats all optimizers is derived from this list.
 #define SPEEDRUN_EACH_OPTIMIZER(X) \
     X(adamw, Adamw)                \
-    X(muon, Muon)                  \
-    X(lion, Lion)
+    X(muon, Muon)
 
 namespace speedrun {
 

@@ -97,6 +97,8 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
     X(OptionalNumber, time_to_target_ms, none, "ms", "time to target",                                       \
       "training time at the first validation at or below it")                                                \
     X(StepTimeSummary, step_ms, none, "ms", "step times", "")                                                \
+    X(int64_t, ungraphed_steps, none, "", "steps without graph",                                             \
+      "steps enqueued call by call although graphs were captured")                                           \
     X(double, tokens_per_s, none, "tokens/s", "tokens/s", "tokens by training time, of all ranks")           \
     X(double, flops_per_s, none, "FLOP/s", "FLOP/s", "the model's operations by training time, of all ranks")\
     X(double, ceiling_flops_per_s, none, "FLOP/s", "ceiling", "FLOP/s of a large matmul, of all ranks")      \

@@ -1,15 +1,39 @@
 #include "train/sharding/group_update.h"
 
 #include "train/optim/optimizers.h"
-#include "train/sharding/elementwise_update.h"
 #include "train/sharding/matrix_update.h"
-#include "train/sharding/state_memory.h"
 
 namespace speedrun {
 
 namespace {
 
 using Members = std::vector<const Bucket*>;
+
+// An elementwise optimizer: each rank updates its shards.
+class ElementwiseUpdate final : public GroupUpdate {
+  public:
+    ElementwiseUpdate(std::unique_ptr<const ElementwiseOptimizer> optimizer, const Members& members,
+                      const UpdateStores& stores)
+        : optimizer_(std::move(optimizer)),
+          stores_(stores),
+          state_(optimizer_->state_kinds(), members, stores.parameters.layout(), stores.runtime.device()) {}
+    bool at_once() const override { return true; }
+    void begin(const Bucket& bucket, const StepContext& context) override {
+        if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard is only padding
+        optimizer_->step({.compute = stores_.parameters.compute_shard(bucket),
+                          .master = stores_.parameters.master_shard(bucket),
+                          .gradient = stores_.gradients.shard(bucket),
+                          .state = state_.of(bucket)},
+                         context);
+    }
+    void reset(Stream& stream) override { state_.reset(stores_.runtime.ops(), stream); }
+    std::vector<StateShard> state(const Bucket& bucket) const override { return state_.shards(bucket); }
+
+  private:
+    const std::unique_ptr<const ElementwiseOptimizer> optimizer_;
+    const UpdateStores stores_;
+    StateMemory state_;
+};
 
 std::unique_ptr<GroupUpdate> update_by(std::unique_ptr<const ElementwiseOptimizer> optimizer,
                                        const Members& members, const UpdateStores& stores) {
@@ -48,8 +72,7 @@ class ExtendedUpdate final : public GroupUpdate {
     std::vector<StateShard> state(const Bucket& bucket) const override {
         std::vector<StateShard> shards = update_->state(bucket);
         for (const auto& [extension, state] : extensions_)
-            for (size_t k = 0; k < state.kinds().size(); ++k)
-                shards.push_back({.kind = state.kinds()[k], .values = state.of(bucket)[k]});
+            for (StateShard& shard : state.shards(bucket)) shards.push_back(std::move(shard));
         return shards;
     }
 

@@ -7,6 +7,7 @@
 
 #include "train/optim/optimizer.h"
 #include "train/sharding/reducer.h"
+#include "train/sharding/state_memory.h"
 
 namespace speedrun {
 
@@ -18,17 +19,6 @@ struct UpdateStores {
     Runtime& runtime;
     // Elements of the matrices transformed in one batch, at least one matrix. Bounds the workspace.
     int64_t most_batched = int64_t{32} << 20;
-};
-
-struct StateShard {
-    StateKind kind;
-    Tensor values;  // [k], in the kind's dtype; k may be 0
-    // Null: `values` is the state of this rank's shard of the bucket. Otherwise it is the state of whole matrices
-    // of this parameter. `begin`: offset in the parameter's state, elements; `shape`: the shape
-    // of that state (state_tensors of train/optim/state.h).
-    const Parameter* parameter = nullptr;
-    int64_t begin = 0;
-    std::vector<int64_t> shape = {};
 };
 
 class GroupUpdate {

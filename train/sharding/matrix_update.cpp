@@ -227,9 +227,7 @@ void MatrixUpdate::finish(const Bucket& bucket, const StepContext& context) {
 }
 
 std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {
-    std::vector<StateShard> shards;
-    for (const StateKind& kind : element_state_.kinds())
-        shards.push_back({.kind = kind, .values = element_state_.of(bucket)[shards.size()]});
+    std::vector<StateShard> shards = element_state_.shards(bucket);
     for (const Owned& owned : members_.at(bucket.id).owned) {
         std::vector<StateTensor> tensors = state_tensors(*optimizer_, *owned.parameter);
         std::erase_if(tensors, [](const StateTensor& tensor) { return tensor.kind.per_element(); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "kernels/device/device.h"
 #include "kernels/device/error.h"
@@ -53,6 +54,14 @@ Reducer::Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& 
 Reducer::Lane Reducer::lane_of(const StepCollective& collective) {
     if (collective.kind == Collective::all_gather) return Lane::gather;
     return collective.kind == Collective::all_to_all && !collective.rows ? Lane::exchange : Lane::reduce;
+}
+
+int64_t Reducer::num_communicators() const {
+    std::set<std::pair<Lane, std::string>> keys;
+    for (const CollectiveRow& row : collectives_)
+        for (const StepCollective& collective : row.collectives)
+            keys.emplace(lane_of(collective), collective.axes.describe());
+    return static_cast<int64_t>(keys.size());
 }
 
 void Reducer::connect(const StepCollective& collective) {

@@ -27,6 +27,8 @@ class Reducer {
     Reducer(const Ranks& ranks, ParameterStore& parameters, GradientStore& gradients, Runtime& runtime);
 
     const std::vector<CollectiveRow>& collectives() const { return collectives_; }
+    // Number of communicators of these collectives, also of ranks without a world.
+    int64_t num_communicators() const;
     // Times this reducer's collectives and the waits of compute.
     ExposureMeter& meter() const { return *meter_; }
 

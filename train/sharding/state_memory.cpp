@@ -26,6 +26,12 @@ StateMemory::StateMemory(const std::vector<StateKind>& kinds, const std::vector<
     }
 }
 
+std::vector<StateShard> StateMemory::shards(const Bucket& bucket) const {
+    std::vector<StateShard> shards;
+    for (const StateKind& kind : kinds_) shards.push_back({kind, of(bucket)[shards.size()]});
+    return shards;
+}
+
 void StateMemory::reset(Ops& ops, Stream& stream) {
     for (const Buffer& buffer : memory_) fill_with_zeros(buffer, ops, stream);
 }

@@ -12,9 +12,9 @@ namespace speedrun {
 class StepNumbers {
   public:
     explicit StepNumbers(const float* values) : values_(values) {}
-    double loss_sum() const { return values_[kLossTotal]; }        // sum over all ranks
-    double passenger() const { return values_[kPassengerTotal]; }  // sum over all ranks
-    double grad_norm() const { return values_[kGradNorm]; }        // before clipping
+    double loss_sum() const { return values_[kLossTotal]; }  // sum over all ranks
+    bool stop() const { return values_[kStopTotal] > 0; }    // a rank requests the end of the run
+    double grad_norm() const { return values_[kGradNorm]; }  // before clipping
     double coefficient() const { return values_[kCoefficient]; }
     // Bucket's term of the norm: Σ|g|^p, or max |g|; 0 if it was not due.
     double norm_term(int bucket) const { return values_[kNormTerms + bucket]; }
@@ -22,7 +22,7 @@ class StepNumbers {
   private:
     friend class StepStatistics;
     // This rank's values, then their totals in the same order; the host copy begins with the totals.
-    static constexpr int64_t kLossSum = 0, kPassenger = 1, kLossTotal = 2, kPassengerTotal = 3, kGradNorm = 4,
+    static constexpr int64_t kLossSum = 0, kStop = 1, kLossTotal = 2, kStopTotal = 3, kGradNorm = 4,
                              kCoefficient = 5, kNormTerms = 6;
     const float* values_;
 };
@@ -37,9 +37,9 @@ class StepStatistics {
     // norm), not finite if the norm is not.
     Tensor loss_sum() const { return at(StepNumbers::kLossSum); }
     Tensor coefficient() const { return at(StepNumbers::kCoefficient); }
-    // f32 [1], written on compute before take_loss(): a value of this rank that is summed over all ranks in the
-    // collective of the loss. The statistics do not interpret it.
-    Tensor passenger() const { return at(StepNumbers::kPassenger); }
+    // f32 [1], written on compute before take_loss(): 1 if this rank requests the end of the run, else 0. All ranks receive
+    // the sum with the loss, which needs no collective of its own.
+    Tensor stop() const { return at(StepNumbers::kStop); }
 
     // Enqueues the norm term of a bucket's reduced gradient on the reduce stream.
     void take_norm(const Bucket& bucket);

@@ -147,20 +147,8 @@ void ldmatrix_emulated(uint32_t (&r)[kCount], const void* row) {
         return 0;
     });
 }
-inline void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
-    ldmatrix_emulated<false>(r, row);
-}
-inline void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
-    ldmatrix_emulated<false>(r, row);
-}
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
     ldmatrix_emulated<false>(r, row);
-}
-inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row) {
-    ldmatrix_emulated<true>(r, row);
-}
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
-    ldmatrix_emulated<true>(r, row);
 }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
     ldmatrix_emulated<true>(r, row);
@@ -268,33 +256,9 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 
 // Warp: loads 8×8 matrices of 16-bit elements; lane 8m + i passes the address of row i of matrix m (16 bytes,
 // aligned). r[m] gets elements 2t, 2t+1 of row g; transposed: of column g.
-__device__ inline void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                 : "=r"(r[0])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-__device__ inline void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-__device__ inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                 : "=r"(r[0])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-__device__ inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
                  : "r"(shared_address(row))
                  : "memory");
 }

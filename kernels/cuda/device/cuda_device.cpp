@@ -289,10 +289,12 @@ namespace {
 
 class CudaGraph final : public Graph {
   public:
-    explicit CudaGraph(cudaGraph_t graph) {
+    // Uploads the graph as well: otherwise its first launch does so, inside the timed run.
+    CudaGraph(cudaGraph_t graph, cudaStream_t stream) {
         const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
         cudaGraphDestroy(graph);
         check(error, "cudaGraphInstantiate");
+        check(cudaGraphUpload(executable_, stream), "cudaGraphUpload");
     }
     ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
     void launch(Stream& stream) override {
@@ -335,7 +337,7 @@ std::unique_ptr<Graph> CudaDevice::end_graph(Stream& stream) {
         cudaGetLastError();
     }
     check(ended, "cudaStreamEndCapture");
-    return std::make_unique<CudaGraph>(graph);
+    return std::make_unique<CudaGraph>(graph, cuda_stream.handle());
 }
 
 std::vector<std::string> CudaDevice::notes() const {

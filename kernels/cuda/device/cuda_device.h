@@ -122,7 +122,7 @@ class CudaDevice final : public Device {
     int64_t max_shared_memory() const { return max_shared_memory_; }
     // Later launches may begin while the kernel before them in their stream ends; compute capability 9.0 and
     // above.
-    void let_kernels_begin_early() { kernels_begin_early_ = true; }
+    void let_kernels_begin_early(bool allowed) { kernels_begin_early_ = allowed; }
     bool kernels_begin_early() const { return kernels_begin_early_; }
     TraceSink* trace() const { return trace_; }
     bool times_operations() const { return trace_ && !activities_; }

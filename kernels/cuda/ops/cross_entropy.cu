@@ -28,9 +28,6 @@ namespace speedrun {
 namespace cross_entropy_cu {
 namespace {
 
-// bounded: the cap is so low that it replaces the maximum.
-enum class Method : uint8_t { bounded, online };
-
 template <class Real, class Out>
 struct Arguments {
     float* losses;
@@ -46,7 +43,7 @@ struct Arguments {
     bool has_gradient;
 };
 
-using loss::block_threads, loss::exp_approx, loss::kTwiceLog2E;
+using loss::block_threads, loss::Columns, loss::exp_approx, loss::kTwiceLog2E, loss::Method;
 
 // Cached values of a row's first `chunks` chunks. Vectors of four are `chunks` apart, so that adjacent
 // threads access adjacent words.
@@ -124,10 +121,6 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
     RowTargets all;
     if constexpr (kSeveral) all = several_targets<W>(a, row);
     const int32_t target = kSeveral ? all.target : a.targets[row];
-    const auto chunk_at = [&](int64_t chunk, int64_t end) {
-        const int64_t left = end - chunk * W;
-        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
-    };
     const bool valid = kSeveral ? all.valid : target >= -1 && target < a.vocab;
     if (!valid || !(kSeveral ? all.counts : target >= 0)) {
         if (threadIdx.x == 0) a.losses[row] = valid ? 0.0f : quiet_nan();
@@ -137,7 +130,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
 #pragma unroll
         for (int i = 0; i < W; ++i) zero[i] = 0.0f;
         for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
-            out.store(chunk * W, chunk_at(chunk, a.padded), zero);
+            out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), zero);
         return;
     }
     const Real* const in = a.logits.at(row);
@@ -147,33 +140,16 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
     const bool capped = !kOnline || cap.cap > 0.0f;
     const float exponent = -kTwiceLog2E * cap.cap;  // −2c·log₂e
 
-    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // partial results of this thread
+    loss::RowSum<kMethod> of_thread;
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        const Chunk<W> part = chunk_at(chunk, a.vocab);
+        const Chunk<W> part = Columns<W>{a.vocab}.chunk(chunk);
         Vector<W> z = part.load(in + chunk * W);
-        if constexpr (kOnline) {
-            float highest = maximum;
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
-                if (i < part.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
-            }
-            sum *= exp_approx(maximum - highest);
-            maximum = highest;
-#pragma unroll
-            for (int i = 0; i < W; ++i) sum += i < part.count ? exp_approx(z[i] - maximum) : 0.0f;
-        } else {
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                const float g = cap.gap(z[i]), e = ptx::exp2_approx(exponent * g);
-                sum += i < part.count ? e : 0.0f;
-                z[i] = e * (g * (1.0f - g));
-            }
-            if (chunk < cache.chunks) cache.store(chunk, z);
-        }
+        of_thread.add(z, part, cap);
+        if (!kOnline && chunk < cache.chunks) cache.store(chunk, z);
     }
-    const float top = kOnline ? block_max(maximum) : 0.0f;
-    const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
+    const float top = kOnline ? block_max(of_thread.maximum) : 0.0f;
+    const float total =
+        block_sum(kOnline ? of_thread.sum * exp_approx(of_thread.maximum - top) : of_thread.sum);
 
     const float target_gap = capped ? cap.gap(target_logit) : 0.0f;
     const float target_capped = capped ? cap.cap * (1.0f - 2.0f * target_gap) : target_logit;
@@ -202,7 +178,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
         return ptx::exp2_approx(exponent * g) * slope;
     };
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        const Chunk<W> part = chunk_at(chunk, a.vocab);
+        const Chunk<W> part = Columns<W>{a.vocab}.chunk(chunk);
         Vector<W> d;
         if (chunk < cache.chunks) {
             d = cache.load(chunk);
@@ -224,7 +200,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
                 for (int i = 0; i < W; ++i) d[i] -= i == id % W ? share : 0.0f;
             }
         }
-        out.store(chunk * W, chunk_at(chunk, a.padded), d);
+        out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), d);
     }
     // Corrects the target's gradient, in the thread that has stored its chunk. With several targets it has
     // been added before.
@@ -244,6 +220,13 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     if constexpr (std::is_same_v<Out, E5m2>) finished.finish(row);
 }
 
+// Returns the largest dynamic shared memory, in bytes, with which a multiprocessor runs two blocks. A multiprocessor has the
+// memory of its largest block and 1 KiB, which CUDA reserves in each block (CUDA C++ Programming Guide, "Compute Capabilities").
+int64_t shared_memory_of_half(Stream& stream) {
+    constexpr int64_t kReserved = 1 << 10;
+    return (max_shared_memory(stream) + kReserved) / 2 - kReserved;
+}
+
 template <class Real, class Out, int W>
 void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, LaunchSite site) {
     const int64_t rows = a.logits.rows(), cols = a.logits.cols();
@@ -261,9 +244,9 @@ void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, Launch
                                          a.gradient_scale,
                                          a.dlogits.present()};
     const int64_t chunks = (cols + W - 1) / W;
-    const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
+    const bool bounded = loss::method_of(a.softcap) == Method::bounded;
     const int64_t room =
-        std::min(sizes::kLossCacheBytes, max_shared_memory(site.stream) - kReduceSharedBytes);
+        std::min(sizes::kLossCacheBytes, shared_memory_of_half(site.stream) - kReduceSharedBytes);
     const Cache<W> cache{bounded && a.dlogits.present() ? Cache<W>::chunks_of(chunks, room) : 0};
     auto* kernel = bounded ? cross_entropy_kernel<Real, Out, W, Method::bounded, false>
                            : cross_entropy_kernel<Real, Out, W, Method::online, false>;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/cuda/blocks/kernel_sizes.h"
@@ -30,6 +31,55 @@ struct Cap {
           slope(softcap.slope()) {}
     __device__ __forceinline__ float gap(float x) const {
         return ptx::reciprocal_approx(ptx::exp2_approx(fmaf(x, scale, offset)) + 1.0f);
+    }
+};
+
+// bounded: the cap is so low that it replaces the maximum. online: the maximum is updated while the row is read.
+enum class Method : uint8_t { bounded, online };
+
+inline Method method_of(const Softcap& softcap) {
+    return softcap.present() && softcap.cap <= sizes::kLossMaxSoftcap ? Method::bounded : Method::online;
+}
+
+// The first `count` columns of a row, in chunks.
+template <int W>
+struct Columns {
+    int64_t count;
+    __device__ __forceinline__ Chunk<W> chunk(int64_t index) const {
+        const int64_t left = count - index * W;
+        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
+    }
+};
+
+// A thread's sum of exponentials of a row: relative to its maximum, or to the cap.
+template <Method kMethod>
+struct RowSum {
+    static constexpr bool kOnline = kMethod == Method::online;
+    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;
+
+    // Adds a chunk. bounded: z becomes each exponential times g·(1 − g).
+    template <int W>
+    __device__ __forceinline__ void add(Vector<W>& z, Chunk<W> chunk, const Cap& cap) {
+        if constexpr (kOnline) {
+            float highest = maximum;
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                if (cap.cap > 0.0f) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
+                if (i < chunk.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
+            }
+            sum *= exp_approx(maximum - highest);
+            maximum = highest;
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum += i < chunk.count ? exp_approx(z[i] - maximum) : 0.0f;
+        } else {
+            const float exponent = -kTwiceLog2E * cap.cap;  // −2c·log₂e
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                const float g = cap.gap(z[i]), e = ptx::exp2_approx(exponent * g);
+                sum += i < chunk.count ? e : 0.0f;
+                z[i] = e * (g * (1.0f - g));
+            }
+        }
     }
 };
 

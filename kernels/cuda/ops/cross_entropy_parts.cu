@@ -25,10 +25,8 @@ namespace speedrun {
 namespace cross_entropy_parts_cu {
 namespace {
 
-using loss::block_threads, loss::exp_approx, loss::Gradients, loss::GradientRow, loss::kTwiceLog2E;
-
-// bounded: the cap is so low that it replaces the maximum.
-enum class PartMethod : uint8_t { bounded, online };
+using loss::block_threads, loss::Columns, loss::exp_approx, loss::Gradients, loss::GradientRow,
+    loss::kTwiceLog2E, loss::Method;
 
 // Targets of the rows, over all parts, and the columns of this part.
 struct PartTargets {
@@ -56,26 +54,15 @@ struct PartTargets {
     }
 };
 
-// The first `count` columns of a row, in chunks.
-template <int W>
-struct Columns {
-    int64_t count;
-    __device__ __forceinline__ Chunk<W> chunk(int64_t index) const {
-        const int64_t left = count - index * W;
-        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
-    }
-};
-
-template <class Real, int W, PartMethod kMethod>
+template <class Real, int W, Method kMethod>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
                               loss::Cap cap) {
     wait_for_kernels_before();
-    constexpr bool kOnline = kMethod == PartMethod::online;
+    constexpr bool kOnline = kMethod == Method::online;
     const int64_t row = blockIdx.x;
     const Real* const in = logits.at(row);
     const bool capped = !kOnline || cap.cap > 0.0f;
-    const float exponent = -kTwiceLog2E * cap.cap;
     // One thread per target, in one warp. Loaded before the row, to overlap with it.
     float target_logit = 0.0f, target_weight = 0.0f;
     if (const int k = static_cast<int>(threadIdx.x); k < targets.count) {
@@ -86,31 +73,15 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
         }
     }
 
-    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;  // partial results of this thread
+    loss::RowSum<kMethod> of_thread;
     for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
         Vector<W> z = elements.load(in + chunk * W);
-        if constexpr (kOnline) {
-            float highest = maximum;
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                if (capped) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
-                if (i < elements.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
-            }
-            sum *= exp_approx(maximum - highest);
-            maximum = highest;
-#pragma unroll
-            for (int i = 0; i < W; ++i) sum += i < elements.count ? exp_approx(z[i] - maximum) : 0.0f;
-        } else {
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                const float e = ptx::exp2_approx(exponent * cap.gap(z[i]));
-                sum += i < elements.count ? e : 0.0f;
-            }
-        }
+        of_thread.add(z, elements, cap);
     }
-    const float top = kOnline ? block_max(maximum) : cap.cap;
-    const float total = block_sum(kOnline ? sum * exp_approx(maximum - top) : sum);
+    const float top = kOnline ? block_max(of_thread.maximum) : cap.cap;
+    const float total =
+        block_sum(kOnline ? of_thread.sum * exp_approx(of_thread.maximum - top) : of_thread.sum);
     if (warp_index() != 0) return;
     const float z = capped ? cap.cap * (1.0f - 2.0f * cap.gap(target_logit)) : target_logit;
     const float of_targets = warp_sum(target_weight * z);
@@ -267,9 +238,9 @@ void CudaOps::enqueue(const op::CrossEntropyPart& a, Stream& stream) {
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.logits}), [&]<int W>() {
             const int64_t chunks = (a.vocab_size + W - 1) / W;
-            const bool bounded = a.softcap.present() && a.softcap.cap <= sizes::kLossMaxSoftcap;
-            auto* const kernel = bounded ? cross_entropy_part_kernel<Real, W, PartMethod::bounded>
-                                         : cross_entropy_part_kernel<Real, W, PartMethod::online>;
+            auto* const kernel = loss::method_of(a.softcap) == Method::bounded
+                                     ? cross_entropy_part_kernel<Real, W, Method::bounded>
+                                     : cross_entropy_part_kernel<Real, W, Method::online>;
             launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes, stream,
                    a.part.as<float>(), Rows<Real>(a.logits), PartTargets(a), chunks, loss::Cap(a.softcap));
         });

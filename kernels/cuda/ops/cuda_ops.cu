@@ -13,7 +13,10 @@ CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library,
 CudaOps::~CudaOps() = default;
 
 std::vector<std::string> CudaOps::notes() const {
-    return attention_ ? attention_->notes() : std::vector<std::string>{};
+    std::vector<std::string> all = library_ ? library_->notes() : std::vector<std::string>{};
+    if (!attention_) return all;
+    for (std::string& note : attention_->notes()) all.push_back(std::move(note));
+    return all;
 }
 
 void* CudaOps::workspace(Stream& stream, int64_t bytes) {

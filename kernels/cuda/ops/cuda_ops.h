@@ -34,8 +34,7 @@ class CudaOps final : public Ops {
     // only for new shapes. With SPEEDRUN_SIMT each call poisons it.
     void* workspace(Stream& stream, int64_t bytes);
     // Gradients of gain and bias, if requested. norm.cu.
-    void norm_parameters(Tensor dgain, Tensor dbias, Tensor dy, Tensor s, Tensor mean, Tensor rstd,
-                         bool accumulate, NormKind kind, Stream& stream);
+    void norm_parameters(const op::NormBackward& a, Stream& stream);
     // Gradients of scalar coefficients, from the sums of blocks, partial[j][block]. weighted_sum.cu.
     void finish_coefficients(const op::WeightedSumBackward& a, const float* partial, int64_t blocks,
                              Stream& stream);

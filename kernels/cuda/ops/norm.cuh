@@ -1,12 +1,9 @@
-// Kernels of RMSNorm and LayerNorm with the residual sum, the mix with the first embedding, and (forward) weighted
-// sums. One warp per row. Rows of up to 1024 columns (forward 2048) stay in registers between passes; longer or
-// unaligned rows are read again (from L1).
-// Roofline bound, real of b bytes: forward 2·T·C·b; with delta 4·T·C·b; the mix adds two (z read, s written); a
-// sum of J terms takes (J + 2)·T·C·b. Backward 3·T·C·b; with dresidual 4·T·C·b; the mix adds three (entered, z read, dz
-// written), and a fourth if dz accumulates. The gradients of gain and bias have a separate kernel that reads dy and s
-// again: 2·T·C·b.
+// Kernels of RMSNorm and LayerNorm with the residual sum. One warp per row. Rows of up to 1024 columns (forward 2048)
+// stay in registers between passes; longer or unaligned rows are read again (from L1).
+// Roofline bound, real of b bytes: forward 2·T·C·b; with delta 4·T·C·b. Backward 3·T·C·b; with dresidual 4·T·C·b. The
+// gradients of gain and bias have a separate kernel that reads dy and s again: 2·T·C·b.
 // Legend: T rows, C columns · W elements per chunk · K chunks per lane kept in registers, 0: none · s input of the
-// norm, ŝ normalized s, dŝ = dy·gain its gradient · x₁ = x + delta operand of the mix.
+// norm, ŝ normalized s, dŝ = dy·gain its gradient.
 #pragma once
 
 #include "kernels/cuda/blocks/reduction.cuh"
@@ -40,14 +37,12 @@ constexpr int kRowsOfBlock = sizes::kRowThreads / sizes::kWarp;
 
 template <class Real>
 struct ForwardArguments {
-    Rows<Real> y, entered, x, delta;  // entered: receives x₁
+    Rows<Real> y, sum, x, delta;  // sum: receives x + delta
     float *mean, *rstd;
     const float *gain, *bias;
     int64_t rows, cols;
     float epsilon;
     bool has_delta, centered;
-    Rows<Real> mixed, z;        // kMixed only; mixed: receives s
-    const float* coefficients;  // kMixed only
 };
 
 // One row per warp. form(col, chunk): s of a chunk, 0 past the end; again(col, chunk): s as stored, used with K = 0.
@@ -97,8 +92,9 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
     });
 }
 
-template <class Real, int W, int K, bool kMixed>
-__global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(ForwardArguments<Real> a) {
+template <class Real, int W, int K>
+__global__ void __launch_bounds__(sizes::kRowThreads, sizeof(Real) == 2 && K > 0 && K <= 4 ? 4 : 0)
+    norm_forward_kernel(ForwardArguments<Real> a) {
     wait_for_kernels_before();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
@@ -109,33 +105,21 @@ __global__ void __launch_bounds__(sizes::kRowThreads) norm_forward_kernel(Forwar
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] += added[i];
             round_to<Real>(v);  // continue with the rounded sum, which backward reads
-            chunk.store(a.entered.at(row, col), v);
-        }
-        if constexpr (kMixed) {
-            const float cx = a.coefficients[0], cz = a.coefficients[1];
-            const Vector<W> z = chunk.load(a.z.at(row, col));
-#pragma unroll
-            for (int i = 0; i < W; ++i) v[i] = cx * v[i] + cz * z[i];
-            round_to<Real>(v);
-            chunk.store(a.mixed.at(row, col), v);
+            chunk.store(a.sum.at(row, col), v);
         }
         return v;
     };
     forward_row<Real, W, K>(a, row, form, [&](int64_t col, Chunk<W> chunk) {
-        return chunk.load((kMixed ? a.mixed : a.has_delta ? a.entered : a.x).at(row, col));
+        return chunk.load((a.has_delta ? a.sum : a.x).at(row, col));
     });
 }
 
 template <class Real>
 struct BackwardArguments {
-    Rows<Real> dx, dy, s, dresidual;  // dx: receives ds without a mix
+    Rows<Real> ds, dy, s, dresidual;
     const float *mean, *rstd, *gain;
     int64_t rows, cols;
     bool has_residual, centered;
-    Rows<Real> dz, entered, z;  // kMixed only, as are the members below
-    const float* coefficients;
-    float* partial;  // [blocks][Σ ds·x₁, Σ ds·z]
-    bool accumulate_z;
 };
 
 // A lane's part of a row, packed as in memory: all loads are in flight before the first use, in half the registers of
@@ -209,50 +193,15 @@ __device__ __forceinline__ void backward_row(const BackwardArguments<Real>& a, i
     });
 }
 
-// With the mix a block processes several rows per warp, which leaves fewer partial sums for the second kernel.
-template <class Real, int W, int K, bool kMixed>
+template <class Real, int W, int K>
 __global__ void __launch_bounds__(sizes::kRowThreads) norm_backward_kernel(BackwardArguments<Real> a) {
     wait_for_kernels_before();
-    float sums[2] = {};  // this lane's Σ ds·x₁ and Σ ds·z
-    const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
-    const auto take = [&](int64_t row) {
-        KeptRow<Real, W, kAhead<Real, K>> kept_entered, kept_z;
-        if constexpr (kMixed) {
-            kept_entered.fetch(a.entered, row, a.cols);
-            kept_z.fetch(a.z, row, a.cols);
-        }
-        backward_row<Real, W, K, kAhead<Real, K>>(
-            a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& gradient) {
-                if constexpr (kMixed) {
-                    round_to<Real>(gradient);
-                    const float cx = a.coefficients[0], cz = a.coefficients[1];
-                    const Vector<W> entered = kept_entered.at(k, a.entered, row, col, chunk),
-                                    z = kept_z.at(k, a.z, row, col, chunk);
-                    Vector<W> dz;
-                    if (a.accumulate_z) dz = chunk.load(a.dz.at(row, col));
-#pragma unroll
-                    for (int i = 0; i < W; ++i) {
-                        sums[0] = fmaf(gradient[i], entered[i], sums[0]);  // 0 past the end
-                        sums[1] = fmaf(gradient[i], z[i], sums[1]);
-                        dz[i] = a.accumulate_z ? cz * gradient[i] + dz[i] : cz * gradient[i];
-                        gradient[i] *= cx;
-                    }
-                    chunk.store(a.dz.at(row, col), dz);
-                }
-                chunk.store(a.dx.at(row, col), gradient);
-            });
-    };
-    if constexpr (kMixed) {
-        const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
-        for (int64_t row = first; row < a.rows; row += stride) take(row);
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const float total = block_sum(sums[k]);
-            if (threadIdx.x == 0) a.partial[int64_t{blockIdx.x} * 2 + k] = total;
-        }
-    } else if (first < a.rows) {
-        take(first);
-    }
+    const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
+    if (row >= a.rows) return;
+    backward_row<Real, W, K, kAhead<Real, K>>(
+        a, row, [&](int, int64_t col, Chunk<W> chunk, const Vector<W>& gradient) {
+            chunk.store(a.ds.at(row, col), gradient);
+        });
 }
 
 // partial[chunk][0][c] = Σ dy·ŝ, partial[chunk][1][c] = Σ dy over the rows of the chunk; a thread per column.
@@ -286,11 +235,10 @@ constexpr int kept_chunks(int columns) {  // chunks per lane for rows of this le
     return columns / (sizes::kWarp * W);
 }
 
-// a: arguments of norm_forward or mix_norm_forward; entered: receives x + delta.
-template <class Real, class Arguments>
-ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
+template <class Real>
+ForwardArguments<Real> forward_arguments(const op::NormForward& a) {
     return {Rows<Real>(a.y),
-            Rows<Real>(entered),
+            Rows<Real>(a.sum),
             Rows<Real>(a.x),
             Rows<Real>(a.delta),
             optional(a.mean),
@@ -301,16 +249,12 @@ ForwardArguments<Real> forward_arguments(const Arguments& a, Tensor entered) {
             a.x.cols(),
             a.epsilon,
             a.delta.present(),
-            a.kind == NormKind::layernorm,
-            {},
-            {},
-            nullptr};
+            a.kind == NormKind::layernorm};
 }
 
-// a: arguments of norm_backward or mix_norm_backward; dx: receives ds, or c₀·ds.
-template <class Real, class Arguments>
-BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
-    return {Rows<Real>(dx),
+template <class Real>
+BackwardArguments<Real> backward_arguments(const op::NormBackward& a) {
+    return {Rows<Real>(a.ds),
             Rows<Real>(a.dy),
             Rows<Real>(a.s),
             Rows<Real>(a.dresidual),
@@ -320,13 +264,7 @@ BackwardArguments<Real> backward_arguments(const Arguments& a, Tensor dx) {
             a.s.rows(),
             a.s.cols(),
             a.dresidual.present(),
-            a.kind == NormKind::layernorm,
-            {},
-            {},
-            {},
-            nullptr,
-            nullptr,
-            false};
+            a.kind == NormKind::layernorm};
 }
 
 }  // namespace speedrun::norm

@@ -24,16 +24,6 @@ Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
 }  // namespace
 }  // namespace polar_express_cu
 
-void CudaOps::enqueue(const op::Gram& a, Stream& stream) {
-    using namespace polar_express_cu;
-    const Tensor x = a.x;
-    const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
-    flops_ += 2 * n * rows * rows * cols;
-    Product product{a.a, x, x, false, true};
-    product.symmetric = true;
-    tile_product(product, nullptr, stream);
-}
-
 void CudaOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     using namespace polar_express_cu;
     const Tensor x = call.x, scratch = call.workspace;

@@ -1,8 +1,8 @@
 // Norms of weighted sums, forward and backward in one pass over a row: one warp per row, as in norm.cuh; terms as in
 // weighted_sum.cuh. Intermediate values are rounded, and sums ordered, as in the two separate operations: equal bits.
-// Roofline bound, real of b bytes, J terms: forward (J + 2)·T·C·b. Backward 2·T·C·b for dy and s, and T·C·b
-// for dresidual, for each dsource (twice if it accumulates) and for each source whose dc is requested. Legend: see
-// norm.cuh.
+// Roofline bound, real of b bytes, J terms: forward (J + 2)·T·C·b, with delta (J + 4)·T·C·b. Backward 2·T·C·b for dy
+// and s, and T·C·b for dresidual, for each dsource (twice if it accumulates) and for each source with a requested dc.
+// Legend: see norm.cuh.
 #include <algorithm>
 
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -16,14 +16,22 @@ namespace {
 
 using norm::kRowsOfBlock, norm::kept_chunks;
 
-constexpr int64_t kMostColumns = 1024;  // limit of rows kept in registers
 // Numbers of terms, minus one, that have their own kernels.
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
-// `sum` receives s. The columns are whole chunks, at most the kept ones.
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms.
+template <class Real, int K, int J>
+constexpr int kForwardBlocks = sizeof(Real) == 4 ? (J > 5 ? 2 : 0)
+                               : J > 5           ? 2
+                               : K > 4           ? 0
+                               : J > 3           ? 3
+                                                 : 4;
+
+// sum.y receives s, with two terms and delta sum.sources[0] receives x + delta. The columns are whole chunks, at most
+// the kept ones.
 template <class Real, int W, int K, int J>
-__global__ void __launch_bounds__(sizes::kRowThreads)
+__global__ void __launch_bounds__(sizes::kRowThreads, kForwardBlocks<Real, K, J>)
     sum_norm_forward_kernel(norm::ForwardArguments<Real> a, weighted::Sum<Real, J> sum) {
     wait_for_kernels_before();
     static_assert(K > 0);
@@ -32,7 +40,16 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     const auto form = [&](int64_t col, Chunk<W> chunk) {
         Vector<W> s{};
         if (chunk.count <= 0) return s;
-        s = sum.template at<W>(row, col);
+        s = sum.template at<W>(row, col, [&](Real* source) {
+            if (J != 2 || !a.has_delta) return load_packed<W>(source);
+            Vector<W> x = load_vector<W>(a.x.at(row, col));
+            const Vector<W> delta = load_vector<W>(a.delta.at(row, col));
+#pragma unroll
+            for (int i = 0; i < W; ++i) x[i] += delta[i];
+            const Packed<W, Real> entered = pack<Real>(x);
+            weighted::store_whole<W>(source, entered);
+            return entered;
+        });
         norm::round_to<Real>(s);
         store_vector<W>(sum.y.at(row, col), s);
         return s;
@@ -40,30 +57,42 @@ __global__ void __launch_bounds__(sizes::kRowThreads)
     norm::forward_row<Real, W, K>(a, row, form, [](int64_t, Chunk<W>) { return Vector<W>{}; });
 }
 
-// Minimum resident blocks per multiprocessor: two, or one with more terms, which would spill.
-template <class Real, int J>
-constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 ? 2 : 1;
+// Chunks of dresidual and of the sources loaded before the row sums; more terms would spill.
+template <class Real, int K, int J>
+constexpr int kAhead = J == 2 ? norm::kAhead<Real, K> : 0;
+// Minimum resident blocks per multiprocessor: two, or one where registers would spill.
+template <class Real, int K, int J>
+constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 && kAhead<Real, K, J> <= 3 ? 2 : 1;
 
 template <class Real, int W, int K, int J>
-__global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, J>)
+__global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
     sum_norm_backward_kernel(norm::BackwardArguments<Real> a, weighted::BackwardArguments<Real, J> sum) {
     wait_for_kernels_before();
+    constexpr int kEarly = kAhead<Real, K, J>;
     float sums[J] = {};  // coefficients with one value
     const int64_t stride = int64_t{gridDim.x} * kRowsOfBlock;
     for (int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index(); row < a.rows; row += stride) {
         const weighted::Place place{row, false, false};
+        norm::KeptRow<Real, W, kEarly> kept[J];
         float weights[J] = {}, dots[J] = {};
 #pragma unroll
         for (int j = 0; j < J; ++j) {
             if (J == kMaxTerms && j >= sum.count) break;
             const weighted::Term<Real>& term = sum.terms[j];
+            if (term.wants_coefficient) kept[j].fetch(term.source, row, a.cols);
             if (term.carries || term.stores_source) weights[j] = term.coefficient.at(row, 0);
         }
-        norm::backward_row<Real, W, K, 0>(a, row, [&](int, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
-            if (chunk.count <= 0) return;
-            norm::round_to<Real>(ds);
-            weighted::backward_chunk<Real, W>(sum, place, col, weighted::Given<W>{ds}, weights, dots);
-        });
+        norm::backward_row<Real, W, K, kEarly>(
+            a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
+                if (chunk.count <= 0) return;
+                norm::round_to<Real>(ds);
+                const auto source = [&](int j, const Real* p) {
+                    if constexpr (kEarly > 0) return kept[j].kept[k];
+                    return load_packed<W>(p);
+                };
+                weighted::backward_chunk<Real, W>(
+                    sum, place, col, weighted::Given<W, decltype(source)>{ds, source}, weights, dots);
+            });
 #pragma unroll
         for (int j = 0; j < J; ++j) {
             if (J == kMaxTerms && j >= sum.count) break;
@@ -80,20 +109,28 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, J>)
     weighted::store_partials(sum, sums);
 }
 
-// Calls body.template operator()<W, K, J>().
-template <class Real, class Body>
-void with_sizes(bool aligned, int64_t cols, int count, Body&& body) {
-    constexpr int kWide = kVectorWidth<Real>;
-    if (!aligned || cols % kWide != 0) return body.template operator()<1, 0, kMaxTerms>();
+// Calls body.template operator()<K, J>() if rows of this length have kernels for this number of terms, and returns true
+// if so. Two terms, a mix of the stream with the first embedding, stand before most norms: they have kernels for more
+// lengths, with K = 0 for those above kLongest.
+template <int W, int64_t kLongest, class Body, class Terms>
+bool with_kept_rows(int64_t cols, int count, Body&& body, Terms terms) {
     bool done = false;
-    if (cols <= kMostColumns) {
-        const auto few = [&]<int J>() {
-            body.template operator()<kWide, kept_chunks<kWide>(kMostColumns), J>();
-            done = true;
-        };
-        weighted::with_terms(count, few, BackwardTerms());
-    }
-    if (!done) body.template operator()<kWide, 0, kMaxTerms>();
+    const auto run = [&]<int64_t kColumns, int J>() {
+        body.template operator()<kept_chunks<W>(kColumns), J>();
+        done = true;
+    };
+    const auto select = [&]<int J>() {
+        if constexpr (J == 2) {
+            if (cols <= 768) return run.template operator()<768, J>();
+            if (cols > 1024) {
+                if (kLongest == 0 || cols <= kLongest) run.template operator()<kLongest, J>();
+                return;
+            }
+        }
+        if (cols <= 1024) run.template operator()<1024, J>();
+    };
+    weighted::with_terms(count, select, terms);
+    return done;
 }
 
 }  // namespace
@@ -104,30 +141,38 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
     const op::WeightedSumForward first = a.first();
     const op::NormForward second = a.second();
     const LaunchSite site(stream);
-    bool done = a.y.rows() == 0;
+    const int count = count_terms(a.terms);
+    if (a.y.rows() == 0) return;
+    bool done = false;
     cuda::with_real(a.y.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
         const int64_t cols = a.y.cols(), head_size = cols / coefficient_heads(a.terms);
-        if (done || cols > kMostColumns || head_size % kWide != 0 ||
-            !weighted::aligned_sources<Real>(first) || !aligned_rows(kWide, {a.y, a.gain, a.bias}))
+        if (head_size % kWide != 0 || (a.delta.present() && count != 2) ||
+            !weighted::aligned_sources<Real>(first) ||
+            !aligned_rows(kWide, {a.y, a.x, a.delta, a.gain, a.bias}))
             return;
-        const auto launch_terms = [&]<int J>() {
-            launch(sum_norm_forward_kernel<Real, kWide, kept_chunks<kWide>(kMostColumns), J>,
-                   grid_of(a.y.rows(), kRowsOfBlock), sizes::kRowThreads, 0, site,
-                   norm::forward_arguments<Real>(second, {}), weighted::Sum<Real, J>(first));
-            done = true;
+        auto arguments = norm::forward_arguments<Real>(second);
+        if (a.delta.present()) {
+            arguments.x = Rows<Real>(a.x);
+            arguments.delta = Rows<Real>(a.delta);
+            arguments.has_delta = true;
+        }
+        const auto launch_kernel = [&]<int K, int J>() {
+            launch(sum_norm_forward_kernel<Real, kWide, K, J>, grid_of(a.y.rows(), kRowsOfBlock),
+                   sizes::kRowThreads, 0, site, arguments, weighted::Sum<Real, J>(first));
         };
-        weighted::with_terms(count_terms(a.terms), launch_terms, ForwardTerms());
+        done = with_kept_rows<kWide, 2048>(cols, count, launch_kernel, ForwardTerms());
     });
     if (done) return;
+    if (a.delta.present()) enqueue(a.before(), stream);
     enqueue(first, stream);
     enqueue(second, stream);
 }
 
 void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     using namespace sum_norm_cu;
-    norm_parameters(a.dgain, a.dbias, a.dy, a.s, a.mean, a.rstd, a.accumulate, a.kind,
-                    stream);  // before a dsource, which may alias dy
+    const op::NormBackward first = a.first({});
+    norm_parameters(first, stream);  // before a dsource, which may alias dy
     const int64_t blocks =
         std::clamp<int64_t>((a.s.rows() + kRowsOfBlock - 1) / kRowsOfBlock, 1, sizes::kReduceMaxBlocks);
     auto* const partial = static_cast<float*>(workspace(stream, blocks * kMaxTerms * int64_t{sizeof(float)}));
@@ -140,13 +185,19 @@ void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
             const Tensor read = g.dcoefficient.present() ? a.terms[j].source : Tensor();
             aligned = aligned && aligned_rows(kVectorWidth<Real>, {read, g.dsource});
         }
-        with_sizes<Real>(aligned, a.s.cols(), count_terms(a.terms), [&]<int W, int K, int J>() {
+        const auto launch_kernel = [&]<int W, int K, int J>() {
             auto terms = weighted::backward_arguments<Real, J>(second);
             terms.partial = partial;
             launch(sum_norm_backward_kernel<Real, W, K, J>, static_cast<unsigned>(blocks), sizes::kRowThreads,
-                   J * kRowsOfBlock * int64_t{sizeof(float)}, site, norm::backward_arguments<Real>(a, {}),
+                   J * kRowsOfBlock * int64_t{sizeof(float)}, site, norm::backward_arguments<Real>(first),
                    terms);
-        });
+        };
+        constexpr int kWide = kVectorWidth<Real>;
+        const int64_t cols = a.s.cols();
+        if (!aligned || cols % kWide != 0) return launch_kernel.template operator()<1, 0, kMaxTerms>();
+        const auto launch_wide = [&]<int K, int J>() { launch_kernel.template operator()<kWide, K, J>(); };
+        if (!with_kept_rows<kWide, 0>(cols, count_terms(a.terms), launch_wide, BackwardTerms()))
+            launch_wide.template operator()<0, kMaxTerms>();
     });
     finish_coefficients(second, partial, blocks, stream);
 }

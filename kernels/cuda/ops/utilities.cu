@@ -1,4 +1,4 @@
-// Fill, scale, cast, accumulation, sums, maxima and counts, the clipping coefficient; column sums (gradients
+// Fill, scale, cast, sums, maxima and counts, the clipping coefficient; column sums (gradients
 // of biases). Roofline bound, real of b bytes: fill n·b; scale 2·n·b; cast the sum of both sizes; reductions
 // and column sums n·b read. Legend: n elements · T rows, C columns · W elements per thread.
 #include <cmath>
@@ -48,24 +48,6 @@ struct Cast {
     template <int W>
     __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
         chunk.store(out + col, chunk.load(in + col));
-    }
-};
-
-template <class Real>
-struct Accumulate {
-    Rows<float> sum;
-    Rows<const Real> x;
-    bool accumulate;
-
-    template <int W>
-    __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
-        Vector<W> v = chunk.load(x.at(row, col));
-        if (accumulate) {
-            const Vector<W> before = chunk.load(sum.at(row, col));
-#pragma unroll
-            for (int i = 0; i < W; ++i) v[i] += before[i];
-        }
-        chunk.store(sum.at(row, col), v);
     }
 };
 
@@ -211,16 +193,6 @@ void CudaOps::enqueue(const op::Cast& a, Stream& stream) {
             cuda::with_width<Bf16>(aligned_rows(kVectorWidth<Bf16>, {a.out, a.in}), [&]<int W>() {
                 map<W>({1, a.in.numel()}, Cast<To, From>{a.out.as<To>(), a.in.as<From>()}, stream);
             });
-        });
-    });
-}
-
-void CudaOps::enqueue(const op::Accumulate& a, Stream& stream) {
-    using namespace utilities_cu;
-    cuda::with_real(a.x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.sum, a.x}), [&]<int W>() {
-            map<W>(map_shape({a.sum, a.x}),
-                   Accumulate<Real>{Rows<float>(a.sum), Rows<const Real>(a.x), a.accumulate}, stream);
         });
     });
 }

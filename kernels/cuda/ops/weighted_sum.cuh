@@ -61,9 +61,9 @@ struct Sum {
         }
     }
 
-    // W elements of a row, before rounding.
-    template <int W>
-    __device__ __forceinline__ Vector<W> at(int64_t row, int64_t col) const {
+    // W elements of a row, before rounding. load_first: loads the first term's source.
+    template <int W, class First>
+    __device__ __forceinline__ Vector<W> at(int64_t row, int64_t col, const First& load_first) const {
         const int64_t head = any_head ? static_cast<unsigned>(col) / head_size : 0;
         const bool first = any_shift && static_cast<unsigned>(row) % sequence_length == 0;
         Packed<W, Real> loaded[J] = {};
@@ -71,7 +71,8 @@ struct Sum {
 #pragma unroll
         for (int j = 0; j < J; ++j) {
             if (W == 1 && j >= count) break;
-            loaded[j] = load_packed<W>(sources[j].at(shifted[j] && !first ? row - 1 : row, col));
+            Real* const source = sources[j].at(shifted[j] && !first ? row - 1 : row, col);
+            loaded[j] = j == 0 ? load_first(source) : load_packed<W>(source);
             weights[j] = coefficients[j].at(row, head);
         }
         Vector<W> sum{};
@@ -87,7 +88,8 @@ struct Sum {
     }
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W>) const {
-        store_vector<W>(y.at(row, col), at<W>(row, col));
+        const auto load = [](const Real* p) { return load_packed<W>(p); };
+        store_vector<W>(y.at(row, col), at<W>(row, col, load));
     }
 };
 
@@ -143,9 +145,10 @@ __device__ __forceinline__ void store_whole(Real* p, const Packed<W, Real>& x) {
     }
 }
 
-// dy of a chunk, and of the next row if a term is shifted, from memory.
+// dy of a chunk, and of the next row if a term is shifted, and the sources, from memory.
 template <class Real, int W>
 struct Loaded {
+    static constexpr bool kShifts = true;
     Packed<W, Real> here, after;
 
     template <class Arguments>
@@ -156,11 +159,14 @@ struct Loaded {
     }
     __device__ __forceinline__ Vector<W> value() const { return unpack(here); }
     __device__ __forceinline__ Vector<W> next() const { return unpack(after); }
+    __device__ __forceinline__ Packed<W, Real> source(int, const Real* p) const { return load_packed<W>(p); }
 };
-// dy of a chunk in registers; no term is shifted.
-template <int W>
+// dy of a chunk in registers; no term is shifted. source(j, p) returns the chunk at p of source j.
+template <int W, class Source>
 struct Given {
+    static constexpr bool kShifts = false;
     Vector<W> dy;
+    const Source& source;
 
     template <class Arguments>
     __device__ __forceinline__ void load(const Arguments&, Place, int64_t) {}
@@ -179,7 +185,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
         if (J == kMaxTerms && j >= a.count) break;
         const Term<Real>& term = a.terms[j];
         if (term.wants_coefficient && !(term.shifted && place.last))
-            sources[j] = load_packed<W>(term.source.at(place.row, col));
+            sources[j] = dy.source(j, term.source.at(place.row, col));
         if (term.accumulate_source) before[j] = load_packed<W>(term.dsource.at(place.row, col));
     }
     // No branches except around the stores: values that are not requested were not loaded, and are 0.
@@ -192,7 +198,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardArguments<Real, J>&
         const Vector<W> s = unpack(sources[j]), old = unpack(before[j]);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-            const float g = term.shifted ? after[i] : here[i];
+            const float g = Dy::kShifts && term.shifted ? after[i] : here[i];
             dots[j] = fmaf(g, s[i], dots[j]);
             sum[i] = sum[i] + weights[j] * g + old[i];
         }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,7 @@ class CublasLt final : public MatmulLibrary {
     ~CublasLt() override;
     bool matmul(const op::Matmul& a, Stream& stream) override;
     bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) override;
+    std::vector<std::string> notes() const override { return notes_; }
 
   private:
     struct Plan {
@@ -94,10 +96,12 @@ class CublasLt final : public MatmulLibrary {
     std::vector<cublasLtMatmulAlgo_t> candidates(const Plan& plan, const Product& product) const;
     bool take(Plan& plan, const AlgorithmWords& words) const;
     void choose(Plan& plan, const Product& product, CudaStream& stream);
+    // Returns a tensor of the layout of `like`, in `memory`, with random values.
+    Tensor noise(const Tensor& like, std::vector<Buffer>& memory, CudaStream& stream);
     double median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
-                     void* result, CudaStream& stream);
+                     CudaStream& stream);
     cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
-                       void* result, CudaStream& stream);
+                       CudaStream& stream);
 
     Device& device_;
     const CublasLtOptions options_;
@@ -106,6 +110,7 @@ class CublasLt final : public MatmulLibrary {
     std::map<std::string, Plan> plans_;
     StreamMemory workspaces_;
     std::unique_ptr<AlgorithmCache> cache_;
+    std::vector<std::string> notes_;
 };
 
 CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api)
@@ -116,7 +121,8 @@ CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasL
     const int index = static_cast<CudaDevice&>(device).index();
     const std::string gpu = index < static_cast<int>(info.gpus.size()) ? info.gpus[index].name : "GPU";
     cache_ = std::make_unique<AlgorithmCache>(
-        options.cache_file, fmt::format("speedrun cuBLASLt {} {}", api_.get_version(), gpu));
+        options.cache_file,
+        fmt::format("speedrun cuBLASLt {}, random operands, {}", api_.get_version(), gpu));
 }
 
 CublasLt::~CublasLt() {
@@ -199,21 +205,56 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const P
 }
 
 cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
-                             void* result, CudaStream& stream) {
+                             CudaStream& stream) {
     const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
     const Buffer& scratch = workspaces_.at(stream, kWorkspace);
     return api_.matmul(handle_, plan.desc, &alpha, product.b.data, plan.first, product.a.data, plan.second,
-                       &beta, product.c.data, plan.result, result, plan.result, &algorithm, scratch.data(),
-                       static_cast<size_t>(scratch.bytes()), stream.handle());
+                       &beta, product.c.data, plan.result, product.c.data, plan.result, &algorithm,
+                       scratch.data(), static_cast<size_t>(scratch.bytes()), stream.handle());
+}
+
+Tensor CublasLt::noise(const Tensor& like, std::vector<Buffer>& memory, CudaStream& stream) {
+    constexpr int64_t kPattern = 1 << 20;  // bytes, repeated
+    const int64_t bytes = ((like.shape[0] - 1) * like.row_stride + like.shape[1]) * size_of(like.dtype);
+    memory.emplace_back(device_, "timing of matmuls", MemoryCategory::workspace, bytes);
+    char* const data = static_cast<char*>(memory.back().data());
+    std::vector<char> pattern(static_cast<size_t>(std::min(bytes, kPattern)));
+    std::minstd_rand random;
+    std::uniform_real_distribution<float> values(-1.0f, 1.0f);
+    const auto fill = [&]<class T>(T) {
+        for (size_t i = 0; i + sizeof(T) <= pattern.size(); i += sizeof(T)) {
+            const T value(values(random));
+            std::memcpy(pattern.data() + i, &value, sizeof value);
+        }
+    };
+    switch (like.dtype) {
+        case DType::bf16:
+            fill(Bf16());
+            break;
+        case DType::e4m3:
+            fill(E4m3());
+            break;
+        case DType::e5m2:
+            fill(E5m2());
+            break;
+        default:
+            fill(float());
+    }
+    for (int64_t at = 0; at < bytes; at += kPattern)
+        device_.copy(data + at, pattern.data(), std::min(bytes - at, kPattern), stream);
+    stream.synchronize();  // `pattern` is freed next
+    Tensor tensor = like;
+    tensor.data = data;
+    return tensor;
 }
 
 double CublasLt::median_ms(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
-                           void* result, CudaStream& stream) {
+                           CudaStream& stream) {
     std::vector<double> times;
     CudaEvent begin(false, EventKind::timed), end(false, EventKind::timed);
     for (int i = 0; i <= kTimedRuns; ++i) {  // the first run is a warm-up
         stream.record(begin);
-        if (run(plan, algorithm, product, result, stream) != CUBLAS_STATUS_SUCCESS) return 1e30;
+        if (run(plan, algorithm, product, stream) != CUBLAS_STATUS_SUCCESS) return 1e30;
         stream.record(end);
         if (i > 0)
             times.push_back(end.elapsed_ms_since(begin));
@@ -234,7 +275,8 @@ bool CublasLt::take(Plan& plan, const AlgorithmWords& words) const {
     return plan.supported;
 }
 
-// A matmul that adds to c is timed with a result buffer of its own: c must change once.
+// Times the algorithms on random operands in separate memory. The operands of a warm-up are zeros, with which a GPU at its power
+// limit is faster. A matmul that adds to c must change it once.
 void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmWords));
     const std::string key = product.key();
@@ -244,28 +286,23 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     plan.supported = true;
     plan.algorithm = algorithms.front();
     if (!options_.tune || algorithms.size() == 1 || stream.capturing()) return;
-    Buffer own;
-    void* result = product.c.data;
-    if (product.accumulate) {
-        try {
-            const int64_t bytes =
-                ((product.m() - 1) * product.c.row_stride + product.n()) * size_of(product.c.dtype);
-            own = Buffer(device_, "timing of products", MemoryCategory::workspace, bytes);
-        } catch (const Error&) {
-            return;  // no memory for timing: keep the heuristic's first choice
-        }
-        result = own.data();
+    std::vector<Buffer> memory;
+    Product timed = product;
+    try {
+        for (Tensor* x : {&timed.a, &timed.b, &timed.c}) *x = noise(*x, memory, stream);
+    } catch (const Error&) {
+        return;  // no memory for timing: keep the heuristic's first choice
     }
     double best = 1e30;
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
-        const double ms = median_ms(plan, algorithm, product, result, stream);
+        const double ms = median_ms(plan, algorithm, timed, stream);
         if (ms < best * kClearlyFaster) {
             best = ms;
             plan.algorithm = algorithm;
         }
     }
     plan.supported = best < 1e30;
-    stream.synchronize();  // `own` is freed next
+    stream.synchronize();  // `memory` is freed next
     if (!plan.supported) return;
     AlgorithmWords fastest;
     std::memcpy(fastest.data(), &plan.algorithm, sizeof plan.algorithm);
@@ -294,11 +331,15 @@ bool CublasLt::multiply(const Product& product, const char* label, Stream& strea
     if (fresh) {
         plan = make_plan(product);
         choose(plan, product, cuda_stream);
+        if (!plan.supported)
+            notes_.push_back(fmt::format(
+                "cuBLASLt has no kernel for {} of {}x{}x{}, {} and {}: our own, slower one runs", label,
+                product.m(), product.n(), product.k(), name_of(product.a.dtype), name_of(product.b.dtype)));
     }
     if (!plan.supported) return false;
     set_pointers(plan, product);
     cuda_stream.begin_span(label);
-    api_.check(run(plan, plan.algorithm, product, product.c.data, cuda_stream), "cublasLtMatmul");
+    api_.check(run(plan, plan.algorithm, product, cuda_stream), "cublasLtMatmul");
     cuda_stream.end_span();
     return true;
 }

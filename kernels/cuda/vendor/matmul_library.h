@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/ops/ops.h"
 
@@ -15,6 +16,8 @@ class MatmulLibrary {
     // there is no kernel for the matmul.
     virtual bool matmul(const op::Matmul& a, Stream& stream) = 0;
     virtual bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) = 0;
+    // Matmuls that were left to the hand-written kernels, one sentence per shape so far.
+    virtual std::vector<std::string> notes() const = 0;
 };
 
 struct CublasLtOptions {

@@ -34,93 +34,32 @@ class AddThenNorm final : public Fusion {
     }
 };
 
-// A norm after a sum of two terms, s = c₀·x + c₁·z; x may itself be a sum.
-class MixThenNorm final : public Fusion {
-  public:
-    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
-        const auto* const mix = node_at<WeightedSum>(nodes, 0);
-        const auto* const norm = node_at<Norm>(nodes, 1);
-        const bool match = mix && norm && mix->is_mix() && norm->value_of(norm->x) == mix->value_of(mix->y) &&
-                           !graph[mix->value_of(mix->y)].is_view;
-        return match ? 2 : 0;
-    }
-    void forward(std::span<const Call> calls) const override { enqueue(nullptr, calls[0], calls[1]); }
-    bool has_backward() const override { return true; }
-    void backward(std::span<const Call> calls) const override;
-    static void enqueue(const Call* add_call, const Call& mix_call, const Call& norm_call);
-};
-
-void MixThenNorm::enqueue(const Call* add_call, const Call& mix_call, const Call& norm_call) {
-    const auto& mix = node_of<WeightedSum>(mix_call);
-    const auto& norm = node_of<Norm>(norm_call);
-    const Add* const add = add_call ? &node_of<Add>(*add_call) : nullptr;
-    norm_call.ops.mix_norm_forward({.y = norm_call(norm.y),
-                                    .sum = mix_call(mix.y),
-                                    .entered = add ? (*add_call)(add->sum) : Tensor{},
-                                    .mean = norm_call(norm.mean),
-                                    .rstd = norm_call(norm.rstd),
-                                    .x = add ? (*add_call)(add->x) : mix_call(mix.first()),
-                                    .delta = add ? (*add_call)(add->delta) : Tensor{},
-                                    .mix = {mix_call(mix.second()), mix_call(mix.coefficients())},
-                                    .gain = norm_call(norm.gain),
-                                    .bias = norm_call(norm.bias),
-                                    .kind = norm.norm_kind(),
-                                    .epsilon = norm.epsilon()},
-                                   norm_call.stream);
-}
-
-void MixThenNorm::backward(std::span<const Call> calls) const {
-    const Call &mix_call = calls[0], &norm_call = calls[1];
-    const auto& mix = node_of<WeightedSum>(mix_call);
-    const auto& norm = node_of<Norm>(norm_call);
-    const ValueGradient dz = mix_call.gradient(mix.second());
-    contribute(
-        [&](const ParameterGradient& dgain, const ParameterGradient& dbias, const ParameterGradient& dc) {
-            norm_call.ops.mix_norm_backward({.dx = mix_call.gradient(mix.first()).tensor,
-                                             .dz = dz.tensor,
-                                             .dcoefficients = dc.tensor,
-                                             .dgain = dgain.tensor,
-                                             .dbias = dbias.tensor,
-                                             .dy = norm_call.gradient(norm.y),
-                                             .s = norm_call(norm.x),
-                                             .entered = mix_call(mix.first()),
-                                             .mix = {mix_call(mix.second()), mix_call(mix.coefficients())},
-                                             .mean = norm_call(norm.mean),
-                                             .rstd = norm_call(norm.rstd),
-                                             .gain = norm_call(norm.gain),
-                                             .dresidual = norm_call.gradient(norm.x).other,
-                                             .accumulate = dc.adds,
-                                             .accumulate_z = dz.adds,
-                                             .kind = norm.norm_kind()},
-                                            norm_call.stream);
-        },
-        norm_call.of(norm.gain), norm_call.of(norm.bias), mix_call.of(mix.coefficients()));
-}
-
-// A norm after any other weighted sum.
 class SumThenNorm : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const sum = node_at<WeightedSum>(nodes, 0);
         const auto* const norm = node_at<Norm>(nodes, 1);
-        const bool match = sum && norm && !sum->is_mix() &&
-                           norm->value_of(norm->x) == sum->value_of(sum->y) &&
+        const bool match = sum && norm && norm->value_of(norm->x) == sum->value_of(sum->y) &&
                            !graph[sum->value_of(sum->y)].is_view;
         return match ? 2 : 0;
     }
-    void forward(std::span<const Call> calls) const override;
+    void forward(std::span<const Call> calls) const override { enqueue(nullptr, calls[0], calls[1]); }
+    static void enqueue(const Call* add_call, const Call& sum_call, const Call& norm_call);
 };
 
-void SumThenNorm::forward(std::span<const Call> calls) const {
-    const Call &sum_call = calls[0], &norm_call = calls[1];
+// add_call: the sum of two values that is the first term, or null.
+void SumThenNorm::enqueue(const Call* add_call, const Call& sum_call, const Call& norm_call) {
     const auto& sum = node_of<WeightedSum>(sum_call);
     const auto& norm = node_of<Norm>(norm_call);
+    const Add* const add = add_call ? &node_of<Add>(*add_call) : nullptr;
     norm_call.ops.sum_norm_forward({.y = norm_call(norm.y),
                                     .sum = sum_call(sum.y),
                                     .mean = norm_call(norm.mean),
                                     .rstd = norm_call(norm.rstd),
                                     .terms = sum.terms_of(sum_call),
                                     .sequence_length = sum.sequence_length(),
+                                    .x = add ? (*add_call)(add->x) : Tensor(),
+                                    .delta = add ? (*add_call)(add->delta) : Tensor(),
                                     .gain = norm_call(norm.gain),
                                     .bias = norm_call(norm.bias),
                                     .kind = norm.norm_kind(),
@@ -168,12 +107,14 @@ class AddMixThenNorm final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const add = node_at<Add>(nodes, 0);
-        if (!add || MixThenNorm().matches(graph, nodes.subspan(1)) == 0) return 0;
         const auto* const mix = node_at<WeightedSum>(nodes, 1);
-        return mix->value_of(mix->first()) == add->value_of(add->sum) ? 3 : 0;
+        const bool match = add && mix && mix->is_mix() &&
+                           mix->value_of(mix->first()) == add->value_of(add->sum) &&
+                           SumThenNorm().matches(graph, nodes.subspan(1)) > 0;
+        return match ? 3 : 0;
     }
     void forward(std::span<const Call> calls) const override {
-        MixThenNorm::enqueue(&calls[0], calls[1], calls[2]);
+        SumThenNorm::enqueue(&calls[0], calls[1], calls[2]);
     }
 };
 
@@ -244,7 +185,6 @@ class RedistributeThenLinear final : public Fusion {
 Fusions model_fusions() {
     Fusions fusions;
     fusions.push_back(std::make_unique<AddThenNorm>());
-    fusions.push_back(std::make_unique<MixThenNorm>());
     fusions.push_back(std::make_unique<AddMixThenNorm>());
     fusions.push_back(std::make_unique<SumThenNorm>());
     fusions.push_back(std::make_unique<JoinThenNorm>());

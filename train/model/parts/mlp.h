@@ -1,4 +1,4 @@
-// MLP of a layer: x + down·activation(up·norm(x)).
+// MLP of a layer: x + down·activation(up·n), or x + down·(silu(gate·n) · up·n), where n = norm(x).
 #pragma once
 
 #include <optional>
@@ -15,6 +15,7 @@ struct MlpLayer;  // train/model/layers.h
 struct MlpConfig {
     int64_t ratio = 4;
     Activation activation = Activation::relu_squared;
+    bool swiglu = false;  // Shazeer 2020; unused then: activation
     bool bias = false;
     InitConfig init{.type = InitKind::uniform, .value = 0.5, .by_fan_in = true};
     InitConfig down_init = {};
@@ -26,9 +27,10 @@ struct MlpConfig {
     void check(const std::string& key, int64_t model_dim) const;
     bool uses_fp8() const { return up_fp8 || down_fp8; }
     // Returns the number of matrices, each of ratio·width² weights.
-    int64_t num_matrices() const { return 2; }
+    int64_t num_matrices() const { return swiglu ? 3 : 2; }
     // Returns the word of an activation with slope 0 at 0, else null.
     const char* flat_activation() const {
+        if (swiglu) return "swiglu";
         return activation == Activation::relu_squared ? word_of(activation) : nullptr;
     }
     void build(MlpLayer& layer) const;
