@@ -72,12 +72,18 @@ LossShape loss_of(const std::string& op, const std::string& text) {
             text.find("_fp8") != std::string::npos};
 }
 
+// Reads op_bench's shape of a weighted sum: "3x32768x768".
+int terms_of(const std::string& op, const std::string& text) {
+    const bool sums = op.rfind("sum_norm_", 0) == 0 || op.rfind("weighted_sum_", 0) == 0;
+    return sums ? std::atoi(text.c_str()) : 0;
+}
+
 int differences(const OpCost& a, const OpCost& b) {
     const AttentionShape &left = a.attention, &right = b.attention;
     // Heads outweigh hidden keys: the kernels of other head sizes differ.
     const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
     return of_attention + (a.loss.targets != b.loss.targets) + (a.loss.softcap != b.loss.softcap) +
-           (a.loss.fp8 != b.loss.fp8);
+           (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms);
 }
 
 }  // namespace
@@ -121,6 +127,12 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
     measured.cost.loss = loss_of(measured.op, measured.name);
+    measured.cost.terms = terms_of(measured.op, text_of(record, "shape"));
+    if (constexpr std::string_view kMix = "mix_norm_"; measured.op.rfind(kMix, 0) == 0) {
+        // The name in reports of versions with a kernel of two terms.
+        measured.op = "sum_norm_" + measured.op.substr(kMix.size());
+        measured.cost.terms = 2;
+    }
     const bool by_hand = text_of(record, "products") == word_of(Products::hand);
     if (measured.op == "matmul" && by_hand != choice.hand_products) return;
     const std::string attention = text_of(record, "attention");
