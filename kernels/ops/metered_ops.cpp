@@ -37,6 +37,7 @@ void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
     if constexpr (requires { a.shape(); }) call.cost.attention = a.shape();
     if constexpr (requires { a.loss(); }) call.cost.loss = a.loss();
+    if constexpr (requires { count_terms(a.terms); }) call.cost.terms = count_terms(a.terms);
     const int64_t flops = ops_.flops();
     call.begin = record(stream);
     ops_.enqueue(a, stream);

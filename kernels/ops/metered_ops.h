@@ -20,6 +20,7 @@ struct OpCost {
     int64_t bytes_written = 0;  // included in bytes
     AttentionShape attention{};
     LossShape loss{};
+    int terms = 0;  // sources of a weighted sum; 0: no sum
 
     bool is_product() const { return product.sizes[0] > 0; }
     // Key for sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". The letters say whether a and b are

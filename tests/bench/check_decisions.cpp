@@ -150,7 +150,7 @@ class Decisions {
             {"cuda.dependent_launch",
              "true",
              "false",
-             "Early",
+             "DependentLaunch",
              {"cuda.dependent_launch"},
              {{{"modern,library,wgmma,8_microbatches"}, {"modern,library,wgmma+early,8_microbatches"}},
               {{"modern,library"}, {"modern,library,early"}}}});

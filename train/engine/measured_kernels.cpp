@@ -72,12 +72,18 @@ LossShape loss_of(const std::string& op, const std::string& text) {
             text.find("_fp8") != std::string::npos};
 }
 
+// Reads op_bench's shape of a weighted sum: "3x32768x768".
+int terms_of(const std::string& op, const std::string& text) {
+    const bool sums = op.rfind("sum_norm_", 0) == 0 || op.rfind("weighted_sum_", 0) == 0;
+    return sums ? std::atoi(text.c_str()) : 0;
+}
+
 int differences(const OpCost& a, const OpCost& b) {
     const AttentionShape &left = a.attention, &right = b.attention;
     // Heads outweigh hidden keys: the kernels of other head sizes differ.
     const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
     return of_attention + (a.loss.targets != b.loss.targets) + (a.loss.softcap != b.loss.softcap) +
-           (a.loss.fp8 != b.loss.fp8);
+           (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms);
 }
 
 }  // namespace
@@ -122,8 +128,19 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
     measured.cost.loss = loss_of(measured.op, measured.name);
+<<<<<<< HEAD
     const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
     if (measured.op == "matmul" && is_native != choice.native_matmul) return;
+=======
+    measured.cost.terms = terms_of(measured.op, text_of(record, "shape"));
+    if (constexpr std::string_view kMix = "mix_norm_"; measured.op.rfind(kMix, 0) == 0) {
+        // The name in reports of versions with a kernel of two terms.
+        measured.op = "sum_norm_" + measured.op.substr(kMix.size());
+        measured.cost.terms = 2;
+    }
+    const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
+    if (measured.op == "matmul" && is_native != choice.native_matmul) return;
+>>>>>>> 55c48e0ed27219bce4de6374e5040128bda49ce8
     const std::string attention = text_of(record, "attention");
     const bool by_wgmma = attention == word_of(AttentionKind::wgmma);
     if (attention == word_of(AttentionKind::cudnn) || measured.share_of_bound <= 0) return;

@@ -27,7 +27,7 @@ class MeasuredKernels {
 
     // Returns the case of this operation with the fewest differences in kind; among these, with the nearest FLOPs and bytes
     // (smallest sum of log ratios). Null without a case. Kinds: head size and hidden keys of attention; targets,
-    // softcap and 8-bit gradients of a loss.
+    // softcap and 8-bit gradients of a loss; terms of a sum.
     const Case* nearest(const OpCost& cost) const;
     // Returns the model with the report's peaks of large matmuls and copies.
     GpuModel with_rates(GpuModel gpu) const;
