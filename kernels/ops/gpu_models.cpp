@@ -39,16 +39,9 @@ constexpr KernelModel kKernels[] = {
     {"embedding_backward", Engine::mma, 1, 0.80, 2, kInStep},
     {"norm_forward", Engine::mma, 1, 0.85, 1, kAlone},
     {"norm_backward", Engine::mma, 1, 0.94, 1, kAlone},
-<<<<<<< HEAD
-    {"sum_norm_forward", Engine::mma, 1, 0.90, 1,
-     "measured on an H100: 0.88 with two terms, 0.92 with three"},
-    {"sum_norm_backward", Engine::mma, 1, 0.85, 2,
-     "measured on an H100: 0.91 with two terms, 0.79 with three"},
-=======
     // With three terms; with up to two: memory_share().
     {"sum_norm_forward", Engine::mma, 1, 0.92, 1, kAlone},
     {"sum_norm_backward", Engine::mma, 1, 0.79, 2, kAlone},
->>>>>>> 55c48e0ed27219bce4de6374e5040128bda49ce8
     {"activation_forward", Engine::mma, 1, 0.97, 1, kAlone},
     {"activation_backward", Engine::mma, 1, 0.99, 1, kAlone},
     {"add", Engine::mma, 1, 0.93, 1, kAlone},
@@ -273,12 +266,7 @@ ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel&
     const double reached = kernel.compute * (by_mma ? rate * gpu.mma_share : rate);
     const double products_ms =
         kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms) : flops / reached * 1e3;
-<<<<<<< HEAD
-    const double memory = cost.loss.targets > 0 ? loss_memory(cost.loss, kernel.memory) : kernel.memory;
-    call.ms = std::max(products_ms, memory_bound_ms / memory) + call.gap_ms;
-=======
     call.ms = std::max(products_ms, memory_bound_ms / memory_share(cost, kernel)) + call.gap_ms;
->>>>>>> 55c48e0ed27219bce4de6374e5040128bda49ce8
     return call;
 }
 

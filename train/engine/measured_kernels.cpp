@@ -128,10 +128,6 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
     measured.cost.loss = loss_of(measured.op, measured.name);
-<<<<<<< HEAD
-    const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
-    if (measured.op == "matmul" && is_native != choice.native_matmul) return;
-=======
     measured.cost.terms = terms_of(measured.op, text_of(record, "shape"));
     if (constexpr std::string_view kMix = "mix_norm_"; measured.op.rfind(kMix, 0) == 0) {
         // The name in reports of versions with a kernel of two terms.
@@ -140,7 +136,6 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     }
     const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
     if (measured.op == "matmul" && is_native != choice.native_matmul) return;
->>>>>>> 55c48e0ed27219bce4de6374e5040128bda49ce8
     const std::string attention = text_of(record, "attention");
     const bool by_wgmma = attention == word_of(AttentionKind::wgmma);
     if (attention == word_of(AttentionKind::cudnn) || measured.share_of_bound <= 0) return;
