@@ -11,8 +11,7 @@
 #include "train/checkpoint/state_pieces.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace bucket_copies_test {
+namespace speedrun::testing::bucket_copies_test {
 
 constexpr int kMaxRanks = kSanitized ? 6 : 16;
 constexpr Strategy kStrategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3};
@@ -159,5 +158,4 @@ TEST(BucketCopiesTest, NormIsSummedOverShards) {
     });
 }
 
-}  // namespace bucket_copies_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bucket_copies_test

@@ -12,8 +12,7 @@
 #include "train/engine/step_runner.h"
 #include "train/sharding/matrix_owners.h"
 
-namespace speedrun::testing {
-namespace engine_bytes_test {
+namespace speedrun::testing::engine_bytes_test {
 
 // Mean bytes that a rank sends to gather matrices on their owners and to return the updates: all elements but the
 // ones that the owner stores itself.
@@ -224,5 +223,4 @@ TEST(EngineOrderTest, MismatchedPlansFail) {
     }
 }
 
-}  // namespace engine_bytes_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::engine_bytes_test

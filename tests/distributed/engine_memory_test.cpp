@@ -12,8 +12,7 @@
 #include "train/engine/step_runner.h"
 #include "train/sharding/lifetimes.h"
 
-namespace speedrun::testing {
-namespace engine_memory_test {
+namespace speedrun::testing::engine_memory_test {
 
 // Bytes of gradients in backward if each gradient is freed one stage after its last contribution.
 int64_t ring_bytes(const std::string& words) {
@@ -106,5 +105,4 @@ TEST(EngineMemoryTest, StepsInBackwardNeedOnlyTheRing) {
     }
 }
 
-}  // namespace engine_memory_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::engine_memory_test

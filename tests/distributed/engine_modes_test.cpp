@@ -8,8 +8,7 @@
 #include "kernels/device/error.h"
 #include "tests/distributed/engine.h"
 
-namespace speedrun::testing {
-namespace engine_modes_test {
+namespace speedrun::testing::engine_modes_test {
 
 using Pair = std::array<size_t, 4>;  // choice, its value; other choice, its value
 
@@ -65,5 +64,4 @@ TEST(EngineModesTest, ConfigsRefuseTheRefusedPairs) {
     });
 }
 
-}  // namespace engine_modes_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::engine_modes_test

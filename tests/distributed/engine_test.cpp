@@ -10,8 +10,7 @@
 #include <cstdlib>
 #include <set>
 
-namespace speedrun::testing {
-namespace engine_test {
+namespace speedrun::testing::engine_test {
 
 double worst(const std::vector<double>& actual, const std::vector<double>& expected) {
     EXPECT_EQ(actual.size(), expected.size());
@@ -235,5 +234,4 @@ TEST(EngineCheckpointingTest, CheckpointingIsBitwiseNeutral) {
     }
 }
 
-}  // namespace engine_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::engine_test

@@ -14,8 +14,7 @@
 #include "train/trace/overlap.h"
 #include "train/trace/timeline.h"
 
-namespace speedrun::testing {
-namespace exposed_time_test {
+namespace speedrun::testing::exposed_time_test {
 
 // ms; a trace rounds each span to nanoseconds.
 constexpr double kRounding = 1e-3;
@@ -187,5 +186,4 @@ TEST(ExposedTimeSleepTest, IsCloseToTrace) {
     }
 }
 
-}  // namespace exposed_time_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::exposed_time_test

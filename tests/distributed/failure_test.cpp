@@ -11,8 +11,7 @@
 #include "train/comm/joint_check.h"
 #include "train/comm/world.h"
 
-namespace speedrun::testing {
-namespace failure_test {
+namespace speedrun::testing::failure_test {
 
 using namespace std::chrono_literals;
 
@@ -171,5 +170,4 @@ TEST(FailureTest, SlowRankIsNotTreatedAsLost) {
     }
 }
 
-}  // namespace failure_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::failure_test

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace speedrun::testing {
-namespace host_cores_test {
+namespace speedrun::testing::host_cores_test {
 
 TEST(HostCoresTest, DividesCores) {
     const CoreSet all{"a", {0, 1, 2, 3, 4, 5, 6, 7}}, elsewhere{"b", {0, 1, 2, 3}};
@@ -41,5 +40,4 @@ TEST(HostCoresTest, ReportsCoresOfThisProcess) {
     EXPECT_FALSE(available_cores().cores.empty());
 }
 
-}  // namespace host_cores_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::host_cores_test

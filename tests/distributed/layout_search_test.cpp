@@ -13,8 +13,7 @@
 #include "train/engine/batch_sources.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace layout_search_test {
+namespace speedrun::testing::layout_search_test {
 
 constexpr int kRanks = 4;
 
@@ -112,5 +111,4 @@ TEST(LayoutSearchTest, DropsLayoutsAboveMemory) {
     EXPECT_TRUE(search_layouts(config, {kRanks, 8, 1}, cost).layouts.empty());
 }
 
-}  // namespace layout_search_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::layout_search_test

@@ -15,8 +15,7 @@
 #include "tests/train/small_model.h"
 #include "train/sharding/step_collectives.h"
 
-namespace speedrun::testing {
-namespace matrix_update_test {
+namespace speedrun::testing::matrix_update_test {
 
 constexpr int64_t kSteps = 3;
 constexpr uint32_t kStart = 1000;  // salt of the masters; a step has the salt of its gradients
@@ -258,5 +257,4 @@ INSTANTIATE_TEST_SUITE_P(Meshes, MatrixUpdateTest,
                                            Case{Mesh({1, 2, 1, 2}), zero2, false, DType::bf16},
                                            Case{Mesh({1, 1, 1, 4}), ddp, false, DType::bf16}));
 
-}  // namespace matrix_update_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::matrix_update_test

@@ -7,8 +7,7 @@
 #include "kernels/device/error.h"
 #include "train/comm/even_split.h"
 
-namespace speedrun::testing {
-namespace mesh_test {
+namespace speedrun::testing::mesh_test {
 
 ParallelConfig parallel(int64_t replicate, std::string shard, int64_t context = 1, int64_t tensor = 1) {
     ParallelConfig config;
@@ -112,5 +111,4 @@ TEST(EvenSplitTest, UnevenSplitHasShortAndEmptyParts) {
     EXPECT_EQ(none.size(3), 0);
 }
 
-}  // namespace mesh_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::mesh_test

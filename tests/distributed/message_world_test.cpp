@@ -10,8 +10,7 @@
 #include "tests/distributed/message_hub.h"
 #include "tests/sanitized.h"
 
-namespace speedrun::testing {
-namespace message_world_test {
+namespace speedrun::testing::message_world_test {
 
 class Transport final : public MessageTransport {
   public:
@@ -67,5 +66,4 @@ INSTANTIATE_TEST_SUITE_P(Slices, MessageWorldTest,
                                     std::to_string(kind.slice_bytes) + "_" + std::get<1>(info.param).name;
                          });
 
-}  // namespace message_world_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::message_world_test

@@ -14,8 +14,7 @@
 #include "train/comm/simulated_world.h"
 #include "train/trace/timeline.h"
 
-namespace speedrun::testing {
-namespace overlap_time_test {
+namespace speedrun::testing::overlap_time_test {
 
 using Json = nlohmann::json;
 
@@ -283,5 +282,4 @@ TEST(OverlapTimeTest, KeyExchangesAreExposed) {
     }
 }
 
-}  // namespace overlap_time_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::overlap_time_test

@@ -6,8 +6,7 @@
 
 #include "kernels/device/error.h"
 
-namespace speedrun::testing {
-namespace placement_test {
+namespace speedrun::testing::placement_test {
 
 constexpr Placement kReplicate = Placement::replicate(), kShard = Placement::shard(0),
                     kPartial = Placement::partial();
@@ -141,5 +140,4 @@ TEST(PlacementTest, IllegalCombinationErrorsNameReason) {
     expect_refused({.bucket_bytes = -1}, "parallel.bucket_bytes is -1");
 }
 
-}  // namespace placement_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::placement_test

@@ -11,8 +11,7 @@
 #include "train/sharding/bucket_schedule.h"
 #include "train/sharding/read_master.h"
 
-namespace speedrun::testing {
-namespace refused_step_test {
+namespace speedrun::testing::refused_step_test {
 
 class RankUnderTest {
   public:
@@ -80,5 +79,4 @@ TEST(RefusedStepTest, NonFiniteSliceSkipsWholeMatrix) {
     }
 }
 
-}  // namespace refused_step_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::refused_step_test

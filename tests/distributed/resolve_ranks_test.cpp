@@ -17,8 +17,7 @@
 #include "train/model/parts/key_offset.h"
 #include "train/model/parts/paired_heads.h"
 
-namespace speedrun::testing {
-namespace resolve_ranks_test {
+namespace speedrun::testing::resolve_ranks_test {
 
 Config config_of(int64_t sequence_length, int64_t microbatch_tokens, int64_t tokens_per_step) {
     Config config;
@@ -177,5 +176,4 @@ TEST(JointCheckTest, OneRankPrintsSharedError) {
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "error: shard 7 is damaged\n");
 }
 
-}  // namespace resolve_ranks_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::resolve_ranks_test

@@ -15,8 +15,7 @@
 #include "train/model/build_model.h"
 #include "train/sharding/resolve_ranks.h"
 
-namespace speedrun::testing {
-namespace row_exchange_test {
+namespace speedrun::testing::row_exchange_test {
 
 constexpr int64_t kRows = 37, kColumns = 12;
 constexpr int64_t kBucketBytes = 16384;  // smaller than any table, so that each table has its own bucket
@@ -260,5 +259,4 @@ TEST(RowBytesTest, MatchLookedUpRows) {
     }
 }
 
-}  // namespace row_exchange_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::row_exchange_test

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace speedrun::testing {
-namespace row_owners_test {
+namespace speedrun::testing::row_owners_test {
 
 struct Case {
     ParameterTable table;
@@ -65,5 +64,4 @@ TEST(RowOwnersTest, EmptyShardsOwnNothing) {
     EXPECT_THROW(RowOwners(c.bucket, false, 4), Error) << "shards of other ranks";
 }
 
-}  // namespace row_owners_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::row_owners_test

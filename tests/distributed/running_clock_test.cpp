@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace speedrun::testing {
-namespace running_clock_test {
+namespace speedrun::testing::running_clock_test {
 
 class RunningClockTest : public ::testing::Test {
   protected:
@@ -87,5 +86,4 @@ TEST_F(RunningClockTest, SystemClockAdvances) {
     EXPECT_GE(RunningClock::seconds_since_boot(), before);
 }
 
-}  // namespace running_clock_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::running_clock_test

@@ -11,8 +11,7 @@
 #include "train/comm/host_task.h"
 #include "train/comm/simulated_world.h"
 
-namespace speedrun::testing {
-namespace simulated_test {
+namespace speedrun::testing::simulated_test {
 
 // Blocks a stream during its lifetime, so that a wait without effect is detected.
 class Gate {
@@ -176,5 +175,4 @@ TEST(SimulatedWorldTest, BandwidthCountsWireBytes) {
     });
 }
 
-}  // namespace simulated_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::simulated_test

@@ -10,8 +10,7 @@
 #include "train/model/build_model.h"
 #include "train/optim/groups.h"
 
-namespace speedrun::testing {
-namespace step_collectives_test {
+namespace speedrun::testing::step_collectives_test {
 
 Sharing sharing_of(Strategy strategy, std::optional<Accumulate> accumulate = {},
                    std::optional<Reshard> reshard = {}) {
@@ -270,5 +269,4 @@ TEST(NetworkModelTest, LatencyAndBandwidth) {
     EXPECT_DOUBLE_EQ((NetworkModel{1e-3, 0}).seconds({4000, 4}), 1e-3);
 }
 
-}  // namespace step_collectives_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_collectives_test

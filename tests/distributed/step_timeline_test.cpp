@@ -11,8 +11,7 @@
 #include "tests/temp_dir.h"
 #include "train/trace/overlap.h"
 
-namespace speedrun::testing {
-namespace step_timeline_test {
+namespace speedrun::testing::step_timeline_test {
 
 RuntimeOptions options_of(const Mode& mode) {
     return virtual_options(*mode.config.precision, mode.num_ranks());
@@ -163,5 +162,4 @@ TEST(StepTimelineSleepTest, PredictsNetworkBoundSteps) {
     }
 }
 
-}  // namespace step_timeline_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_timeline_test

@@ -5,8 +5,7 @@
 
 #include <thread>
 
-namespace speedrun::testing {
-namespace stop_signals_test {
+namespace speedrun::testing::stop_signals_test {
 
 int num_handled = 0;
 
@@ -42,5 +41,4 @@ TEST(StopSignalsTest, KeepsIgnoredHangUpAndUnblocksSignals) {
     for (const int signal : kStopSignals) std::signal(signal, SIG_DFL);
 }
 
-}  // namespace stop_signals_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::stop_signals_test

@@ -11,8 +11,7 @@
 #include "tests/train/small_model.h"
 #include "train/sharding/step_statistics.h"
 
-namespace speedrun::testing {
-namespace tensor_sums_test {
+namespace speedrun::testing::tensor_sums_test {
 
 struct Mode {
     Mesh mesh;
@@ -131,5 +130,4 @@ TEST(TensorSumsTest, GradientsAndNormMatchOneRank) {
                 }
 }
 
-}  // namespace tensor_sums_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::tensor_sums_test

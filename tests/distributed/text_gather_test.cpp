@@ -10,8 +10,7 @@
 
 #include "tests/distributed/message_hub.h"
 
-namespace speedrun::testing {
-namespace text_gather_test {
+namespace speedrun::testing::text_gather_test {
 
 int64_t rounds_of(int size) {
     return std::bit_width(static_cast<unsigned>(size - 1));
@@ -110,5 +109,4 @@ TEST(TextGatherTest, TreeGatherDeliversToRankZero) {
     }
 }
 
-}  // namespace text_gather_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::text_gather_test

@@ -12,8 +12,7 @@
 #include "train/comm/staged_world.h"
 #include "train/comm/wrapped_world.h"
 
-namespace speedrun::testing {
-namespace world_test {
+namespace speedrun::testing::world_test {
 
 struct WorldKind {
     std::string name;
@@ -98,5 +97,4 @@ TEST(SameOnAllRanksTest, GathersHashesThenDifferingTexts) {
     });
 }
 
-}  // namespace world_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::world_test

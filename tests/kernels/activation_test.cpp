@@ -2,8 +2,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace activation_test {
+namespace speedrun::testing::activation_test {
 
 SPEEDRUN_OP_TEST(ActivationTest);
 
@@ -66,5 +65,4 @@ TEST_P(ActivationTest, ExtremeValues) {
     });
 }
 
-}  // namespace activation_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::activation_test

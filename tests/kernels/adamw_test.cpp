@@ -4,8 +4,7 @@
 #include "tests/kernels/adamw_numbers.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace adamw_test {
+namespace speedrun::testing::adamw_test {
 
 SPEEDRUN_OP_TEST(AdamwTest);
 
@@ -147,5 +146,4 @@ TEST_P(AdamwTest, NonFiniteScaleSkipsStep) {
     }
 }
 
-}  // namespace adamw_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::adamw_test

@@ -1,7 +1,6 @@
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace add_test {
+namespace speedrun::testing::add_test {
 
 SPEEDRUN_OP_TEST(AddTest);
 
@@ -29,5 +28,4 @@ TEST_P(AddTest, ShapeErrors) {
         {"[3,48]", "[4,48]"});
 }
 
-}  // namespace add_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::add_test

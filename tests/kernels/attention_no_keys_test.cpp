@@ -3,8 +3,7 @@
 
 #include "tests/kernels/attention_support.h"
 
-namespace speedrun::testing {
-namespace attention_no_keys_test {
+namespace speedrun::testing::attention_no_keys_test {
 
 using namespace attention;
 
@@ -80,5 +79,4 @@ TEST_P(AttentionNoKeysTest, QueriesWithoutKeysAreZero) {
     }
 }
 
-}  // namespace attention_no_keys_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::attention_no_keys_test

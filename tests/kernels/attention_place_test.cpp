@@ -2,8 +2,7 @@
 // − r of each sequence cut into 2C, and other placements.
 #include "tests/kernels/attention_support.h"
 
-namespace speedrun::testing {
-namespace attention_place_test {
+namespace speedrun::testing::attention_place_test {
 
 using namespace attention;
 using reference::QueryPositions;
@@ -299,5 +298,4 @@ TEST_P(AttentionPlaceTest, CountsFlopsByQueries) {
     EXPECT_EQ(flops(c, true), std::pair(all.first / 2, all.second / 2));
 }
 
-}  // namespace attention_place_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::attention_place_test

@@ -1,8 +1,7 @@
 // Covers: kernels/cuda/ops/attention_wgmma.cu
 #include "tests/kernels/attention_support.h"
 
-namespace speedrun::testing {
-namespace attention_test {
+namespace speedrun::testing::attention_test {
 
 using namespace attention;
 
@@ -136,5 +135,4 @@ TEST_P(AttentionTest, InvisibleTokensAreBitwiseNeutral) {
     EXPECT_EQ(after[1][query], before[1][query]);
 }
 
-}  // namespace attention_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::attention_test

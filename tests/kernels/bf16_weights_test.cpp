@@ -5,8 +5,7 @@
 #include "tests/kernels/adamw_numbers.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace bf16_weights_test {
+namespace speedrun::testing::bf16_weights_test {
 
 SPEEDRUN_OP_TEST(Bf16WeightsTest);
 
@@ -131,5 +130,4 @@ TEST_P(Bf16WeightsTest, NonFiniteScaleSkipsStep) {
     }
 }
 
-}  // namespace bf16_weights_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::bf16_weights_test

@@ -1,8 +1,7 @@
 // A mix of the heads' maps applied to the values of each head, against float64.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace compose_heads_test {
+namespace speedrun::testing::compose_heads_test {
 
 SPEEDRUN_OP_TEST(ComposeHeadsTest);
 
@@ -130,5 +129,4 @@ TEST_P(ComposeHeadsTest, Backward) {
     }
 }
 
-}  // namespace compose_heads_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::compose_heads_test

@@ -8,8 +8,7 @@
 
 #include "tests/temp_dir.h"
 
-namespace speedrun::testing {
-namespace control_group_test {
+namespace speedrun::testing::control_group_test {
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -207,5 +206,4 @@ TEST_F(ControlGroupTest, ReadsGroupsOfThisProcess) {
     }
 }
 
-}  // namespace control_group_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::control_group_test

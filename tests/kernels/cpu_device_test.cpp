@@ -6,8 +6,7 @@
 
 #include "kernels/ops/ops.h"
 
-namespace speedrun::testing {
-namespace cpu_device_test {
+namespace speedrun::testing::cpu_device_test {
 
 // A dry run counts work and allocates memory, runs nothing, and leaves the contents of memory unchanged.
 TEST(CpuDeviceTest, DryRunCountsAndExecutesNothing) {
@@ -35,5 +34,4 @@ TEST(CpuDeviceTest, DryRunCountsAndExecutesNothing) {
     EXPECT_EQ(product(), kSide * 0.25f);
 }
 
-}  // namespace cpu_device_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::cpu_device_test

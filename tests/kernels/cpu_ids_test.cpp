@@ -2,8 +2,7 @@
 #include "tests/errors.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace cpu_ids_test {
+namespace speedrun::testing::cpu_ids_test {
 
 void expect_refused(const std::function<void(Harness&)>& body, const std::string& message) {
     Harness h(*backends().front(), 1);
@@ -102,5 +101,4 @@ TEST(CpuIdsTest, CrossEntropy) {
     }
 }
 
-}  // namespace cpu_ids_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::cpu_ids_test

@@ -2,8 +2,7 @@
 // transposed.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace cross_entropy_fp8_test {
+namespace speedrun::testing::cross_entropy_fp8_test {
 
 SPEEDRUN_OP_TEST(CrossEntropyFp8Test);
 
@@ -144,5 +143,4 @@ TEST_P(CrossEntropyFp8Test, EqualsLossThenQuantisation) {
     }
 }
 
-}  // namespace cross_entropy_fp8_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::cross_entropy_fp8_test

@@ -1,8 +1,7 @@
 // Covers: kernels/ops/loss.cpp kernels/cuda/ops/cross_entropy_parts.cu
 #include "tests/kernels/loss_problem.h"
 
-namespace speedrun::testing {
-namespace cross_entropy_test {
+namespace speedrun::testing::cross_entropy_test {
 
 using namespace loss_problem;
 
@@ -141,5 +140,4 @@ TEST_P(CrossEntropyTest, AcceptsZeroRows) {
     outputs_of(problem, LossBy::parts, Gradient::separate);
 }
 
-}  // namespace cross_entropy_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::cross_entropy_test

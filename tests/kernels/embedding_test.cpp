@@ -4,8 +4,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace embedding_test {
+namespace speedrun::testing::embedding_test {
 
 SPEEDRUN_OP_TEST(EmbeddingTest);
 
@@ -259,5 +258,4 @@ TEST_P(EmbeddingTest, SortsOtherShardsLast) {
     });
 }
 
-}  // namespace embedding_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::embedding_test

@@ -3,8 +3,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace fp8_test {
+namespace speedrun::testing::fp8_test {
 
 SPEEDRUN_OP_TEST(Fp8Test);
 
@@ -236,5 +235,4 @@ TEST_P(Fp8Test, CountsFlops) {
     });
 }
 
-}  // namespace fp8_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::fp8_test

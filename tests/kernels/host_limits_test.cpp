@@ -8,8 +8,7 @@
 #include "tests/errors.h"
 #include "tests/sanitized.h"
 
-namespace speedrun::testing {
-namespace host_limits_test {
+namespace speedrun::testing::host_limits_test {
 
 HostThreads host(int cores, double limit = 0, int64_t tasks = -1) {
     HostThreads threads{.cores = cores, .limit = {}, .tasks = {}};
@@ -94,5 +93,4 @@ TEST(HostLimitsTest, ReportsCoresOfThisProcess) {
     EXPECT_THAT(describe_task_limits(), HasSubstr("this process has"));
 }
 
-}  // namespace host_limits_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::host_limits_test

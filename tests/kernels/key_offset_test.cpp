@@ -1,8 +1,7 @@
 // Keys with some dimensions of the previous token, against float64. Values are moved or, in backward, two are added.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace key_offset_test {
+namespace speedrun::testing::key_offset_test {
 
 SPEEDRUN_OP_TEST(KeyOffsetTest);
 
@@ -59,5 +58,4 @@ TEST_P(KeyOffsetTest, BackwardShiftsRowsBack) {
     }
 }
 
-}  // namespace key_offset_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::key_offset_test

@@ -7,8 +7,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace levels_test {
+namespace speedrun::testing::levels_test {
 
 // Runs body at each level of this processor, with one thread and with three.
 void expect_same_at_all_levels(const std::function<Outputs(Harness&)>& body) {
@@ -161,5 +160,4 @@ TEST(LevelsTest, PolarExpress) {
     }
 }
 
-}  // namespace levels_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::levels_test

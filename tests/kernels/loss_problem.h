@@ -6,8 +6,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace loss_problem {
+namespace speedrun::testing::loss_problem {
 
 constexpr float kGradientScale = 0.125f;
 // None, the standard form, a softcap too large to replace the maximum, and 23·σ((z + 5)/7.5).
@@ -258,5 +257,4 @@ class LossTest : public OpTest {
     }
 };
 
-}  // namespace loss_problem
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::loss_problem

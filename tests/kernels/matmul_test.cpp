@@ -1,8 +1,7 @@
 // Covers: kernels/cpu/column_sum.cpp
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace matmul_test {
+namespace speedrun::testing::matmul_test {
 
 SPEEDRUN_OP_TEST(MatmulTest);
 
@@ -110,5 +109,4 @@ TEST_P(MatmulTest, ColumnSum) {
           });
 }
 
-}  // namespace matmul_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::matmul_test

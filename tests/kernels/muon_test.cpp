@@ -3,8 +3,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace muon_test {
+namespace speedrun::testing::muon_test {
 
 SPEEDRUN_OP_TEST(MuonTest);
 
@@ -139,5 +138,4 @@ TEST_P(MuonTest, PolarExpressOfZero) {
     for (double value : out[0].values) EXPECT_EQ(value, 0.0);
 }
 
-}  // namespace muon_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::muon_test

@@ -1,7 +1,6 @@
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace narrow_linear_test {
+namespace speedrun::testing::narrow_linear_test {
 
 SPEEDRUN_OP_TEST(NarrowLinearTest);
 
@@ -175,5 +174,4 @@ TEST_P(NarrowLinearTest, ActivationsSaturate) {
     }
 }
 
-}  // namespace narrow_linear_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::narrow_linear_test

@@ -1,8 +1,7 @@
 #include "kernels/cuda/blocks/kernel_sizes.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace norm_test {
+namespace speedrun::testing::norm_test {
 
 SPEEDRUN_OP_TEST(NormTest);
 
@@ -174,5 +173,4 @@ TEST_P(NormTest, Backward) {
     });
 }
 
-}  // namespace norm_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::norm_test

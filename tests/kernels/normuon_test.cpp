@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-namespace speedrun::testing {
-namespace normuon_test {
+namespace speedrun::testing::normuon_test {
 
 SPEEDRUN_OP_TEST(NormuonTest);
 
@@ -122,5 +121,4 @@ TEST_P(NormuonTest, NonFiniteScaleSkipsStep) {
     }
 }
 
-}  // namespace normuon_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::normuon_test

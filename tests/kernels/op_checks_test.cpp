@@ -1,8 +1,7 @@
 // Arguments of the operations of a model that do not fit.
 #include "tests/kernels/op_checks.h"
 
-namespace speedrun::testing {
-namespace op_checks_test {
+namespace speedrun::testing::op_checks_test {
 
 SPEEDRUN_CHECKS_TEST(OpChecksTest);
 
@@ -295,5 +294,4 @@ TEST_P(OpChecksTest, ComposeHeads) {
     refused({"4 rows", "sequence length 3"}, [](auto& a) { a.options.sequence_length = 3; });
 }
 
-}  // namespace op_checks_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::op_checks_test

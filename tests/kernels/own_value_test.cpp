@@ -1,8 +1,7 @@
 // Removal of the component of each head's output along the token's own value (XSA), against float64.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace own_value_test {
+namespace speedrun::testing::own_value_test {
 
 SPEEDRUN_OP_TEST(OwnValueTest);
 
@@ -107,5 +106,4 @@ TEST_P(OwnValueTest, Backward) {
     });
 }
 
-}  // namespace own_value_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::own_value_test

@@ -5,8 +5,7 @@
 #include "kernels/device/philox.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace random_test {
+namespace speedrun::testing::random_test {
 
 class RandomTest : public OpTest {
   protected:
@@ -131,5 +130,4 @@ TEST_P(RandomTest, UniformIsPhilox) {
     }
 }
 
-}  // namespace random_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::random_test

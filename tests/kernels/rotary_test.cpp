@@ -1,7 +1,6 @@
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace rotary_test {
+namespace speedrun::testing::rotary_test {
 
 SPEEDRUN_OP_TEST(RotaryTest);
 
@@ -193,5 +192,4 @@ TEST_P(RotaryTest, Backward) {
     });
 }
 
-}  // namespace rotary_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::rotary_test

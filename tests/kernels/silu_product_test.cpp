@@ -5,8 +5,7 @@
 #include "tests/kernels/op_checks.h"
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace silu_product_test {
+namespace speedrun::testing::silu_product_test {
 
 SPEEDRUN_OP_TEST(SiluProductTest);
 
@@ -133,5 +132,4 @@ TEST_P(SiluProductChecksTest, RefusesOtherShapes) {
            {"silu_product dx", "[2,48]"});
 }
 
-}  // namespace silu_product_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::silu_product_test

@@ -30,8 +30,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
     return real(thread, attributes, run, argument);
 }
 
-namespace speedrun::testing {
-namespace start_thread_test {
+namespace speedrun::testing::start_thread_test {
 
 // Returns the message of the usage error that `start` throws if only `threads` threads can start.
 template <class Start>
@@ -77,5 +76,4 @@ TEST(StartThreadTest, DeviceErrorNamesWorkerOrStream) {
     EXPECT_THAT(refused_after(0, [&] { device.create_stream("copy"); }), HasSubstr("stream copy"));
 }
 
-}  // namespace start_thread_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::start_thread_test

@@ -2,8 +2,7 @@
 #include "tests/kernels/adamw_numbers.h"
 #include "tests/kernels/op_checks.h"
 
-namespace speedrun::testing {
-namespace step_checks_test {
+namespace speedrun::testing::step_checks_test {
 
 SPEEDRUN_CHECKS_TEST(StepChecksTest);
 
@@ -127,5 +126,4 @@ TEST_P(StepChecksTest, Utilities) {
            {"f32", "bf16[7]"});
 }
 
-}  // namespace step_checks_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_checks_test

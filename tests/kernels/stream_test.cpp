@@ -11,8 +11,7 @@
 #include "tests/errors.h"
 #include "tests/kernels/backends.h"
 
-namespace speedrun::testing {
-namespace stream_test {
+namespace speedrun::testing::stream_test {
 
 using namespace std::chrono_literals;
 
@@ -308,5 +307,4 @@ TEST_P(StreamTest, TraceHasEverySpan) {
     }
 }
 
-}  // namespace stream_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::stream_test

@@ -1,8 +1,7 @@
 // Fused sum and norm: forward and backward are bitwise equal to the separate operations.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace sum_norm_test {
+namespace speedrun::testing::sum_norm_test {
 
 SPEEDRUN_OP_TEST(SumNormTest);
 
@@ -247,5 +246,4 @@ TEST_P(SumNormTest, BackwardEqualsSeparateNormAndSum) {
     });
 }
 
-}  // namespace sum_norm_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::sum_norm_test

@@ -10,8 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace speedrun::testing {
-namespace team_test {
+namespace speedrun::testing::team_test {
 
 struct Loop {
     std::vector<int> visits;         // per item; no atomics: ThreadSanitizer must detect an item that runs
@@ -124,5 +123,4 @@ TEST(TeamTest, WakesAfterSleep) {
     }
 }
 
-}  // namespace team_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::team_test

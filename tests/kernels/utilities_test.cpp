@@ -2,8 +2,7 @@
 
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace utilities_test {
+namespace speedrun::testing::utilities_test {
 
 SPEEDRUN_OP_TEST(UtilitiesTest);
 
@@ -156,5 +155,4 @@ TEST_P(UtilitiesTest, ClipCoefficient) {
     }
 }
 
-}  // namespace utilities_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::utilities_test

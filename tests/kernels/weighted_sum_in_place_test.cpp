@@ -1,8 +1,7 @@
 // Weighted sums with outputs that alias inputs.
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace weighted_sum_in_place_test {
+namespace speedrun::testing::weighted_sum_in_place_test {
 
 SPEEDRUN_OP_TEST(WeightedSumInPlaceTest);
 
@@ -63,5 +62,4 @@ TEST_P(WeightedSumInPlaceTest, AnyTermMayAliasDy) {
     }
 }
 
-}  // namespace weighted_sum_in_place_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weighted_sum_in_place_test

@@ -1,8 +1,7 @@
 // Covers: kernels/ops/combine.cpp
 #include "tests/kernels/op_test_support.h"
 
-namespace speedrun::testing {
-namespace weighted_sum_test {
+namespace speedrun::testing::weighted_sum_test {
 
 SPEEDRUN_OP_TEST(WeightedSumTest);
 
@@ -242,5 +241,4 @@ TEST_P(WeightedSumTest, ShiftStaysWithinSequence) {
     });
 }
 
-}  // namespace weighted_sum_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::weighted_sum_test

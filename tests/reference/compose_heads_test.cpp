@@ -2,8 +2,7 @@
 // cases.
 #include "tests/reference/differences.h"
 
-namespace speedrun::reference {
-namespace compose_heads_test {
+namespace speedrun::reference::compose_heads_test {
 
 // Two sequences of 5, the first of two documents.
 ComposedHeads random_heads(int64_t rows_of_w1, int64_t rows_of_w2) {
@@ -57,5 +56,4 @@ TEST(ComposedHeadsTest, EqualMapsReduceToAttention) {
         for (int64_t d = 0; d < 6; ++d) EXPECT_NEAR(c(t, d), sum_of_u * x.w2[d / 2] * o(t, d), 1e-12);
 }
 
-}  // namespace compose_heads_test
-}  // namespace speedrun::reference
+}  // namespace speedrun::reference::compose_heads_test

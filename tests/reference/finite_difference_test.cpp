@@ -3,8 +3,7 @@
 
 #include "tests/reference/differences.h"
 
-namespace speedrun::reference {
-namespace finite_difference_test {
+namespace speedrun::reference::finite_difference_test {
 
 TEST(FiniteDifference, Embedding) {
     const Indices index = {3, 0, 3, 1, 3}, position = {0, 1, 2, 0, 1};
@@ -351,5 +350,4 @@ TEST(Reference, AdamwFirstStepIsTheSign) {
     EXPECT_NEAR(master[1], 1.5, 1e-9);
 }
 
-}  // namespace finite_difference_test
-}  // namespace speedrun::reference
+}  // namespace speedrun::reference::finite_difference_test

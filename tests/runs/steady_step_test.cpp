@@ -4,8 +4,7 @@
 #include "train/engine/step_model.h"
 #include "train/timeline/step_timeline.h"
 
-namespace speedrun::testing {
-namespace steady_step_test {
+namespace speedrun::testing::steady_step_test {
 
 class SteadyStepTest : public RunFixture {
   protected:
@@ -36,5 +35,4 @@ TEST_F(SteadyStepTest, FirstStepsWithCurrentScalingAreNotModelled) {
     EXPECT_DOUBLE_EQ(timeline_ms(3), timeline_ms(0));
 }
 
-}  // namespace steady_step_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::steady_step_test

@@ -17,8 +17,7 @@
 #include "train/sharding/resolve_ranks.h"
 #include "train/timeline/step_timeline.h"
 
-namespace speedrun::testing {
-namespace step_families_test {
+namespace speedrun::testing::step_families_test {
 
 const std::string kReport = SPEEDRUN_SOURCE_ROOT "/records/gpu_checks/2026-11-27_h100.json";
 
@@ -310,5 +309,4 @@ TEST(CollectivesTest, OccupyMultiprocessors) {
     EXPECT_LT(with, 1.02 * without);
 }
 
-}  // namespace step_families_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::step_families_test

@@ -13,8 +13,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
-namespace speedrun::testing {
-namespace attention_parts_test {
+namespace speedrun::testing::attention_parts_test {
 
 using ::testing::HasSubstr;
 
@@ -208,5 +207,4 @@ TEST(AttentionGraph, PairedHeadsDoubleSequenceLength) {
     for (size_t layer = 0; layer < 3; ++layer) EXPECT_THAT(nodes[layer + 1], HasSubstr(copies[layer]));
 }
 
-}  // namespace attention_parts_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::attention_parts_test

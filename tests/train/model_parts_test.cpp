@@ -14,8 +14,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
-namespace speedrun {
-namespace model_parts_test {
+namespace speedrun::model_parts_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -311,5 +310,4 @@ TEST(ModelParts, InvalidConfigErrorsHaveHints) {
     EXPECT_THAT(error_of(two), HasSubstr("model.tables: 2 tables of ngrams, at most one is read"));
 }
 
-}  // namespace model_parts_test
-}  // namespace speedrun
+}  // namespace speedrun::model_parts_test

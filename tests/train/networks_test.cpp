@@ -18,8 +18,7 @@
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
 
-namespace speedrun::testing {
-namespace networks_test {
+namespace speedrun::testing::networks_test {
 
 using Settings = std::vector<std::string>;
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
@@ -369,5 +368,4 @@ TEST(NetworksTest, LayersShareNormOfSource) {
     expect_refused({"model.layers.at.2.attention.reads=7"}, "\"7\" is no place of the stream");
 }
 
-}  // namespace networks_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::networks_test

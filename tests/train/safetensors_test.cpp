@@ -5,9 +5,7 @@
 
 #include "tests/data/test_files.h"
 
-namespace speedrun {
-
-namespace safetensors_test {
+namespace speedrun::safetensors_test {
 
 // Writes a file with this header and 64 bytes of data.
 std::string written(const TempDir& dir, const std::string& header) {
@@ -77,6 +75,4 @@ TEST(SafetensorsTest, RejectsDuplicateNamesAndNonFiles) {
         expect_error(ExitCode::data, {path, "expected a regular file"}, [&] { read_safetensors(path); });
 }
 
-}  // namespace safetensors_test
-
-}  // namespace speedrun
+}  // namespace speedrun::safetensors_test

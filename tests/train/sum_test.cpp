@@ -18,8 +18,7 @@
 #include "train/model/parts/networks.h"
 #include "train/model/sign_bits.h"
 
-namespace speedrun::testing {
-namespace sum_test {
+namespace speedrun::testing::sum_test {
 
 using Settings = std::vector<std::string>;
 // Rows of signs have two words of 32 columns.
@@ -364,5 +363,4 @@ TEST(SumTest, RejectsUnusedValueTables) {
     expect_refused({"model.layers.at.2.attention.heads=5"}, "5 heads have no halves");
 }
 
-}  // namespace sum_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::sum_test

@@ -17,8 +17,7 @@
 #include "train/hf/hf_config.h"
 #include "train/model/build_model.h"
 
-namespace speedrun::testing {
-namespace swiglu_test {
+namespace speedrun::testing::swiglu_test {
 
 constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40, kLayers = 2;
 const std::string kSwiglu = "model.layers.each.mlp.swiglu=true";
@@ -185,5 +184,4 @@ TEST_F(SwigluRunTest, TrainsInFp8) {
     expect_near(fp8, plain, 0.03, "fp8");
 }
 
-}  // namespace swiglu_test
-}  // namespace speedrun::testing
+}  // namespace speedrun::testing::swiglu_test
