@@ -224,7 +224,8 @@ TEST_F(NcclTest, CollectivesWithoutAnOrderDeadlock) {
     const LaunchOrder unset(nullptr);
     set_fake_nccl({.one_at_a_time = true});
     for (const std::string& reason : sum_on_two_communicators([] { LaunchOrder::set("0"); }))
-        EXPECT_THAT(reason, HasSubstr("ranks wait for each other"));
+        EXPECT_THAT(reason, ::testing::AnyOf(HasSubstr("was not done within 1 s"),
+                                             HasSubstr("ranks wait for each other")));
 }
 
 TEST_F(NcclTest, ConnectRunsEachKindOfCall) {
