@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <limits>
-#include <map>
 #include <memory>
 #include <system_error>
 

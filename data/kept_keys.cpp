@@ -1,7 +1,6 @@
 #include "data/kept_keys.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace speedrun {
 

@@ -9,9 +9,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <system_error>

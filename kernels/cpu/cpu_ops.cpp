@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/level.h"
 
 namespace speedrun {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #endif
 
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_ops.h"

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <fstream>
 #include <limits>
-#include <string_view>
 
 namespace speedrun {
 

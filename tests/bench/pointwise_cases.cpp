@@ -2,8 +2,6 @@
 // from their operands.
 #include <fmt/format.h>
 
-#include <set>
-
 #include "data/zipf_tokens.h"
 #include "tests/bench/cases.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/ops/cuda_ops.h"

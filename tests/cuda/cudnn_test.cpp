@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/cuda_device.h"

@@ -155,13 +155,14 @@ TEST_F(NcclTest, CapturesCollectives) {
 
 // Sums on two communicators of two ranks, whose GPUs run one collective at a time and differ in the one that they prefer.
 // before_connecting: called between the choice of an order and the first communicator.
-std::vector<std::string> sum_on_two_communicators(const std::function<void()>& before_connecting = [] {}) {
+std::vector<std::string> sum_on_two_communicators(
+    double timeout_s = 30, const std::function<void()>& before_connecting = [] {}) {
     std::vector<std::string> reasons(2);
     run_ranks(2,
               [&](World& world) {
                   const auto rank = static_cast<size_t>(world.rank());
                   CudaDevice device;
-                  const auto nccl = make_nccl_world(world, device, {.timeout_s = 1});
+                  const auto nccl = make_nccl_world(world, device, {.timeout_s = timeout_s});
                   nccl->barrier();  // both have chosen
                   if (rank == 0) before_connecting();
                   nccl->barrier();
@@ -183,7 +184,7 @@ std::vector<std::string> sum_on_two_communicators(const std::function<void()>& b
                       world.abort(error.code(), error.what());
                   }
               },
-              {.timeout_s = 2});
+              {.timeout_s = 2 * timeout_s});
     return reasons;
 }
 
@@ -223,7 +224,7 @@ TEST_F(NcclTest, DisabledLaunchOrderRunsOneCollectiveAtATime) {
 TEST_F(NcclTest, CollectivesWithoutAnOrderDeadlock) {
     const LaunchOrder unset(nullptr);
     set_fake_nccl({.one_at_a_time = true});
-    for (const std::string& reason : sum_on_two_communicators([] { LaunchOrder::set("0"); }))
+    for (const std::string& reason : sum_on_two_communicators(1, [] { LaunchOrder::set("0"); }))
         EXPECT_THAT(reason, ::testing::AnyOf(HasSubstr("was not done within 1 s"),
                                              HasSubstr("ranks wait for each other")));
 }

@@ -8,7 +8,6 @@
 #include <random>
 #include <sstream>
 
-#include "kernels/cpu/cpu_device.h"
 #include "kernels/device/error.h"
 #include "tests/distributed/engine_models.h"
 #include "tests/distributed/rank_threads.h"

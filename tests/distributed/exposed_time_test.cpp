@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tests/distributed/engine.h"
 #include "tests/distributed/rank_threads.h"

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <thread>
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/distributed/rank_threads.h"

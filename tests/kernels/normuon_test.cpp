@@ -1,7 +1,5 @@
 #include "tests/kernels/op_test_support.h"
 
-#include <algorithm>
-
 namespace speedrun::testing::normuon_test {
 
 SPEEDRUN_OP_TEST(NormuonTest);

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <numeric>
-#include <string_view>
 
 #include "kernels/cuda/device/gpu_interop.h"
 #include "kernels/device/start_thread.h"

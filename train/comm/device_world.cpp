@@ -1,7 +1,6 @@
 #include "train/comm/device_world.h"
 
 #include <map>
-#include <string_view>
 
 #include "kernels/cuda/device/gpu_interop.h"
 #include "train/comm/host_cores.h"

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <initializer_list>
 
 namespace speedrun {
 

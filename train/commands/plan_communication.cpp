@@ -15,7 +15,6 @@
 #include "train/optim/optimizers.h"
 #include "train/sharding/matrix_owners.h"
 #include "train/sharding/resolve_ranks.h"
-#include "train/sharding/step_collectives.h"
 
 namespace speedrun {
 

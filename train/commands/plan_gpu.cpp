@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "train/commands/plan_graph.h"

@@ -1,8 +1,6 @@
 #include "train/commands/plan_timeline.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <string>
 #include <vector>
 

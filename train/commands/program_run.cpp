@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <set>
 #include <thread>
-#include <vector>
 
 #include "kernels/device/error.h"
 #include "kernels/device/host_limits.h"

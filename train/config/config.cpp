@@ -1,6 +1,5 @@
 #include "train/config/config.h"
 
-#include <cmath>
 #include <system_error>
 
 #include "kernels/device/error.h"

@@ -1,7 +1,5 @@
 #include "train/config/config_keys.h"
 
-#include <algorithm>
-
 #include "data/json_text.h"
 
 namespace speedrun {

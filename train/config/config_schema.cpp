@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "data/json_text.h"
 #include "train/config/config.h"

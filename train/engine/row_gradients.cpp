@@ -1,6 +1,5 @@
 #include "train/engine/row_gradients.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>

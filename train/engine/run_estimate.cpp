@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"

@@ -1,7 +1,5 @@
 #include "train/engine/step_bench.h"
 
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 

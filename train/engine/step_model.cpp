@@ -1,7 +1,6 @@
 #include "train/engine/step_model.h"
 
 #include <algorithm>
-#include <map>
 
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"

@@ -9,7 +9,6 @@
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
 #include "train/hf/hf_config.h"
-#include "train/hf/hf_gpt2.h"
 
 namespace speedrun {
 

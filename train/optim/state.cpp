@@ -1,7 +1,5 @@
 #include "train/optim/state.h"
 
-#include <algorithm>
-
 namespace speedrun {
 
 std::vector<StateTensor> state_tensors(const ElementwiseOptimizer& optimizer, const Parameter& p) {

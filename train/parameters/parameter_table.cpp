@@ -1,7 +1,5 @@
 #include "train/parameters/parameter_table.h"
 
-#include <utility>
-
 #include "kernels/device/error.h"
 
 namespace speedrun {

@@ -1,6 +1,5 @@
 // Values derived from a record's runs: statistics, and the rules of the track that are met.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/device/error.h"
 #include "train/records/record.h"

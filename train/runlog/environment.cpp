@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cuda/device/cuda_info.h"

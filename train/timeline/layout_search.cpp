@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <vector>
 
 #include "kernels/device/error.h"
 #include "train/sharding/resolve_ranks.h"

@@ -1,6 +1,5 @@
 #include "train/timeline/recorded_step.h"
 
-#include <algorithm>
 #include <map>
 #include <unordered_map>
 

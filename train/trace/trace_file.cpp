@@ -1,7 +1,6 @@
 #include "train/trace/trace_file.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>

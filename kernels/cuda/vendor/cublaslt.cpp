@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device/cuda_check.h"

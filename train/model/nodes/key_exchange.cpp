@@ -1,6 +1,5 @@
 #include "train/model/nodes/key_exchange.h"
 
-#include <algorithm>
 #include <set>
 
 #include "train/model/graph/graph.h"
