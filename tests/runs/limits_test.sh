@@ -30,8 +30,11 @@ done
 before=''
 train 0 "exceeds the $cores cores .*; set threads=$cores" --set threads=$((cores + 1))
 
-# Address space too small for a thread's stack or for memory: a message, and no signal.
-for kib in 40000 60000 90000 120000; do
+# Address space too small for libraries, a thread's stack or memory: a message, and no signal. The kernel kills a program that
+# does not fit itself.
+program_kib=$(($(wc -c <"$speedrun") / 1024))
+for more in 3000 20000 50000 80000; do
+    kib=$((program_kib + more))
     before="sh $work/under -v $kib"
     cat >under <<'J'
 ulimit "$1" "$2" || exit 77
