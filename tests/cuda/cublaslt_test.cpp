@@ -380,5 +380,18 @@ TEST_P(CublasLtTest, UnsupportedMatmulFallsBackToNativeKernel) {
     EXPECT_THAT(ops.notes()[0], HasSubstr("cuBLASLt has no kernel for matmul of 16x16x16, "));
 }
 
+TEST_P(CublasLtTest, ReportsBiasOfAnotherType) {
+    CudaDevice device;
+    const auto stream = device.create_stream("compute");
+    const auto library = make_cublaslt(device, CublasLtOptions{.tune = false, .cache_file = ""}, api_);
+    const Buffer x(device, "x", MemoryCategory::data, 4096);
+    const Tensor square = x.tensor(GetParam(), {16, 16});
+    const Tensor bias = x.tensor(GetParam() == DType::f32 ? DType::bf16 : DType::f32, {16});
+    for (int calls = 0; calls < 2; ++calls)
+        EXPECT_FALSE(library->matmul({.c = square, .a = square, .b = square, .bias = bias}, *stream));
+    ASSERT_EQ(library->notes().size(), 1u);
+    EXPECT_THAT(library->notes()[0], HasSubstr(" bias for matmul of 16x16x16, "));
+}
+
 }  // namespace
 }  // namespace speedrun::testing

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "kernels/cuda/device/cuda_check.h"
@@ -66,13 +67,19 @@ struct Product : op::Matmul {
     }
 };
 
+// Describes a matmul that our own kernel serves instead, for a note.
+std::string describe(const char* label, const Product& product) {
+    return fmt::format("{} of {}x{}x{}, {} and {}: our own, slower one runs", label, product.m(), product.n(),
+                       product.k(), name_of(product.a.dtype), name_of(product.b.dtype));
+}
+
 class CublasLt final : public MatmulLibrary {
   public:
     CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api);
     ~CublasLt() override;
     bool matmul(const op::Matmul& a, Stream& stream) override;
     bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) override;
-    std::vector<std::string> notes() const override { return notes_; }
+    std::vector<std::string> notes() const override { return {notes_.begin(), notes_.end()}; }
 
   private:
     struct Plan {
@@ -109,7 +116,7 @@ class CublasLt final : public MatmulLibrary {
     std::map<std::string, Plan> plans_;
     StreamMemory workspaces_;
     std::unique_ptr<AlgorithmCache> cache_;
-    std::vector<std::string> notes_;
+    std::set<std::string> notes_;
 };
 
 CublasLt::CublasLt(Device& device, const CublasLtOptions& options, const CublasLtApi& api)
@@ -309,9 +316,13 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
 }
 
 bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
+    const Product product{a};
     // No epilogue supports a bias of a type other than c's.
-    const bool serves = device_.dry() || !a.bias.present() || a.bias.dtype == a.c.dtype;
-    return serves && multiply({a}, "matmul", stream);
+    if (device_.dry() || !a.bias.present() || a.bias.dtype == a.c.dtype)
+        return multiply(product, "matmul", stream);
+    notes_.insert(
+        fmt::format("cuBLASLt adds no {} bias for {}", name_of(a.bias.dtype), describe("matmul", product)));
+    return false;
 }
 
 bool CublasLt::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
@@ -331,9 +342,7 @@ bool CublasLt::multiply(const Product& product, const char* label, Stream& strea
         plan = make_plan(product);
         choose(plan, product, cuda_stream);
         if (!plan.supported)
-            notes_.push_back(fmt::format(
-                "cuBLASLt has no kernel for {} of {}x{}x{}, {} and {}: our own, slower one runs", label,
-                product.m(), product.n(), product.k(), name_of(product.a.dtype), name_of(product.b.dtype)));
+            notes_.insert(fmt::format("cuBLASLt has no kernel for {}", describe(label, product)));
     }
     if (!plan.supported) return false;
     set_pointers(plan, product);
