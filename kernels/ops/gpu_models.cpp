@@ -67,7 +67,7 @@ constexpr KernelModel kKernels[] = {
     {"cross_entropy", Engine::mma, 1, 0.715, 1, "measured on an H100, alone and in a step"},
     // Share of mma.sync's rate per busy block. Idle multiprocessors are modelled in addition. The share makes the optimizer
     // of the modern 124M model take the measured 13.8 ms; 3.6 ms of it are not attributed to kernels.
-    {"polar_express", Engine::tiles, 0.25, 0.80, 18, "measured on an H100: the optimizer as a whole"},
+    {"polar_express", Engine::tiles, 0.25, 0.80, 18, "assumed: fitted to the whole optimizer on an H100"},
     {"normuon_scale", Engine::mma, 1, 0.60, 3, "assumed"},
     {"adamw_step", Engine::mma, 1, 0.98, 1, kInStep},
     {"muon_momentum", Engine::mma, 1, 0.80, 1, kInStep},
