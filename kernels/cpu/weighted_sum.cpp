@@ -19,6 +19,21 @@ float weight_of(const WeightedTerm& term, int64_t t, int64_t head) {
     return term.factor * c.as<float>()[t * c.row_stride + (c.cols() > 1 ? head : 0)];
 }
 
+// body<N>() with N = count, or 0 above 3: a loop over a constant number of terms keeps its values in registers.
+template <class Body>
+void with_count(int count, const Body& body) {
+    switch (count) {
+        case 1:
+            return body.template operator()<1>();
+        case 2:
+            return body.template operator()<2>();
+        case 3:
+            return body.template operator()<3>();
+        default:
+            return body.template operator()<0>();
+    }
+}
+
 template <class Real>
 void forward_row(const op::WeightedSumForward& a, int64_t t) {
     const int64_t heads = coefficient_heads(a.terms), head_size = a.y.cols() / heads;
@@ -35,10 +50,13 @@ void forward_row(const op::WeightedSumForward& a, int64_t t) {
             weights[count++] = weight_of(term, t, head);
         }
         Real* out = row_of<Real>(a.y, t) + head * head_size;
-        cpu::for_vectors(head_size, [&](int64_t i, auto width) {
-            Vec sum = count > 0 ? weights[0] * cpu::load(sources[0] + i, width) : Vec();
-            for (int j = 1; j < count; ++j) sum += weights[j] * cpu::load(sources[j] + i, width);
-            cpu::store(out + i, sum, width);
+        with_count(count, [&]<int N>() {
+            const int terms = N > 0 ? N : count;
+            cpu::for_vectors(head_size, [&](int64_t i, auto width) {
+                Vec sum = terms > 0 ? weights[0] * cpu::load(sources[0] + i, width) : Vec();
+                for (int j = 1; j < terms; ++j) sum += weights[j] * cpu::load(sources[j] + i, width);
+                cpu::store(out + i, sum, width);
+            });
         });
     }
 }
@@ -46,6 +64,7 @@ void forward_row(const op::WeightedSumForward& a, int64_t t) {
 // Row t of a term in backward. A shifted term reads row t + 1 of dy.
 template <class Real>
 struct TermRow {
+    bool shifted;
     const Real* dy;      // null: a shifted term at the end of a sequence
     const Real* source;  // null: dc not requested, or dy null
     Real* dsource;       // null: not requested, or joins_next
@@ -65,7 +84,8 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* scalar_sums)
     for (int j = 0; j < count; ++j) {
         const TermGradient& g = a.gradients[j];
         TermRow<Real>& row = rows[j];
-        const bool none = a.terms[j].shifted && place == a.sequence_length - 1;
+        row.shifted = a.terms[j].shifted;
+        const bool none = row.shifted && place == a.sequence_length - 1;
         row.dy = none ? nullptr : row_of<Real>(a.dy, a.terms[j].shifted ? t + 1 : t);
         row.source = g.dcoefficient.present() && !none ? row_of<Real>(a.terms[j].source, t) : nullptr;
         row.needs_dsource = g.dsource.present();
@@ -87,22 +107,33 @@ void backward_row(const op::WeightedSumBackward& a, int64_t t, Vec* scalar_sums)
                       : term.coefficient.cols() == heads ? head_sums + j
                                                          : row_sums + j;
         }
-        cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
-            const int64_t i = head * head_size + begin;
-            const Vec here = cpu::load(row_of<Real>(a.dy, t) + i, width);  // dsource may alias dy
-            Vec sum{};
-            for (int j = 0; j < count; ++j) {
-                const TermRow<Real>& row = rows[j];
-                Vec g = here;
-                if (a.terms[j].shifted) g = row.dy ? cpu::load(row.dy + i, width) : Vec();
-                if (row.source) *into[j] = fma(g, cpu::load(row.source + i, width), *into[j]);
-                if (!row.needs_dsource) continue;
-                sum += weights[j] * g;
-                if (row.joins_next) continue;
-                if (row.accumulate) sum += cpu::load(row.dsource + i, width);
-                cpu::store(row.dsource + i, sum, width);
-                sum = Vec();
+        with_count(count, [&]<int N>() {
+            constexpr int kSize = N > 0 ? N : kMaxTerms;
+            const int terms = N > 0 ? N : count;
+            TermRow<Real> row[kSize];  // local copies: a store to dsource cannot change them
+            Vec sums[kSize];
+            for (int j = 0; j < terms; ++j) {
+                row[j] = rows[j];
+                sums[j] = *into[j];
             }
+            const Real* dy = row_of<Real>(a.dy, t);
+            cpu::for_vectors(head_size, [&](int64_t begin, auto width) {
+                const int64_t i = head * head_size + begin;
+                const Vec here = cpu::load(dy + i, width);  // dsource may alias dy
+                Vec sum{};
+                for (int j = 0; j < terms; ++j) {
+                    Vec g = here;
+                    if (row[j].shifted) g = row[j].dy ? cpu::load(row[j].dy + i, width) : Vec();
+                    if (row[j].source) sums[j] = fma(g, cpu::load(row[j].source + i, width), sums[j]);
+                    if (!row[j].needs_dsource) continue;
+                    sum += weights[j] * g;
+                    if (row[j].joins_next) continue;
+                    if (row[j].accumulate) sum += cpu::load(row[j].dsource + i, width);
+                    cpu::store(row[j].dsource + i, sum, width);
+                    sum = Vec();
+                }
+            });
+            for (int j = 0; j < terms; ++j) *into[j] = sums[j];
         });
         for (int j = 0; j < count; ++j) {
             const Tensor& dc = a.gradients[j].dcoefficient;

@@ -7,13 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <numeric>
 #include <random>
 
-#include "tests/train/model_harness.h"
-#include "tests/train/rows.h"
-#include "tests/train/twin_gradients.h"
+#include "tests/train/twin_model.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
@@ -21,8 +17,7 @@
 namespace speedrun::testing::networks_test {
 
 using Settings = std::vector<std::string>;
-constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads,
-                  kVocabulary = 40;
+constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kHeads = 2, kHead = kWidth / kHeads;
 // Layer 2 reads layer 0's output. Network "early" supplies layer 0's XSA factors, gates and scales of terms.
 // Network "joins" reads the model's input and supplies the scales of layer 1's MLP sum. Network "late" reads layer 1's
 // output and supplies a skip, XSA factors and composed heads. "early" and "late" share one learned scale.
@@ -57,32 +52,15 @@ Config config_of(const Settings& settings = {}) {
                         "test", settings);
 }
 
-void add(Values& x, double a, double b, const Values& y) {  // x ← a·x + b·y
-    for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + b * y[i];
-}
 double sigmoid(double x) {
     return 1 / (1 + std::exp(-x));
 }
 
 // Float64 reference. It processes all tokens of the batch together, because attention reads earlier tokens.
-struct Twin {
-    const HostBatch& batch;
-    std::map<std::string, Values> p = {};
-
+struct Twin : TwinModel {
+    using TwinModel::TwinModel;
     using Stream = std::vector<Values>;
 
-    Values row(const std::string& table, size_t token) const {
-        const auto begin = p.at(table + ".weight").begin() + batch.tokens[token] * kWidth;
-        return {begin, begin + kWidth};
-    }
-    double number(const std::string& name) const { return p.at(name).at(0); }
-    Values network(const std::string& name, double scale, const Values& u) const {
-        Values hidden = product(p.at("networks." + name + ".up.weight"), u);
-        for (double& h : hidden) h *= 0.5 * std::erfc(-h / std::sqrt(2.0));
-        Values out = product(p.at("networks." + name + ".down.weight"), hidden);
-        add(out, scale, scale, p.at("networks." + name + ".bias"));
-        return out;
-    }
     // Head outputs and q, k, v by token.
     struct Heads {
         Stream out, q, k, v;
@@ -151,20 +129,14 @@ struct Twin {
     static void gate(Values& out, const double* gates) {
         for (size_t d = 0; d < kWidth; ++d) out[d] *= gates[d / kHead];
     }
-    Values mlp(const std::string& block, const Values& x) const {
-        Values hidden = product(p.at(block + "mlp.up.weight"), normed(x));
-        for (double& h : hidden) h = h > 0 ? h * h : 0;
-        return product(p.at(block + "mlp.down.weight"), hidden);
-    }
-
-    Values losses() const {
+    Values losses() const override {
         const size_t tokens = batch.tokens.size();
         const double scale = number("networks.gates");
         Stream x, x0, c0, early, late;
         for (size_t t = 0; t < tokens; ++t) {
-            x0.push_back(normed(row("embed", t)));
+            x0.push_back(normed(row("embed", batch.tokens[t], kWidth)));
             x.push_back(x0.back());
-            add(x.back(), 1, number("input.more_scale"), row("more", t));
+            add(x.back(), 1, number("input.more_scale"), row("more", batch.tokens[t], kWidth));
             early.push_back(network("early", scale, x0.back()));
         }
         c0 = x;
@@ -177,7 +149,7 @@ struct Twin {
             add(x[t], number("blocks.0.attn.stream_scale"), number("blocks.0.attn.output_scale"),
                 product(p.at("blocks.0.attn.out.weight"), out));
             add(x[t], 1, early[t][0], x0[t]);
-            add(x[t], 1, early[t][1], row("more", t));
+            add(x[t], 1, early[t][1], row("more", batch.tokens[t], kWidth));
         }
         const Stream skipped = x;
         for (size_t t = 0; t < tokens; ++t) {
@@ -201,45 +173,20 @@ struct Twin {
             add(x[t], 1, 1, mlp("blocks.3.", x[t]));
         }
         Values losses;
-        for (size_t t = 0; t < tokens; ++t) {
-            const Values z = product(p.at("head.weight"), normed(x[t]));
-            double sum = 0;
-            for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(z[v]);
-            const int32_t target = batch.targets[t];
-            losses.push_back(target < 0 ? 0 : std::log(sum) - z[static_cast<size_t>(target)]);
-        }
+        for (size_t t = 0; t < tokens; ++t) losses.push_back(cross_entropy_of(x[t], t));
         return losses;
-    }
-    double loss() const {
-        const Values all = losses();
-        return std::accumulate(all.begin(), all.end(), 0.0);
     }
 };
 
 TEST(NetworksTest, ModelMatchesFormulas) {
-    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
-        const ModelConfig model = config_of().model;
-        ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
-                       {.activation_checkpointing = checkpointing});
-        const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-        Twin twin{batch};
-        std::mt19937_64 random(5);
-        std::normal_distribution<double> normal;
-        for (const Parameter& p : h.table().all()) {
-            Values values(static_cast<size_t>(p.numel()));
-            for (double& v : values)
-                v = static_cast<float>(p.numel() == 1 ? 0.6 + 0.1 * normal(random) : 0.3 * normal(random));
-            h.set(p, values);
-            twin.p[p.name] = std::move(values);
-        }
-        h.tracker.begin_step();
-        h.backward(batch, 1);
-        const Values losses = h.read(h.model.losses()), expected = twin.losses();
-        // A loss accumulates a few dozen roundings of 6e-8.
-        for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 2e-5) << "token " << t;
-        // Roundings of f32 in sums over 18 tokens. Scalar stream factors also sum over 24 columns with much cancellation.
-        expect_gradients(h, twin, random, [](const Parameter& p) { return p.numel() == 1 ? 3e-5 : 1e-5; });
-    }
+    const ModelConfig model = config_of().model;
+    const auto start = [](const Parameter& p, std::mt19937_64& random) {
+        return p.numel() == 1 ? normal_values(p, 0.6, 0.1, random) : normal_values(p, 0, 0.3, random);
+    };
+    // Roundings of f32 in sums over 18 tokens. Scalar stream factors also sum over 24 columns with much cancellation.
+    const auto least = [](const Parameter& p) { return p.numel() == 1 ? 3e-5 : 1e-5; };
+    expect_twin({model, kRows, kSequence, start, least},
+                [&](const HostBatch& batch) { return std::make_unique<Twin>(batch, model); });
 }
 
 // With a zero second matrix, every output equals its start value for all tokens.

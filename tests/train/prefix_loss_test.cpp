@@ -7,8 +7,7 @@
 #include "data/shard.h"
 #include "tests/errors.h"
 #include "tests/temp_dir.h"
-#include "tests/train/model_harness.h"
-#include "tests/train/rows.h"
+#include "tests/train/twin_model.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/model/build_model.h"
@@ -37,68 +36,34 @@ Config config_of(const std::vector<std::string>& settings = {}) {
                         "test", settings);
 }
 
-using Parameters = std::map<std::string, Values>;
-
 // CE(next) + CE(the one after it)/2 + CE(prefix of next)/4, each only if the target exists.
-double loss_of(const Parameters& p, const HostBatch& batch, size_t t) {
-    const auto row = p.at("embed.weight").begin() + batch.tokens[t] * kWidth;
-    Values x(row, row + kWidth);
-    Values hidden = product(p.at("blocks.0.mlp.up.weight"), normed(x));
-    for (double& v : hidden) v = v > 0 ? v * v : 0;
-    const Values delta = product(p.at("blocks.0.mlp.down.weight"), hidden);
-    for (size_t i = 0; i < x.size(); ++i) x[i] += delta[i];
-    Values z = product(p.at("head.weight"), normed(x));
-    double sum = 0;
-    for (double& v : z) v = 15 * std::tanh(v / 15);
-    for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(z[v]);
-    const auto entropy = [&](int32_t target) {
-        return target < 0 ? 0 : std::log(sum) - z[static_cast<size_t>(target)];
-    };
-    const int32_t next = batch.targets[t];
-    const bool ends = batch.positions[t] + 1 == kSequence;
-    return entropy(next) + (ends ? 0 : 0.5 * entropy(batch.targets[t + 1])) +
-           0.25 * entropy(next < 0 ? -1 : prefix_of(next));
-}
+struct Twin : TwinModel {
+    using TwinModel::TwinModel;
+    Values losses() const override {
+        Values losses;
+        for (size_t t = 0; t < batch.tokens.size(); ++t) {
+            Values x = row("embed", batch.tokens[t], kWidth);
+            add(x, 1, 1, mlp("blocks.0.", x));
+            const Values z = logits(x);
+            const int32_t next = batch.targets[t];
+            const bool ends = batch.positions[t] + 1 == kSequence;
+            losses.push_back(cross_entropy(z, next) +
+                             (ends ? 0 : 0.5 * cross_entropy(z, batch.targets[t + 1])) +
+                             0.25 * cross_entropy(z, next < 0 ? -1 : prefix_of(next)));
+        }
+        return losses;
+    }
+};
 
 TEST(PrefixLossTest, ModelMatchesFormulas) {
     const ModelConfig model = config_of().model;
-    ModelHarness h(model, kRows * kSequence, kSequence);
-    for (int32_t token = 0; token < kVocabulary; ++token) h.prefixes.push_back(prefix_of(token));
-    h.randomize(0.4, 5);
-    Parameters p;
-    for (const Parameter& parameter : h.table().all())
-        p[parameter.name] = h.read(h.model.parameters().master(parameter));
-    const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    h.tracker.begin_step();
-    h.backward(batch, 1);
-    const Values losses = h.read(h.model.losses());
-    const auto total = [&] {
-        double sum = 0;
-        for (size_t t = 0; t < losses.size(); ++t) sum += loss_of(p, batch, t);
-        return sum;
+    std::vector<int32_t> prefixes;
+    for (int32_t token = 0; token < kVocabulary; ++token) prefixes.push_back(prefix_of(token));
+    const auto start = [](const Parameter& p, std::mt19937_64& random) {
+        return normal_values(p, 0, 0.4, random);
     };
-    // A loss accumulates a few dozen roundings of 6e-8.
-    for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], loss_of(p, batch, t), 1e-5) << t;
-    std::mt19937_64 random(7);
-    std::normal_distribution<double> normal;
-    for (const Parameter& parameter : h.table().all()) {
-        const Values gradient = h.gradient(parameter), start = p.at(parameter.name);
-        Values direction(start.size());
-        double expected = 0;
-        for (size_t i = 0; i < direction.size(); ++i) {
-            direction[i] = normal(random);
-            expected += direction[i] * gradient[i];
-        }
-        constexpr double kStep = 1e-5;
-        const auto at = [&](double step) {
-            for (size_t i = 0; i < start.size(); ++i) p[parameter.name][i] = start[i] + step * direction[i];
-            return total();
-        };
-        const double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
-        p[parameter.name] = start;
-        // f32 roundings of the engine. The float64 difference quotient errs by 1e-8.
-        EXPECT_NEAR(expected, slope, 2e-5 * norm_of(gradient) + 1e-5) << parameter.name;
-    }
+    expect_twin({model, kRows, kSequence, start, [](const Parameter&) { return 1e-5; }, prefixes},
+                [&](const HostBatch& batch) { return std::make_unique<Twin>(batch, model); });
     const ModelGraph written =
         build_model(model, {.tokens = 30, .sequence_length = kSequence}, {.logit_rows = 30});
     EXPECT_THAT(layer_table(written.graph).back().nodes.back(),

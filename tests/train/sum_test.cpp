@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
 
-#include "kernels/device/error.h"
-#include "tests/train/model_harness.h"
-#include "tests/train/rows.h"
-#include "tests/train/twin_gradients.h"
+#include "tests/errors.h"
+#include "tests/train/twin_model.h"
 #include "train/config/config_json.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/layer_table.h"
@@ -21,7 +18,7 @@ namespace speedrun::testing::sum_test {
 
 using Settings = std::vector<std::string>;
 // Rows of signs have two words of 32 columns.
-constexpr int64_t kRows = 2, kSequence = 9, kWidth = 40, kVocabulary = 40, kPairs = 23, kSigns = 5;
+constexpr int64_t kRows = 2, kSequence = 9, kWidth = 40, kPairs = 23, kSigns = 5;
 
 // With a window of 1, attention returns v.
 Config config_of(const Settings& settings = {}) {
@@ -62,26 +59,17 @@ Config config_of(const Settings& settings = {}) {
                         "test", settings);
 }
 
-void add(Values& x, double a, double b, const Values& y) {  // x ← a·x + b·y
-    for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + b * y[i];
-}
-
-struct Twin {
-    const HostBatch& batch;
-    std::map<std::string, Values> p = {};
+struct Twin : TwinModel {
+    using TwinModel::TwinModel;
     std::vector<int32_t> signs = sign_bits({kSigns, kWidth});
 
-    Values row_at(const std::string& table, int64_t index) const {
-        const auto begin = p.at(table + ".weight").begin() + index * kWidth;
-        return {begin, begin + kWidth};
-    }
-    Values row(const std::string& table, size_t token) const { return row_at(table, batch.tokens[token]); }
+    Values token_row(const std::string& table, size_t t) const { return row(table, batch.tokens[t], kWidth); }
     // The row of the bigram that ends with this token, with its signs.
     Values pair(size_t t) const {
-        if (batch.positions[t] == 0) return with_signs(row_at("more", kPairs - 1), 0);
+        if (batch.positions[t] == 0) return with_signs(row("more", kPairs - 1, kWidth), 0);
         const int64_t token = batch.tokens[t], before = batch.tokens[t - 1];
         // Products below 2^31, since tokens are below 50.
-        return with_signs(row_at("more", (36313 * token ^ 27191 * before) % (kPairs - 1)),
+        return with_signs(row("more", (36313 * token ^ 27191 * before) % (kPairs - 1), kWidth),
                           (token ^ before) % kSigns);
     }
     Values with_signs(Values x, int64_t of) const {
@@ -91,32 +79,22 @@ struct Twin {
         }
         return x;
     }
-    double number(const std::string& name, size_t element = 0) const { return p.at(name).at(element); }
-    Values network(const std::string& name, const Values& u) const {
-        Values hidden = product(p.at("networks." + name + ".up.weight"), u);
-        for (double& h : hidden) h *= 0.5 * std::erfc(-h / std::sqrt(2.0));
-        Values out = product(p.at("networks." + name + ".down.weight"), hidden);
-        add(out, 0.1, 0.1, p.at("networks." + name + ".bias"));
-        return out;
-    }
     Values values(const std::string& block, const Values& x) const {
         const Values qkv = product(p.at(block + "attn.qkv.weight"), normed(x));
         return {qkv.begin() + 2 * kWidth, qkv.end()};
     }
-    Values mlp(const std::string& block, const Values& x) const {
-        Values hidden = product(p.at(block + "mlp.up.weight"), normed(x));
-        for (double& h : hidden) h = h > 0 ? h * h : 0;
-        return product(p.at(block + "mlp.down.weight"), hidden);
+    Values losses() const override {
+        Values losses;
+        for (size_t t = 0; t < batch.tokens.size(); ++t) losses.push_back(cross_entropy_of(stream(t), t));
+        return losses;
     }
-    double loss(size_t t) const {
-        const int32_t target = batch.targets[t];
-        if (target < 0) return 0;
-        const Values x0 = normed(row("embed", t)), more = pair(t);
+    Values stream(size_t t) const {
+        const Values x0 = normed(token_row("embed", t)), more = pair(t);
         Values c0 = x0;
-        add(c0, 1, network("begin", x0)[0], more);
+        add(c0, 1, network("begin", 0.1, x0)[0], more);
         Values x = c0;
         Values v = values("blocks.0.", x);
-        const Values rows = row("values", t), n0 = normed(x);
+        const Values rows = token_row("values", t), n0 = normed(x);
         Values beside(n0.begin(), n0.begin() + 5);
         beside.insert(beside.end(), rows.begin(), rows.begin() + 5);
         Values gates = product(p.at("blocks.0.attn.value_gate.weight"), beside);
@@ -133,7 +111,7 @@ struct Twin {
             product(p.at("blocks.1.attn.out.weight"), v));
 
         // In the order of the sums: enter, values, after.
-        const Values m = network("middle", x);
+        const Values m = network("middle", 0.1, x);
         const double s = number("blocks.2.enter.first_gate");
         add(x, 0.5, number("blocks.2.enter.first_scale") / (1 + std::exp(-s)), x0);
         add(x, m[0], m[1], c0);
@@ -151,53 +129,24 @@ struct Twin {
         add(x, 1, m[8], more);
         add(x, m[9], m[10], mlp("blocks.2.", x));
 
-        const Values n = network("last", x);
+        const Values n = network("last", 0.1, x);
         add(x, 1, n[0], c0);
         add(x, 1, n[1], c1);
         add(x, 1, number("output.values_scale"), rows);
         add(x, 1, n[2], x0);
-        return cross_entropy(x, target);
-    }
-    double cross_entropy(const Values& x, int32_t target) const {
-        const Values z = product(p.at("head.weight"), normed(x));
-        double sum = 0;
-        for (size_t i = 0; i < kVocabulary; ++i) sum += std::exp(z[i]);
-        return std::log(sum) - z[static_cast<size_t>(target)];
-    }
-    double loss() const {
-        double sum = 0;
-        for (size_t t = 0; t < batch.tokens.size(); ++t) sum += loss(t);
-        return sum;
+        return x;
     }
 };
 
 TEST(SumTest, ModelMatchesFormulas) {
-    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
-        const ModelConfig model = config_of().model;
-        ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
-                       {.activation_checkpointing = checkpointing});
-        const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-        Twin twin{batch};
-        std::mt19937_64 random(5);
-        std::normal_distribution<double> normal;
-        for (const Parameter& p : h.table().all()) {
-            Values values(static_cast<size_t>(p.numel()));
-            for (double& v : values)
-                v = static_cast<float>(p.numel() == 1 ? 0.6 + 0.1 * normal(random) : 0.3 * normal(random));
-            if (p.name.ends_with(".bias"))
-                for (double& v : values) v = static_cast<float>(8 + normal(random));
-            h.set(p, values);
-            twin.p[p.name] = std::move(values);
-        }
-        h.tracker.begin_step();
-        h.backward(batch, 1);
-        const Values losses = h.read(h.model.losses());
-        // A loss accumulates a few dozen roundings of 6e-8.
-        for (size_t t = 0; t < losses.size(); ++t)
-            EXPECT_NEAR(losses[t], twin.loss(t), 2e-5) << "token " << t;
-        // Roundings of f32 in sums over 18 tokens of 40 columns.
-        expect_gradients(h, twin, random, [](const Parameter&) { return 2e-5; });
-    }
+    const ModelConfig model = config_of().model;
+    const auto start = [](const Parameter& p, std::mt19937_64& random) {
+        if (p.name.ends_with(".bias")) return normal_values(p, 8, 1, random);
+        return p.numel() == 1 ? normal_values(p, 0.6, 0.1, random) : normal_values(p, 0, 0.3, random);
+    };
+    // Roundings of f32 in sums over 18 tokens of 40 columns.
+    expect_twin({model, kRows, kSequence, start, [](const Parameter&) { return 2e-5; }},
+                [&](const HostBatch& batch) { return std::make_unique<Twin>(batch, model); });
 }
 
 // A table of bigrams with signs may be an input too, as other tables of n-grams.
@@ -212,16 +161,15 @@ TEST(SumTest, InputTableUsesSigns) {
     ModelHarness h(model, kRows * kSequence, kSequence);
     h.randomize(0.3, 5);
     const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-    Twin twin{batch};
+    Twin twin{batch, model};
     for (const Parameter& p : h.table().all()) twin.p[p.name] = h.read(h.model.parameters().master(p));
     h.forward_loss(batch);
     const Values losses = h.read(h.model.losses());
     for (size_t t = 0; t < losses.size(); ++t) {
-        if (batch.targets[t] < 0) continue;
-        Values x = twin.row("embed", t);
+        Values x = twin.token_row("embed", t);
         add(x, 1, 1, twin.pair(t));
         add(x, 1, 1, twin.mlp("blocks.0.", x));
-        EXPECT_NEAR(losses[t], twin.cross_entropy(x, batch.targets[t]), 1e-5) << "token " << t;
+        EXPECT_NEAR(losses[t], twin.cross_entropy_of(x, t), 1e-5) << "token " << t;
     }
 }
 
@@ -246,13 +194,7 @@ TEST(SumTest, SumIsOneNode) {
 }
 
 void expect_refused(const Settings& settings, const std::string& text) {
-    try {
-        parameters_of(config_of(settings).model, kSequence);
-        ADD_FAILURE() << text;
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::usage);
-        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    expect_error(ExitCode::usage, {text}, [&] { parameters_of(config_of(settings).model, kSequence); });
 }
 
 TEST(SumTest, ScalesWithOneNameFormVector) {

@@ -8,9 +8,7 @@
 
 #include "tests/errors.h"
 #include "tests/runs/rank_run_fixture.h"
-#include "tests/train/model_harness.h"
-#include "tests/train/rows.h"
-#include "tests/train/twin_gradients.h"
+#include "tests/train/twin_model.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
 #include "train/config/presets.h"
@@ -19,7 +17,7 @@
 
 namespace speedrun::testing::swiglu_test {
 
-constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kVocabulary = 40, kLayers = 2;
+constexpr int64_t kRows = 2, kSequence = 9, kWidth = 24, kLayers = 2;
 const std::string kSwiglu = "model.layers.each.mlp.swiglu=true";
 
 Config config_of(const Settings& settings = {}) {
@@ -42,64 +40,34 @@ ModelConfig preset_of(const std::string& preset, Settings settings = {}) {
 }
 
 // The model in float64, one token at a time.
-struct Twin {
-    const HostBatch& batch;
-    std::map<std::string, Values> p = {};
-
-    Values linear(const std::string& name, const Values& x) const {
-        Values y = product(p.at(name + ".weight"), x);
-        const auto bias = p.find(name + ".bias");
-        for (size_t i = 0; bias != p.end() && i < y.size(); ++i) y[i] += bias->second[i];
-        return y;
-    }
-    Values losses() const {
+struct Twin : TwinModel {
+    using TwinModel::TwinModel;
+    Values losses() const override {
         Values losses;
         for (size_t t = 0; t < batch.tokens.size(); ++t) {
-            const auto row = p.at("embed.weight").begin() + batch.tokens[t] * kWidth;
-            Values x(row, row + kWidth);
+            Values x = row("embed", batch.tokens[t], kWidth);
             for (int layer = 0; layer < kLayers; ++layer) {
                 const std::string mlp = "blocks." + std::to_string(layer) + ".mlp.";
                 const Values n = normed(x), gate = linear(mlp + "gate", n);
                 Values hidden = linear(mlp + "up", n);
                 for (size_t i = 0; i < hidden.size(); ++i) hidden[i] *= gate[i] / (1 + std::exp(-gate[i]));
-                const Values out = linear(mlp + "down", hidden);
-                for (size_t i = 0; i < x.size(); ++i) x[i] += out[i];
+                add(x, 1, 1, linear(mlp + "down", hidden));
             }
-            const Values z = product(p.at("head.weight"), normed(x));
-            double sum = 0;
-            for (size_t v = 0; v < kVocabulary; ++v) sum += std::exp(z[v]);
-            const int32_t target = batch.targets[t];
-            losses.push_back(target < 0 ? 0 : std::log(sum) - z[static_cast<size_t>(target)]);
+            losses.push_back(cross_entropy_of(x, t));
         }
         return losses;
-    }
-    double loss() const {
-        const Values all = losses();
-        return std::accumulate(all.begin(), all.end(), 0.0);
     }
 };
 
 TEST(SwigluTest, TheModelIsItsFormula) {
     for (const char* const bias : {"true", "false"}) {
-        for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
-            SCOPED_TRACE(bias);
-            const ModelConfig model = config_of({std::string("model.layers.each.mlp.bias=") + bias}).model;
-            ModelHarness h(model, kRows * kSequence, kSequence, DType::f32, {},
-                           {.activation_checkpointing = checkpointing});
-            h.randomize(0.3, 11);
-            const HostBatch batch = random_batch(model, kRows, kSequence, true, 3);
-            Twin twin{batch};
-            for (const Parameter& p : h.table().all())
-                twin.p[p.name] = h.read(h.model.parameters().master(p));
-            h.tracker.begin_step();
-            h.backward(batch, 1);
-            const Values losses = h.read(h.model.losses()), expected = twin.losses();
-            // A loss accumulates a few dozen roundings of 6e-8.
-            for (size_t t = 0; t < losses.size(); ++t)
-                EXPECT_NEAR(losses[t], expected[t], 2e-5) << "token " << t;
-            std::mt19937_64 random(5);
-            expect_gradients(h, twin, random, [](const Parameter&) { return 1e-5; });
-        }
+        SCOPED_TRACE(bias);
+        const ModelConfig model = config_of({std::string("model.layers.each.mlp.bias=") + bias}).model;
+        const auto start = [](const Parameter& p, std::mt19937_64& random) {
+            return normal_values(p, 0, 0.3, random);
+        };
+        expect_twin({model, kRows, kSequence, start, [](const Parameter&) { return 1e-5; }},
+                    [&](const HostBatch& batch) { return std::make_unique<Twin>(batch, model); });
     }
 }
 

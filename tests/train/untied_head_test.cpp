@@ -6,7 +6,7 @@
 #include "tests/distributed/rank_threads.h"
 #include "tests/errors.h"
 #include "tests/train/model_harness.h"
-#include "tests/train/rows.h"
+#include "tests/train/twin_model.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
