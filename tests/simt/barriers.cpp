@@ -1,8 +1,10 @@
-// Barriers of a block and of a warp. A watch may remove one.
+// Barriers of a block, of some of its warps, and of a warp. A watch may remove one.
 // build: in speedrun_simt_executor
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/simt/execution.h"
 
@@ -41,6 +43,63 @@ void Executor::barrier(Where where) {
 void Executor::warp_barrier(uint32_t mask, Where where) {
     if (options_.watch && options_.watch->is_removed(*launch_, where)) return;
     leave(arrive(mask, nullptr, 0, where));
+}
+
+void Executor::named_barrier(int id, int threads, bool waits, bool orders, const Where& where) {
+    if (id < 1 || id >= NamedBarrier::kCount)
+        fail(fmt::format("named barrier {} is outside [1, 15]", id), &where);
+    NamedBarrier& b = named_barriers_[static_cast<size_t>(id)];
+    if (b.arrived > 0 && b.threads != threads)
+        fail(fmt::format("named barrier {} of {} threads: others call it with {}", id, threads, b.threads),
+             &where);
+    const int key = NamedBarrier::kFirstKey + id;
+    Watch* const watch = orders ? options_.watch : nullptr;
+    if (watch) watch->release(running_->position.linear, key);
+    b.threads = threads;
+    Thread& self = *running_;
+    if (waits) {
+        self.where = where;
+        self.state = Thread::State::at_named_barrier;
+        b.waiting.push_back(&self);
+    }
+    if (++b.arrived == threads) {
+        if (watch) watch->phase_end(key);
+        std::sort(b.waiting.begin(), b.waiting.end());
+        for (Thread* thread : b.waiting) thread->state = Thread::State::ready;
+        make_ready(std::exchange(b.waiting, {}));
+        b.arrived = 0;
+    }
+    if (!waits) return;
+    suspend();
+    if (watch) watch->acquire(self.position.linear, key);
+}
+
+// Warpgroups change their registers together, and a multiprocessor has 64 Ki of them.
+void Executor::check_registers() const {
+    constexpr size_t kWarpgroup = 128, kRegisters = 64 << 10;
+    size_t total = 0;
+    for (const Thread& thread : threads_) {
+        if (thread.registers != threads_[thread.position.linear / kWarpgroup * kWarpgroup].registers)
+            fail(fmt::format("thread {} has not changed its registers with its warpgroup",
+                             thread.position.linear),
+                 nullptr);
+        if (!thread.registers.empty()) total += static_cast<size_t>(thread.registers.back());
+    }
+    if (total > kRegisters) fail(fmt::format("{} registers, of 65536 of a multiprocessor", total), nullptr);
+}
+
+void named_barrier(int id, int threads, bool waits, Where where) {
+    if (!executor().removed(where)) executor().named_barrier(id, threads, waits, true, where);
+}
+
+void named_turn(int id, int threads, bool waits, Where where) {
+    executor().named_barrier(id, threads, waits, false, where);
+}
+
+void warpgroup_registers(int count, Where where) {
+    if (count % 8 != 0 || count < 24 || count > 256)
+        executor().fail(fmt::format("{} registers per thread", count), &where);
+    executor().self().registers.push_back(count);
 }
 
 void barrier(Where where) {

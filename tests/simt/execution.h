@@ -1,16 +1,19 @@
 // Internals of the executor behind executor.h.
 #pragma once
 
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/simt/bulk_copies.h"
 #include "tests/simt/executor.h"
 #include "tests/simt/simt_device.h"
 #include "tests/simt/watch.h"
@@ -43,7 +46,7 @@ struct WarpgroupProducts {
 };
 
 struct Thread {
-    enum class State : uint8_t { fresh, ready, at_barrier, at_exchange, done };
+    enum class State : uint8_t { fresh, ready, at_barrier, at_exchange, at_mbarrier, at_named_barrier, done };
     struct Copy {
         void* to;
         const void* from;
@@ -56,7 +59,32 @@ struct Thread {
     boost::context::fiber fiber;           // its suspended context, if it waits or is ready again
     std::deque<std::vector<Copy>> copies;  // groups of asynchronous copies; the last one is open
     WarpgroupProducts products;
-    bool waited = false;  // called wait_for_prior_kernels()
+    bool waited = false;         // called wait_for_prior_kernels()
+    std::vector<int> registers;  // arguments of warpgroup_registers()
+};
+
+struct BulkCopy {
+    uint32_t to;  // offset in shared memory
+    int bytes;
+    std::vector<std::pair<uint32_t, std::array<std::byte, 16>>> chunks;  // key: offset in shared memory
+};
+// State of an mbarrier; its shared memory is not used.
+struct Mbarrier {
+    const Thread* initialiser;
+    int64_t block_barriers;  // passed by the block before init()
+    int expected, pending;   // arrivals of a phase; those that are missing
+    int64_t bytes = 0;       // expected and not delivered
+    int phase = 0;
+    bool published = false;
+    int agent;                     // index among the block's mbarriers
+    std::vector<BulkCopy> copies;  // in flight
+    std::vector<Thread*> waiting;
+    int key() const { return agent; }
+};
+struct NamedBarrier {
+    static constexpr int kCount = 16, kFirstKey = 1 << 10;
+    int threads = 0, arrived = 0;  // since the last completion
+    std::vector<Thread*> waiting;
 };
 
 class Executor {
@@ -75,8 +103,17 @@ class Executor {
     void multiply(Product product, const uint32_t* a);
     void finish_products(int groups_in_flight);
     void note_fence();
+    void note_proxy_fence();
     void note_atomic(const void* address);
     void warp_barrier(uint32_t mask, Where where);
+    void mbarrier_init(uint64_t* barrier, int arrivals, const Where& where);
+    void mbarrier_publish();
+    void mbarrier_arrive(uint64_t* barrier, int64_t bytes, const Where& where);
+    void mbarrier_wait(uint64_t* barrier, int parity, const Where& where);
+    void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, const Where& where);
+    // orders: for the watch, too.
+    void named_barrier(int id, int threads, bool waits, bool orders, const Where& where);
+    bool removed(const Where& where);  // True if the watch plants the removal of this call.
     Thread& self() { return *running_; }
 
     Statistics statistics;
@@ -96,6 +133,10 @@ class Executor {
     void note_operand(uint64_t matrix, bool transposed, int rows, const Where& where);
     void check_warpgroup(const Product& product);
     void check_products() const;
+    Mbarrier& barrier_at(uint64_t* barrier, const Where& where);
+    void advance(Mbarrier& b, const Where& where);
+    void check_bulk_copies() const;
+    void check_registers() const;
 
     const Launch* launch_ = nullptr;
     Options options_;
@@ -120,7 +161,10 @@ class Executor {
         const Thread* thread;
         int64_t proxy_fences;  // calls of fence_async_proxy() by that thread until then
     };
-    std::vector<Arrival> arrivals_;                 // index: 16-byte chunk of shared memory
+    std::vector<Arrival> arrivals_;           // index: 16-byte chunk of shared memory
+    std::vector<bool> filling_;               // same index: a bulk copy is writing the chunk
+    std::map<uint32_t, Mbarrier> mbarriers_;  // key: offset in shared memory
+    std::array<NamedBarrier, NamedBarrier::kCount> named_barriers_;
     std::vector<std::vector<Product>> warpgroups_;  // matmuls started by each warpgroup
     std::exception_ptr error_;
 

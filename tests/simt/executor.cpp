@@ -102,11 +102,15 @@ void Executor::run_block(dim3 index) {
         thread.copies.clear();
         thread.products = {};
         thread.waited = false;
+        thread.registers.clear();
         all.push_back(&thread);
     }
     statistics.threads += static_cast<int64_t>(all.size());
     num_at_barrier_ = num_done_ = 0;
     arrivals_.assign(static_cast<size_t>(launch_->shared_bytes + 15) / 16, {});
+    filling_.assign(arrivals_.size(), false);
+    mbarriers_.clear();
+    named_barriers_ = {};
     warpgroups_.clear();
     error_ = nullptr;
     ready_.clear();
@@ -160,6 +164,8 @@ void Executor::run_block(dim3 index) {
     }
     running_ = nullptr;
     check_products();
+    check_bulk_copies();
+    check_registers();
     check_red_zones();
     if (options_.watch) options_.watch->end_block();
 }
@@ -258,17 +264,18 @@ void Executor::check_red_zones() const {
 
 std::string Executor::stuck() const {
     for (const Thread& thread : threads_) {
-        if (thread.state != Thread::State::at_exchange && thread.state != Thread::State::at_barrier) continue;
-        unsigned barrier = 0, exchange = 0;
-        for (const Thread& other : threads_) {
-            barrier += other.state == Thread::State::at_barrier;
-            exchange += other.state == Thread::State::at_exchange;
-        }
+        if (thread.state == Thread::State::done) continue;
+        const auto count = [&](Thread::State state) {
+            return std::count_if(threads_.begin(), threads_.end(),
+                                 [&](const Thread& t) { return t.state == state; });
+        };
         return fmt::format(
             "block ({},{},{}): nobody can go on: {} threads wait at a barrier, {} in an exchange with missing "
-            "lanes, {} have left; thread {} waits at {}:{}",
-            thread.position.block.x, thread.position.block.y, thread.position.block.z, barrier, exchange,
-            num_done_, thread.position.linear, short_name(thread.where.file_name()), thread.where.line());
+            "lanes, {} at an mbarrier, {} at a named barrier, {} have left; thread {} waits at {}:{}",
+            thread.position.block.x, thread.position.block.y, thread.position.block.z,
+            count(Thread::State::at_barrier), count(Thread::State::at_exchange),
+            count(Thread::State::at_mbarrier), count(Thread::State::at_named_barrier), num_done_,
+            thread.position.linear, short_name(thread.where.file_name()), thread.where.line());
     }
     return "nobody can go on";
 }

@@ -27,6 +27,7 @@ struct Options {
     // Reported maximum shared memory of a block, for kernels that use more if available. Little, so that
     // small tensors reach both paths. A launch may use the maximum of compute capability 9.0.
     int64_t shared_memory = (2 << 10) + 128;
+    int64_t multiprocessors = 3;  // reported, for persistent blocks: few, so that a block has several items
 };
 
 struct Launch {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/device/error.h"
 
 namespace speedrun::simt {
@@ -10,6 +12,7 @@ namespace speedrun::simt {
 namespace {
 
 constexpr uintptr_t kCellBytes = 2;  // no kernel splits cells of two bytes between threads
+constexpr size_t kMaxMbarriers = 64;
 
 }  // namespace
 
@@ -25,6 +28,12 @@ void RaceWatch::begin_block(unsigned num_threads, int64_t shared_bytes) {
     ++block_;
     block_epoch_ = 0;
     warp_epoch_.assign((num_threads + kWarpSize - 1) / kWarpSize, 0);
+    clocked_ = false;
+    clocks_.assign(num_threads, Clock(num_threads + kMaxMbarriers, 0));
+    syncs_.clear();
+    block_barrier_ = 0;
+    warp_barriers_.assign(warp_epoch_.size(), 0);
+    proxy_fences_.assign(num_threads, 0);
     fences_.clear();
     read_.clear();
     seen_.clear();
@@ -36,7 +45,121 @@ bool RaceWatch::races(const Mark& mark, const Mark& now) const {
     // Only cells of device memory keep accesses of other blocks: shared memory is new in each block.
     if (mark.block != now.block) return !ordered(mark, now);
     if (mark.thread == now.thread || mark.block_epoch < now.block_epoch) return false;
-    return mark.warp != now.warp || mark.warp_epoch == now.warp_epoch;
+    if (mark.warp == now.warp && mark.warp_epoch < now.warp_epoch) return false;
+    return !clocked_ || mark.thread < 0 ||
+           clocks_[static_cast<size_t>(now.thread)][static_cast<size_t>(mark.thread)] < mark.access;
+}
+
+void RaceWatch::raise(Clock& clock, const Clock& to) {
+    for (size_t i = 0; i < to.size(); ++i) clock[i] = std::max(clock[i], to[i]);
+}
+
+RaceWatch::Sync& RaceWatch::sync_of(int key) {
+    const size_t size = proxy_fences_.size() + kMaxMbarriers;
+    return syncs_.try_emplace(key, Sync{Clock(size, 0), Clock(size, 0)}).first->second;
+}
+
+void RaceWatch::block_barrier() {
+    ++block_epoch_;
+    block_barrier_ = num_accesses_;
+}
+
+void RaceWatch::warp_barrier(unsigned warp) {
+    ++warp_epoch_[warp];
+    warp_barriers_[warp] = num_accesses_;
+    if (!clocked_) return;
+    const auto first = clocks_.begin() + warp * kWarpSize, last = first + kWarpSize;
+    for (auto lane = first + 1; lane != last; ++lane) raise(*first, *lane);
+    std::fill(first + 1, last, *first);
+}
+
+void RaceWatch::release(unsigned thread, int key) {
+    clocked_ = true;
+    Clock& clock = clocks_[thread];
+    const unsigned warp = thread / kWarpSize;
+    for (unsigned other = 0; other < clocks_.size(); ++other) {
+        const int64_t barrier =
+            other / kWarpSize == warp ? std::max(warp_barriers_[warp], block_barrier_) : block_barrier_;
+        clock[other] = std::max(clock[other], barrier);
+    }
+    clock[thread] = num_accesses_;
+    raise(sync_of(key).arrived, clock);
+}
+
+void RaceWatch::phase_end(int key) {
+    Sync& sync = sync_of(key);
+    sync.complete = sync.arrived;
+}
+
+void RaceWatch::acquire(unsigned thread, int key) {
+    raise(clocks_[thread], sync_of(key).complete);
+}
+
+RaceWatch::Mark RaceWatch::mark_of(unsigned thread) const {
+    const auto warp = static_cast<int>(thread) / kWarpSize;
+    return {block_, block_epoch_, warp_epoch_[static_cast<size_t>(warp)], static_cast<int>(thread),
+            warp,   num_accesses_};
+}
+
+void RaceWatch::bulk_begin(unsigned thread, int key, uintptr_t to, int bytes) {
+    if (static_cast<size_t>(key) >= kMaxMbarriers)
+        throw_internal("more than {} mbarriers in a block", kMaxMbarriers);
+    clocked_ = true;
+    ++num_accesses_;
+    const Mark now = mark_of(thread);
+    for (uintptr_t at = to; at < to + static_cast<uintptr_t>(bytes); at += kCellBytes) {
+        Cell& cell = shared_[at / kCellBytes];
+        const Access access{Access::Kind::copy_begin,     true,    at,
+                            static_cast<int>(kCellBytes), nullptr, thread};
+        if (cell.in_flight) report("starts a bulk copy into what a copy is writing", access, cell.writer, at);
+        if (races(cell.writer, now))
+            report("starts a bulk copy that races with a write", access, cell.writer, at);
+        check_proxy(cell, access, at);
+        check_readers(cell, access, now, at);
+        cell.readers.clear();
+        cell.writer = now;
+        cell.writer.thread = agent_of(key);
+        cell.writer.warp = -1 - key;
+        cell.in_flight = true;
+    }
+}
+
+void RaceWatch::bulk_end(int key, uintptr_t to, int bytes) {
+    ++num_accesses_;
+    for (uintptr_t at = to; at < to + static_cast<uintptr_t>(bytes); at += kCellBytes) {
+        Cell& cell = shared_[at / kCellBytes];
+        cell.in_flight = false;
+        cell.writer.block_epoch = block_epoch_;
+        cell.writer.access = num_accesses_;
+    }
+    sync_of(key).arrived[static_cast<size_t>(agent_of(key))] = num_accesses_;
+}
+
+void RaceWatch::check_proxy(const Cell& cell, const Access& access, uintptr_t address) const {
+    const auto writer = static_cast<size_t>(cell.writer.thread);
+    if (cell.writer.block == block_ && writer < proxy_fences_.size() &&
+        cell.writer.access > proxy_fences_[writer])
+        report("reaches, by a matmul or a bulk copy, a write without fence.proxy.async:", access, cell.writer,
+               address);
+}
+
+void RaceWatch::note_reader(Cell& cell, const Mark& now) {
+    const auto own = std::find_if(cell.readers.begin(), cell.readers.end(), [&](const Mark& m) {
+        return m.thread == now.thread && m.block == now.block;
+    });
+    if (own != cell.readers.end())
+        *own = now;
+    else
+        cell.readers.push_back(now);
+}
+
+void RaceWatch::check_readers(const Cell& cell, const Access& access, const Mark& now,
+                              uintptr_t address) const {
+    const char* const what = "overwrites what others still read";
+    if (races(cell.reader, now)) report(what, access, cell.reader, address);
+    for (const Mark& reader : cell.readers) {
+        if (races(reader, now)) report(what, access, reader, address);
+    }
 }
 
 bool RaceWatch::ordered(const Mark& mark, const Mark& now) const {
@@ -64,10 +187,7 @@ void RaceWatch::atomic(unsigned thread, uintptr_t address) {
 
 void RaceWatch::access(const Access& access) {
     ++num_accesses_;
-    const int warp = static_cast<int>(access.thread) / kWarpSize;
-    const Mark now{
-        block_, block_epoch_, warp_epoch_[static_cast<size_t>(warp)], static_cast<int>(access.thread),
-        warp,   num_accesses_};
+    const Mark now = mark_of(access.thread);
     if (access.bytes % static_cast<int>(kCellBytes) != 0)
         report("an access of single bytes, which are not checked,", access, {}, access.address);
     for (uintptr_t at = access.address; at < access.address + static_cast<uintptr_t>(access.bytes);
@@ -83,9 +203,11 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
     }
     if (cell.in_flight) report("touches what an asynchronous copy is writing", access, cell.writer, address);
     if (races(cell.writer, now)) report("races with a write", access, cell.writer, address);
-    if (access.kind == Access::Kind::read || access.kind == Access::Kind::product) {
+    if (access.kind == Access::Kind::product) check_proxy(cell, access, address);
+    if (access.kind != Access::Kind::write && access.kind != Access::Kind::copy_begin) {
         if (access.shared && cell.writer.block == kNone)
             report("reads shared memory that nobody has written", access, {}, address);
+        if (clocked_) return note_reader(cell, now);
         // One mark represents all readers since the last barrier: one thread, one warp, or many.
         Mark& reader = cell.reader;
         if (reader.block == kNone || reader.block != now.block || reader.block_epoch < now.block_epoch) {
@@ -101,13 +223,16 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
         }
         return;
     }
-    if (races(cell.reader, now)) report("overwrites what others still read", access, cell.reader, address);
+    check_readers(cell, access, now, address);
+    cell.readers.clear();
     cell.writer = now;
     cell.in_flight = access.kind == Access::Kind::copy_begin;
 }
 
 void RaceWatch::report(const char* what, const Access& access, const Mark& other, uintptr_t address) const {
-    const std::string writer = other.thread >= 0
+    const std::string writer = other.thread >= static_cast<int>(proxy_fences_.size())
+                                   ? fmt::format(" (a bulk copy of mbarrier {})", other.thread - agent_of(0))
+                               : other.thread >= 0
                                    ? fmt::format(" (thread {} of block {})", other.thread, other.block)
                                : other.thread == kMany ? " (several threads)"
                                                        : "";

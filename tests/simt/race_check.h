@@ -6,11 +6,16 @@
 // barrier. They precede accesses of a thread that observes this atomic with one of its own and then fences. Source:
 // PTX ISA, "Memory Consistency Model", fence-fence synchronization.
 //
+// Mbarriers and named barriers order accesses before an arrival and those after a wait for its phase: each thread has a vector
+// clock of the accesses that precede its next one. A bulk copy is a write by its mbarrier, as if by a further thread. Matmuls and bulk
+// copies are in another proxy: plain writes precede them only with fence.proxy.async by the writing thread.
+//
 // An asynchronous copy is a write from its start until its thread has waited for it. Reads of shared memory that the
 // block has not written are reported, too. Stricter than CUDA: shuffles do not order memory, and two threads that
 // write equal values race. Less strict: atomics never race, even with plain accesses of their word.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -37,8 +42,14 @@ class RaceWatch final : public Watch {
     void begin_launch(const Launch& launch) override;
     void begin_block(unsigned num_threads, int64_t shared_bytes) override;
     void access(const Access& access) override;
-    void block_barrier() override { ++block_epoch_; }
-    void warp_barrier(unsigned warp) override { ++warp_epoch_[warp]; }
+    void block_barrier() override;
+    void warp_barrier(unsigned warp) override;
+    void release(unsigned thread, int key) override;
+    void phase_end(int key) override;
+    void acquire(unsigned thread, int key) override;
+    void proxy_fence(unsigned thread) override { proxy_fences_[thread] = num_accesses_; }
+    void bulk_begin(unsigned thread, int key, uintptr_t to, int bytes) override;
+    void bulk_end(int key, uintptr_t to, int bytes) override;
     void mma(unsigned /*thread*/) override {}
     void fence(unsigned thread) override;
     void atomic(unsigned thread, uintptr_t address) override;
@@ -72,7 +83,20 @@ class RaceWatch final : public Watch {
     struct Cell {
         Mark writer, reader;
         bool in_flight = false;
+        std::vector<Mark> readers;  // one per thread, instead of `reader` in blocks with vector clocks
     };
+    // For each thread, then each mbarrier: index of its latest access that precedes.
+    using Clock = std::vector<int64_t>;
+    struct Sync {
+        Clock arrived, complete;  // all arrivals; arrivals of complete phases
+    };
+    static void raise(Clock& clock, const Clock& to);
+    Mark mark_of(unsigned thread) const;
+    int agent_of(int key) const { return static_cast<int>(proxy_fences_.size()) + key; }
+    Sync& sync_of(int key);
+    void note_reader(Cell& cell, const Mark& now);
+    void check_proxy(const Cell& cell, const Access& access, uintptr_t address) const;
+    void check_readers(const Cell& cell, const Access& access, const Mark& now, uintptr_t address) const;
     // True if `mark` is of another thread and nothing orders it before `now`.
     bool races(const Mark& mark, const Mark& now) const;
     void touch(Cell& cell, const Access& access, const Mark& now, uintptr_t address);
@@ -86,6 +110,12 @@ class RaceWatch final : public Watch {
     int64_t block_ = 0;
     int block_epoch_ = 0;
     std::vector<int> warp_epoch_;
+    bool clocked_ = false;  // the block has used an mbarrier or a named barrier
+    std::vector<Clock> clocks_;
+    std::map<int, Sync> syncs_;
+    int64_t block_barrier_ = 0;           // accesses before the last block barrier …
+    std::vector<int64_t> warp_barriers_;  // … and the last barrier of each warp
+    std::vector<int64_t> proxy_fences_;   // … and the last proxy fence of each thread
     std::unordered_map<uintptr_t, std::vector<Fence>> published_;  // key: address of the atomic
     // Last fence of each thread of the running block, and the fences that its atomics have observed since.
     std::unordered_map<unsigned, Fence> fences_;

@@ -24,6 +24,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __constant__ static const
 
 struct dim3 {

@@ -75,6 +75,11 @@ int64_t max_shared_memory(Stream& stream) {
     return simt_stream ? simt_stream->options().shared_memory : Options{}.shared_memory;
 }
 
+int64_t multiprocessors(Stream& stream) {
+    auto* const simt_stream = dynamic_cast<SimtStream*>(&stream);
+    return simt_stream ? simt_stream->options().multiprocessors : Options{}.multiprocessors;
+}
+
 void poison(Stream& stream, void* data, int64_t bytes) {
     cpu_stream(stream).submit("poison", [=] { std::memset(data, 0xff, static_cast<size_t>(bytes)); });
 }

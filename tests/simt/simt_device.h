@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
+#include "tests/simt/bulk_copies.h"
 #include "tests/simt/executor.h"
 #include "tests/simt/warpgroup.h"
 
@@ -75,6 +76,7 @@ std::vector<DeviceRange> device_memory();
 void submit(Stream& stream, Launch launch);
 // Maximum shared memory of a block on the stream's device, in bytes.
 int64_t max_shared_memory(Stream& stream);
+int64_t multiprocessors(Stream& stream);
 // Enqueues filling memory with the poison pattern: workspaces keep nothing between operations.
 void poison(Stream& stream, void* data, int64_t bytes);
 

@@ -60,6 +60,14 @@ void TrafficWatch::begin_block(unsigned num_threads, int64_t /*shared_bytes*/) {
 
 void TrafficWatch::access(const Access& access) {
     if (access.kind == Access::Kind::copy_end || access.kind == Access::Kind::product) return;
+    if (access.kind == Access::Kind::bulk_read) {  // a row of the box: one request
+        const uintptr_t first = access.address / kSectorBytes,
+                        last = (access.address + static_cast<uintptr_t>(access.bytes) - 1) / kSectorBytes;
+        for (uintptr_t sector = first; sector <= last; ++sector) sectors_read_.insert(sector);
+        traffic_->loads.units += static_cast<int64_t>(last - first + 1);
+        traffic_->loads.least += ceil_div(access.bytes, kSectorBytes);
+        return;
+    }
     const bool store = access.kind != Access::Kind::read;
     // A copy of a word reads and writes at the same location: one instruction each.
     const uintptr_t place =
@@ -75,6 +83,13 @@ void TrafficWatch::access(const Access& access) {
         close(request);
         instruction.open.erase(key);
     }
+}
+
+// The swizzle spreads each row over all banks.
+void TrafficWatch::bulk_begin(unsigned /*thread*/, int /*key*/, uintptr_t /*to*/, int bytes) {
+    const int64_t count = bytes / static_cast<int64_t>(kBanks * kBankBytes);
+    traffic_->shared_stores.units += count;
+    traffic_->shared_stores.least += count;
 }
 
 void TrafficWatch::close(const Request& request) {

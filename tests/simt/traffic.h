@@ -41,6 +41,7 @@ class TrafficWatch final : public Watch {
     void block_barrier() override { ++traffic_->barriers; }
     void warp_barrier(unsigned /*warp*/) override {}
     void mma(unsigned thread) override { traffic_->mma += thread % kWarpSize == 0; }
+    void bulk_begin(unsigned thread, int key, uintptr_t to, int bytes) override;
     void end_block() override;
     void end_launch() override;
 

@@ -53,6 +53,7 @@ void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Wh
             fail(fmt::format("a product reads {} bytes from {} on, of {} of shared memory", kChunkBytes, at,
                              p.shared_bytes),
                  &where);
+        if (filling_[at / kChunkBytes]) fail("a product reads what a bulk copy is writing", &where);
         const Arrival& arrival = arrivals_[at / kChunkBytes];
         if (arrival.thread && arrival.proxy_fences == arrival.thread->products.proxy_fences)
             fail("an unpublished write is read by wgmma (missing fence.proxy.async)", &where);
@@ -181,6 +182,7 @@ uint32_t shared_offset(const void* shared) {
 
 void fence_shared_proxy() {
     ++executor().self().products.proxy_fences;
+    executor().note_proxy_fence();
 }
 
 void warpgroup_begin() {

@@ -18,6 +18,7 @@ struct Access {
         copy_begin,  // an asynchronous copy begins to write shared memory …
         copy_end,    // … and has arrived for the thread that waited
         product,     // a warpgroup's matmul reads an operand: at its start, and when it is waited for
+        bulk_read,   // a bulk copy reads device memory; up to 128 bytes, at the start of the copy
     };
     Kind kind;
     bool shared;        // `address` is an offset in the block's shared memory; otherwise in device memory
@@ -34,10 +35,19 @@ class Watch {
     virtual void begin_launch(const Launch& launch) = 0;
     virtual void begin_block(unsigned num_threads, int64_t shared_bytes) = 0;
     virtual void access(const Access& access) = 0;
-    virtual void block_barrier() = 0;              // all threads have reached it
-    virtual void warp_barrier(unsigned warp) = 0;  // all lanes have reached a __syncwarp
-    virtual void mma(unsigned thread) = 0;         // called by each lane of a tensor-core matmul
-    virtual void fence(unsigned /*thread*/) {}     // device-wide: __threadfence
+    virtual void block_barrier() = 0;                 // all threads have reached it
+    virtual void warp_barrier(unsigned warp) = 0;     // all lanes have reached a __syncwarp
+    virtual void mma(unsigned thread) = 0;            // called by each lane of a tensor-core matmul
+    virtual void fence(unsigned /*thread*/) {}        // device-wide: __threadfence
+    virtual void proxy_fence(unsigned /*thread*/) {}  // fence.proxy.async
+    // Synchronisation by mbarriers and named barriers, each with a key: arrival of a thread; the phase is complete; a thread's wait
+    // for it has returned.
+    virtual void release(unsigned /*thread*/, int /*key*/) {}
+    virtual void phase_end(int /*key*/) {}
+    virtual void acquire(unsigned /*thread*/, int /*key*/) {}
+    // A bulk copy to shared memory, `bytes` from offset `to` on, that counts at mbarrier `key`.
+    virtual void bulk_begin(unsigned /*thread*/, int /*key*/, uintptr_t /*to*/, int /*bytes*/) {}
+    virtual void bulk_end(int /*key*/, uintptr_t /*to*/, int /*bytes*/) {}
     // Atomic read and write of device memory; it is not reported as an `access`.
     virtual void atomic(unsigned /*thread*/, uintptr_t /*address*/) {}
     virtual void end_block() = 0;

@@ -24,7 +24,8 @@ void Executor::note_access(Access::Kind kind, const void* address, size_t bytes,
     }
     if (options_.kernels_wait && !access.shared && !running_->waited)
         fail("touches device memory before it has waited for the kernels before it", nullptr);
-    if (bytes > 16) fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
+    if (bytes > 16 && kind != Access::Kind::bulk_read)
+        fail(fmt::format("moves {} bytes in one piece: no instruction does", bytes), nullptr);
     options_.watch->access(access);
 }
 
@@ -34,6 +35,10 @@ void Executor::note_mma() {
 
 void Executor::note_fence() {
     if (running_ && options_.watch) options_.watch->fence(running_->position.linear);
+}
+
+void Executor::note_proxy_fence() {
+    if (running_ && options_.watch) options_.watch->proxy_fence(running_->position.linear);
 }
 
 void Executor::note_atomic(const void* address) {

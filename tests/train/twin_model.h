@@ -17,7 +17,7 @@ void add(Values& x, double a, double b, const Values& y);  // x ← a·x + b·y
 struct TwinModel {
     const HostBatch& batch;
     int64_t vocabulary;  // tokens; the head has rows of padding after them
-    double softcap;      // of the logits; 0: none
+    double softcap;      // bound of the logits; 0: none
     std::map<std::string, Values> p = {};
 
     TwinModel(const HostBatch& batch, const ModelConfig& model)
@@ -31,9 +31,10 @@ struct TwinModel {
     Values linear(const std::string& name, const Values& x) const;  // NAME.weight x + NAME.bias, if present
     // scale · (down GELU(up u) + bias), of networks.NAME.
     Values network(const std::string& name, double scale, const Values& u) const;
-    Values mlp(const std::string& block, const Values& x) const;   // down ReLU²(up norm(x))
-    Values logits(const Values& x) const;                          // softcap(head norm(x))
-    static double cross_entropy(const Values& z, int32_t target);  // of logits z; 0 for a negative target
+    Values mlp(const std::string& block, const Values& x) const;  // down ReLU²(up norm(x))
+    Values logits(const Values& x) const;                         // softcap(head norm(x))
+    static double cross_entropy(const Values& z,
+                                int32_t target);  // loss of logits z; 0 for a negative target
     double cross_entropy_of(const Values& x, size_t t) const {
         return cross_entropy(logits(x), batch.targets[t]);
     }

@@ -27,8 +27,11 @@ namespace speedrun {
 // Maximum dynamic shared memory of a block on this stream's GPU, in bytes: 227 KiB on an H100, 163 on an
 // A100, 99 on a 4090. A kernel may use it all, but must return the same bits on each GPU.
 int64_t max_shared_memory(Stream& stream);
+// Multiprocessors of this stream's GPU, for persistent blocks; results do not depend on it.
+int64_t multiprocessors(Stream& stream);
 #else
 using simt::max_shared_memory;
+using simt::multiprocessors;
 #endif
 
 // Stream and source location of a launch, for error messages.
