@@ -1,7 +1,8 @@
 // Kernel launch with the fake runtime: limits, shared memory, ranks that are threads.
-// Covers: kernels/cuda/blocks/launch.cu kernels/cuda/early_launch.cpp
+// Covers: kernels/cuda/blocks/launch.cu kernels/cuda/blocks/tensor_map.cu kernels/cuda/early_launch.cpp
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <map>
 #include <set>
@@ -142,6 +143,35 @@ TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
     EXPECT_THAT(ampere.notes[0], HasSubstr("fake GPU has compute capability 8.0, not 9.0"));
     for (const std::string& kernel : attention_launches(ampere, {}))
         EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
+}
+
+// Bulk copies read slices of wider rows, sequence by sequence.
+TEST_F(CudaLaunchTest, TensorMapsDescribeSlicesOfRows) {
+    CudaBackend backend = make_cuda_backend({.libraries = {MatmulKind::native, AttentionKind::wgmma}});
+    constexpr int64_t kLength = 32, kWidth = 128;
+    const auto stream = backend.device->create_stream("compute");
+    const Buffer x(*backend.device, "x", MemoryCategory::activations, 2 * kLength * 3 * kWidth * 2);
+    const Buffer y(*backend.device, "y", MemoryCategory::activations, 2 * 2 * kLength * 4);
+    const Tensor qkv = x.tensor(DType::bf16, {2 * kLength, 3 * kWidth});
+    forget_fake_gpu_launches();
+    backend.ops->attention_forward({.o = qkv.column_slice(0, kWidth),
+                                    .lse = y.tensor(DType::f32, {2, 2 * kLength}),
+                                    .q = qkv.column_slice(0, kWidth),
+                                    .k = qkv.column_slice(kWidth, kWidth),
+                                    .v = qkv.column_slice(2 * kWidth, kWidth),
+                                    .first_key = y.tensor(DType::i32, {2 * kLength}),
+                                    .options = {kLength, 2, 64, 0, 0.1f}},
+                                   *stream);
+    std::vector<FakeTensorMap> maps = fake_gpu_tensor_maps();
+    std::sort(maps.begin(), maps.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+    ASSERT_EQ(maps.size(), 3u);
+    for (size_t i = 0; i < maps.size(); ++i) {
+        EXPECT_EQ(maps[i].data, static_cast<const char*>(qkv.data) + static_cast<int64_t>(i) * kWidth * 2);
+        EXPECT_EQ(maps[i].sizes, (std::vector<int64_t>{kWidth, kLength, 2}));
+        EXPECT_EQ(maps[i].strides, (std::vector<int64_t>{3 * kWidth * 2, kLength * 3 * kWidth * 2}));
+        EXPECT_EQ(maps[i].box, (std::vector<int64_t>{64, 128, 1}));
+        EXPECT_TRUE(maps[i].bf16 && maps[i].swizzled);
+    }
 }
 
 TEST_F(CudaLaunchTest, DependentLaunchNeedsHopper) {

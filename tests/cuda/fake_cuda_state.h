@@ -28,6 +28,7 @@ struct State {
     std::map<const void*, std::string> kernels;
     std::map<const void*, int64_t> allowed_shared;
     std::map<std::string, FakeLaunch> launches;
+    std::vector<FakeTensorMap> tensor_maps;
     std::map<cudaStream_t, int> priorities;
     std::map<cudaStream_t, FakeGraph> recording;
     std::multiset<std::thread::id> recorders;  // threads that began captures

@@ -141,9 +141,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorInvalidValue;
     std::lock_guard lock(state().mutex);
-    *value = static_cast<int>(state().gpu.shared_memory);
+    switch (attribute) {
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+            *value = static_cast<int>(state().gpu.shared_memory);
+            break;
+        case cudaDevAttrMultiProcessorCount:
+            *value = 132;
+            break;
+        default:
+            return cudaErrorInvalidValue;
+    }
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

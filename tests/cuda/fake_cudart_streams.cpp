@@ -41,6 +41,23 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
     return CUDA_SUCCESS;
 }
 
+// Kernels do not run on the fake GPU: a map stays empty, and its arguments are kept for tests.
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
+                      const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                      const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    *map = {};
+    if (rank == 0 || reinterpret_cast<uintptr_t>(data) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard lock(state().mutex);
+    state().tensor_maps.push_back({data,
+                                   {sizes, sizes + rank},
+                                   {strides, strides + rank - 1},
+                                   {box, box + rank},
+                                   type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                   swizzle == CU_TENSOR_MAP_SWIZZLE_128B});
+    return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -50,6 +67,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
     *function = nullptr;
     if (std::strcmp(name, "cuStreamWaitValue32") == 0) *function = reinterpret_cast<void*>(&wait_value);
     if (std::strcmp(name, "cuStreamWriteValue32") == 0) *function = reinterpret_cast<void*>(&write_value);
+    if (std::strcmp(name, "cuTensorMapEncodeTiled") == 0) *function = reinterpret_cast<void*>(&encode_tiled);
     const bool known = *function != nullptr;
     *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;

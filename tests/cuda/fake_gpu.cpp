@@ -66,6 +66,12 @@ std::map<std::string, FakeLaunch> fake_gpu_launches() {
 void forget_fake_gpu_launches() {
     std::lock_guard lock(state().mutex);
     state().launches.clear();
+    state().tensor_maps.clear();
+}
+
+std::vector<FakeTensorMap> fake_gpu_tensor_maps() {
+    std::lock_guard lock(state().mutex);
+    return state().tensor_maps;
 }
 
 int64_t fake_gpu_allowed_shared(const std::string& kernel) {

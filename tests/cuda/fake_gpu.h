@@ -42,6 +42,14 @@ int64_t fake_gpu_allocations();  // calls of cudaMalloc so far
 // launch.
 std::map<std::string, FakeLaunch> fake_gpu_launches();
 void forget_fake_gpu_launches();
+
+// Tensor maps that the driver has encoded since the launches were forgotten.
+struct FakeTensorMap {
+    const void* data;
+    std::vector<int64_t> sizes, strides, box;  // innermost first; strides in bytes, without the innermost
+    bool bf16, swizzled;                       // element type; 128-byte swizzle
+};
+std::vector<FakeTensorMap> fake_gpu_tensor_maps();
 // Current limit of dynamic shared memory of a kernel, selected by a part of its mangled name; 0: never set.
 int64_t fake_gpu_allowed_shared(const std::string& kernel);
 // Counts since the process began: records, timed records, captured records, and launches of graphs that were not uploaded.

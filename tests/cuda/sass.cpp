@@ -82,7 +82,9 @@ SassLoop hot_loop(const SassListing& kernel) {
     SassLoop hot;
     hot.depth = 0;
     const auto rank = [](const SassLoop& loop) {
-        return std::tuple(loop.own.tensor, loop.own.fused, loop.depth, loop.own.instructions);
+        // The innermost of loops with equal numbers of tensor instructions: the others repeat it.
+        const int64_t inner = loop.own.tensor > 0 ? loop.depth : 0;
+        return std::tuple(loop.own.tensor, inner, loop.own.fused, loop.depth, loop.own.instructions);
     };
     for (const SassLoop& loop : loops_of(kernel))
         if (rank(loop) > rank(hot)) hot = loop;

@@ -63,6 +63,10 @@ int64_t max_shared_memory(Stream& stream) {
     return static_cast<CudaStream&>(stream).device().max_shared_memory();
 }
 
+int64_t multiprocessors(Stream& stream) {
+    return static_cast<CudaStream&>(stream).device().multiprocessors();
+}
+
 void allow_shared_memory(const void* kernel, int64_t bytes, const LaunchSite& site) {
     constexpr double kKiB = 1 << 10;
     if (const int64_t limit = max_shared_memory(site.stream); bytes > limit) {

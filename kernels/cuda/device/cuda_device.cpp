@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/cuda_info.h"
+#include "kernels/cuda/device/driver_function.h"
 #include "kernels/cuda/device/graph_waits.h"
 
 namespace speedrun {
@@ -22,29 +23,18 @@ int64_t now_ns() {
         .count();
 }
 
-// Driver functions: a stream writes a word in pinned memory, or waits until it has reached a value. Looked up
-// through the runtime, so that the program starts on machines without a driver.
+// A stream writes a word in pinned memory, or waits until it has reached a value.
 using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 
-StreamValue driver_function(const char* name) {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found),
-          "cudaGetDriverEntryPointByVersion");
-    if (found != cudaDriverEntryPointSuccess || !address)
-        throw_internal("the NVIDIA driver does not offer {}; it is too old", name);
-    return reinterpret_cast<StreamValue>(address);
-}
-
 void enqueue_write(cudaStream_t stream, uint32_t* word, uint32_t value) {
-    static const StreamValue write = driver_function("cuStreamWriteValue32");
+    static const StreamValue write = driver_function<StreamValue>("cuStreamWriteValue32");
     const CUresult result =
         write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (result != CUDA_SUCCESS) throw_internal("cuStreamWriteValue32: error {}", static_cast<int>(result));
 }
 
 void enqueue_wait(cudaStream_t stream, uint32_t* word, uint32_t value) {
-    static const StreamValue wait = driver_function("cuStreamWaitValue32");
+    static const StreamValue wait = driver_function<StreamValue>("cuStreamWaitValue32");
     const CUresult result =
         wait(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ);
     if (result != CUDA_SUCCESS) throw_internal("cuStreamWaitValue32: error {}", static_cast<int>(result));
@@ -223,6 +213,8 @@ CudaDevice::CudaDevice(int index, bool dry) : index_(index), dry_(dry), host_(1)
     }
     check(cudaSetDevice(index), "cudaSetDevice");
     check(cudaDeviceGetAttribute(&max_shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+          "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, index),
           "cudaDeviceGetAttribute");
     ++num_devices_;
 }

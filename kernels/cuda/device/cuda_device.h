@@ -120,6 +120,7 @@ class CudaDevice final : public Device {
     int index() const { return index_; }
     // Maximum dynamic shared memory of a block, in bytes; on a dry device the value of an H100.
     int64_t max_shared_memory() const { return max_shared_memory_; }
+    int64_t multiprocessors() const { return multiprocessors_; }  // on a dry device those of an H100
     // Later launches may begin while the kernel before them in their stream ends; compute capability 9.0 and
     // above.
     void enable_dependent_launch(bool allowed) { dependent_launch_enabled_ = allowed; }
@@ -145,7 +146,7 @@ class CudaDevice final : public Device {
 
     const int index_;
     const bool dry_;
-    int max_shared_memory_ = 227 << 10;
+    int max_shared_memory_ = 227 << 10, multiprocessors_ = 132;
     bool dependent_launch_enabled_ = false;
     std::optional<std::string> graph_fault_;  // empty: graphs work; nullopt: not tested yet
     // Freeing waits for all streams of the process. If ranks are threads, such a stream may wait for us. Then

@@ -1,15 +1,16 @@
 // Attention by wgmma, with the interface of a library: attention.cu runs all other calls. Formulas, FLOPs and
 // bytes are as in attention.cu; results differ by rounding.
 //
-// Blocks of 256 threads, one per multiprocessor:
+// Blocks of 256 threads, in forward 384, one per multiprocessor:
 //   kernel             D    rows owned  other rows  stages   shared memory
-//   forward           64           128         128       2   80 KiB (queries, keys and values twice)
-//   forward          128           128         128       2  160 KiB
+//   forward           64           128         128       2   96 KiB (queries, output, keys and values twice), barriers
+//   forward          128           128         128       2  192 KiB
 //   backward keys     64           128          64       3   82.25 KiB (2 owned, 3·2 others, statistics)
 //   backward keys    128           128          64       3  162.25 KiB
 //   backward queries  64           128          64       3   80 KiB
 //   backward queries 128           128          64       3  160 KiB
 #include "kernels/cuda/ops/attention_wgmma_backward.cuh"
+#include "kernels/cuda/ops/attention_wgmma_forward.cuh"
 
 #include <set>
 
@@ -30,11 +31,15 @@ class WgmmaAttention final : public AttentionLibrary {
     bool forward(const op::AttentionForward& a, Stream& stream) override {
         if (!serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
-        const Grid grid{p.num_sequences, a.options.num_heads};
         with_head_dim(a.options.head_dim, [&]<int D>() {
-            launch(attention_forward_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
-                   (kWgmmaOwned + 4 * kWgmmaKeys) * D * 2, stream, view<Bf16>(a.o), a.lse.as<float>(),
-                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            using L = ForwardLayout<D>;
+            const int64_t heads = a.options.num_heads,
+                          items = (p.length + L::kQueries - 1) / L::kQueries * p.num_sequences * heads;
+            const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream); };
+            launch(attention_forward_wgmma_kernel<D>,
+                   dim3(static_cast<unsigned>(std::min(items, multiprocessors(stream)))), L::kThreads,
+                   L::kBytes, stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p,
+                   static_cast<int>(heads), static_cast<int>(items));
         });
         return true;
     }
