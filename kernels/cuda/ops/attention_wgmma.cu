@@ -1,16 +1,17 @@
 // Attention by wgmma, with the interface of a library: attention.cu runs all other calls. Formulas, FLOPs and
 // bytes are as in attention.cu; results differ by rounding.
 //
-// Blocks of 256 threads, in forward 384, one per multiprocessor:
-//   kernel             D    rows owned  other rows  stages   shared memory
-//   forward           64           128         128       2   96 KiB (queries, output, keys and values twice), barriers
-//   forward          128           128         128       2  192 KiB
-//   backward keys     64           128          64       3   82.25 KiB (2 owned, 3·2 others, statistics)
-//   backward keys    128           128          64       3  162.25 KiB
-//   backward queries  64           128          64       3   80 KiB
-//   backward queries 128           128          64       3  160 KiB
+// One block per multiprocessor: 256 threads, or 384 of which a warp copies for the others:
+//   kernel             D   threads  rows owned  other rows  stages   shared memory
+//   forward           64       384         128         128       2   96 KiB (queries, output, keys and values twice), barriers
+//   forward          128       384         128         128       2  192 KiB
+//   backward keys     64       256         128          64       3   82.25 KiB (2 owned, 3·2 others, statistics)
+//   backward keys    128       256         128          64       3  162.25 KiB
+//   backward queries  64       384         128          64       3   96 KiB (queries, dout, output, 3·2 others), barriers
+//   backward queries 128       384         128          64       3  192 KiB
 #include "kernels/cuda/ops/attention_wgmma_backward.cuh"
 #include "kernels/cuda/ops/attention_wgmma_forward.cuh"
+#include "kernels/cuda/ops/attention_wgmma_queries.cuh"
 
 #include <set>
 
@@ -24,6 +25,17 @@ namespace {
 
 using namespace attention;
 
+// Tiles of queries of all heads, for persistent blocks.
+struct Items {
+    int heads, count;
+    Items(const Problem<false>& p, int64_t num_heads)
+        : heads(static_cast<int>(num_heads)),
+          count(static_cast<int>((p.length + kWgmmaOwned - 1) / kWgmmaOwned * p.num_sequences * num_heads)) {}
+    dim3 grid(Stream& stream) const {
+        return dim3(static_cast<unsigned>(std::min<int64_t>(count, multiprocessors(stream))));
+    }
+};
+
 class WgmmaAttention final : public AttentionLibrary {
   public:
     explicit WgmmaAttention(Device& device) : workspaces_(device, "attention") {}
@@ -33,13 +45,11 @@ class WgmmaAttention final : public AttentionLibrary {
         const Problem<false> p{sizes_of(a)};
         with_head_dim(a.options.head_dim, [&]<int D>() {
             using L = ForwardLayout<D>;
-            const int64_t heads = a.options.num_heads,
-                          items = (p.length + L::kQueries - 1) / L::kQueries * p.num_sequences * heads;
+            const Items items(p, a.options.num_heads);
             const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream); };
-            launch(attention_forward_wgmma_kernel<D>,
-                   dim3(static_cast<unsigned>(std::min(items, multiprocessors(stream)))), L::kThreads,
-                   L::kBytes, stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p,
-                   static_cast<int>(heads), static_cast<int>(items));
+            launch(attention_forward_wgmma_kernel<D>, items.grid(stream), kPersistentThreads, L::kBytes,
+                   stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p, items.heads,
+                   items.count);
         });
         return true;
     }
@@ -58,9 +68,13 @@ class WgmmaAttention final : public AttentionLibrary {
                    kTiles + 3 * kWgmmaStages * kWgmmaOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
                    view<const Bf16>(a.dout), a.lse.as<float>(), scratch.delta, scratch.group_low,
                    view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
-            launch(attention_backward_queries_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
-                   kTiles, stream, view<Bf16>(a.dq), view<const Bf16>(a.dout), a.lse.as<float>(),
-                   scratch.delta, view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
+            using L = QueriesLayout<D>;
+            const Items items(p, heads);
+            const auto map = [&](const Tensor& x, int rows) { return map_rows(x, p.length, rows, stream); };
+            launch(attention_backward_queries_wgmma_kernel<D>, items.grid(stream), kPersistentThreads,
+                   L::kBytes, stream, view<Bf16>(a.dq), a.lse.as<float>(), scratch.delta,
+                   map(a.q, L::kQueries), map(a.dout, L::kQueries), map(a.k, L::kKeys), map(a.v, L::kKeys), p,
+                   items.heads, items.count);
         });
         return true;
     }

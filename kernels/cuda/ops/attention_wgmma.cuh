@@ -3,6 +3,7 @@
 // memory: attention_wgmma.cu. This file: the parts that the kernels share.
 #pragma once
 
+#include "kernels/cuda/blocks/bulk_copy.h"
 #include "kernels/cuda/blocks/tile.cuh"
 #include "kernels/cuda/blocks/wgmma.h"
 #include "kernels/cuda/ops/attention.cuh"
@@ -57,6 +58,33 @@ template <int kTiles>
 __device__ inline void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTiles][4]) {
 #pragma unroll
     for (int k = 0; k < kTiles / 2; ++k) tile::pack_a(a[k], c, k);
+}
+
+// ---- persistent blocks of queries, with a producer warp
+
+constexpr int kPersistentThreads = kWgmmaThreads + wgmma::kThreads;
+
+// Items of all blocks: late queries, which see the most keys, before early ones. A block has items blockIdx.x, + gridDim.x, …
+__device__ inline Where where_of_item(const Problem<false>& p, int item, int heads, int rows_of_tile) {
+    const int tiles = (p.length + rows_of_tile - 1) / rows_of_tile, per_tile = heads * p.num_sequences;
+    const int64_t head = item % per_tile / p.num_sequences, sequence = item % p.num_sequences;
+    return {tiles - 1 - item / per_tile, head, head * p.head_dim, p.first_of(sequence)};
+}
+
+// Starts copying kRows rows of a head, from `row` of its sequence on.
+template <int D, int kRows>
+__device__ inline void copy_tile(Bf16* tile, const TensorMap& map, mbarrier::Barrier* full, const Where& w,
+                                 int row, int sequence) {
+#pragma unroll
+    for (int panel = 0; panel < D / 64; ++panel)
+        copy_box(tile + panel * kRows * 64, map, full, static_cast<int>(w.column) + 64 * panel, row,
+                 sequence);
+}
+
+// One arrival for the warp, after the reads of all its lanes.
+__device__ inline void arrive_of_warp(mbarrier::Barrier* barrier) {
+    __syncwarp();
+    if (ptx::lane_id() == 0) mbarrier::arrive(barrier);
 }
 
 }  // namespace speedrun::attention

@@ -1,4 +1,4 @@
-// Attention backward by wgmma: an owner of keys (dk, dv) and an owner of queries (dq). Each recomputes the
+// Attention backward by wgmma: the owner of keys (dk, dv). As the owner of queries (attention_wgmma_queries.cuh), it recomputes the
 // probabilities. A tile's last matmuls overlap with the wait for the next tile.
 #pragma once
 
@@ -130,103 +130,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
                                              values, row, value_sums, 1.0f, 1.0f);
     tile::store_rows<D, tile::Panels<kKeys>>(dk.head(w.first.key, w.column), dk.stride, begin, p.length, keys,
                                              row, key_sums, p.scale, p.scale);
-}
-
-// dq_i = scale · Σ_j dS_ij k_j.
-template <int D>
-__global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_backward_queries_wgmma_kernel(View<Bf16> dq, View<const Bf16> dout, const float* lse,
-                                            const float* delta, View<const Bf16> q, View<const Bf16> k,
-                                            View<const Bf16> v, Problem<false> p) {
-    wait_for_prior_kernels();
-    constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kTiles = kKeys / 8;
-    constexpr int kStage = 2 * kKeys * D;  // elements: keys, then their values
-    Bf16* queries = shared_memory<Bf16>(0);
-    Bf16* upstream = shared_memory<Bf16>(kQueries * D * 2);
-    Bf16* stages = shared_memory<Bf16>(2 * kQueries * D * 2);
-    const Where w = where_of_queries(p, kQueries);
-    const int warp = warp_of_block(), g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
-    const int group_row = warp / 4 * wgmma::kRows;
-    const int begin = w.tile * kQueries, end = min(begin + kQueries, p.length);
-    const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
-    const Bf16* k_head = k.head(w.first.key, w.column);
-    const Bf16* v_head = v.head(w.first.key, w.column);
-
-    const auto fetch = [&](int stage, int j0) {
-        copy_panels<kKeys, D>(stages + stage * kStage, k_head, k.stride, j0, p.length);
-        copy_panels<kKeys, D>(stages + stage * kStage + kKeys * D, v_head, v.stride, j0, p.length);
-        ptx::copy_async_commit();
-    };
-    const int first = low_range<kQueries>(p, w.first, begin).lowest / kKeys * kKeys;
-    copy_panels<kQueries, D>(queries, q.head(w.first.query, w.column), q.stride, begin, p.length);
-    copy_panels<kQueries, D>(upstream, dout.head(w.first.query, w.column), dout.stride, begin, p.length);
-    fetch(0, first);
-
-    float base[2], deltas[2];
-    int low[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const bool valid = own[h] < p.length;
-        const int64_t at = w.head * p.rows + w.first.query + (valid ? own[h] : begin);
-        base[h] = valid ? lse[at] * kLog2E : INFINITY;  // after the last query P is exp2(−∞)
-        deltas[h] = delta[at];
-        low[h] = valid ? p.low(w.first, own[h]) : 0;
-    }
-    const int highest_low = warp_highest(max(low[0], low[1]));
-    float sums[D / 8][4];
-    const float scale = p.scale * kLog2E;
-    int stage = 0;
-    // One tile of keys. Its last matmul is still running at the end.
-    const auto step = [&]<bool kFirst>(int j0) {
-        copies_are_here();
-        const int next = stage == kWgmmaStages - 1 ? 0 : stage + 1;
-        if (j0 + kKeys < end) fetch(next, j0 + kKeys);  // its readers have been waited for
-        const Bf16* keys = stages + stage * kStage;
-        float s[kTiles][4], ds[kTiles][4];
-        wgmma::begin(s, ds);
-        wgmma::multiply_rows<D, kQueries>(s, queries, group_row, keys);
-        wgmma::multiply_rows<D, kQueries>(ds, upstream, group_row, keys + kKeys * D);
-        if constexpr (kFirst)
-            wgmma::wait<1>(s);
-        else
-            wgmma::wait<1>(s, sums);
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[n][i] = ptx::exp2_approx(fmaf(s[n][i], scale, -base[i / 2]));
-        }
-        if (j0 + kKeys > of_warp + 1 || j0 < highest_low) {
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int key = j0 + 8 * n + 2 * t + i % 2;
-                    if ((key > own[i / 2]) | (key < low[i / 2])) s[n][i] = 0.0f;
-                }
-            }
-        }
-        wgmma::finish_before_wait(s);
-        wgmma::wait<0>(ds);
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) ds[n][i] = s[n][i] * (ds[n][i] - deltas[i / 2]);
-        }
-        uint32_t scores[kTiles / 2][4];
-        pack(scores, ds);
-        if constexpr (kFirst)
-            wgmma::begin();
-        else
-            wgmma::begin(sums);
-        wgmma::multiply_columns<D>(sums, scores, keys, !kFirst);
-        stage = next;
-    };
-    step.template operator()<true>(first);
-    for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
-    wgmma::wait<0>(sums);
-    __syncthreads();  // queries are no longer read
-    tile::store_rows<D, tile::Panels<kQueries>>(dq.head(w.first.query, w.column), dq.stride, begin, p.length,
-                                                queries, 16 * warp, sums, p.scale, p.scale);
 }
 
 }  // namespace speedrun::attention

@@ -4,7 +4,6 @@
 // probabilities; between warpgroups, each starts matmuls while the other computes probabilities.
 #pragma once
 
-#include "kernels/cuda/blocks/bulk_copy.h"
 #include "kernels/cuda/ops/attention_wgmma.cuh"
 
 namespace speedrun::attention {
@@ -46,7 +45,6 @@ struct Softmax {
 template <int D>
 struct ForwardLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = 128, kStages = 2;
-    static constexpr int kThreads = kWgmmaThreads + wgmma::kThreads;  // with the producer's warpgroup
     static constexpr int kTile = kKeys * D;  // elements of each tile: queries, keys, values, output
     static constexpr int kTileBytes = kTile * 2;
     static constexpr int64_t kBarriers = (2 + 2 * kStages) * int64_t{kTileBytes},
@@ -71,24 +69,6 @@ struct ForwardLayout {
     __device__ static int* first_key() { return shared_memory<int>(kBarriers + (2 + 4 * kStages) * 8); }
 };
 
-// Items of all blocks: late queries, which see the most keys, before early ones. A block has items blockIdx.x, + gridDim.x, …
-__device__ inline Where where_of_item(const Problem<false>& p, int item, int heads, int rows_of_tile) {
-    const int tiles = (p.length + rows_of_tile - 1) / rows_of_tile, per_tile = heads * p.num_sequences;
-    const int64_t head = item % per_tile / p.num_sequences, sequence = item % p.num_sequences;
-    return {tiles - 1 - item / per_tile, head, head * p.head_dim, p.first_of(sequence)};
-}
-
-// Starts copying a tile of rows from `row` on of a head.
-template <int D>
-__device__ inline void copy_tile(Bf16* tile, const TensorMap& map, mbarrier::Barrier* full, const Where& w,
-                                 int row, int sequence) {
-    mbarrier::expect_bytes(full, ForwardLayout<D>::kTileBytes);
-#pragma unroll
-    for (int panel = 0; panel < D / 64; ++panel)
-        copy_box(tile + panel * ForwardLayout<D>::kKeys * 64, map, full,
-                 static_cast<int>(w.column) + 64 * panel, row, sequence);
-}
-
 // Producer warp. Tile n of all keys goes to stage n % kStages.
 template <int D>
 __device__ inline void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v,
@@ -104,23 +84,19 @@ __device__ inline void produce(const TensorMap& q, const TensorMap& k, const Ten
         if (ptx::lane_id() == 0) {
             mbarrier::wait(L::queries_empty(), (round + 1) % 2);
             *L::first_key() = first;
-            copy_tile<D>(L::queries(), q, L::queries_full(), w, begin, sequence);
+            mbarrier::expect_bytes(L::queries_full(), L::kTileBytes);
+            copy_tile<D, L::kQueries>(L::queries(), q, L::queries_full(), w, begin, sequence);
             for (int j0 = first; j0 < end; j0 += L::kKeys, ++n) {
                 const int stage = n % L::kStages, parity = (n / L::kStages + 1) % 2;
                 mbarrier::wait(L::empty(stage), parity);
-                copy_tile<D>(L::keys(stage), k, L::full(stage), w, j0, sequence);
+                mbarrier::expect_bytes(L::full(stage), L::kTileBytes);
+                copy_tile<D, L::kKeys>(L::keys(stage), k, L::full(stage), w, j0, sequence);
                 mbarrier::wait(L::empty(L::kStages + stage), parity);
-                copy_tile<D>(L::values(stage), v, L::full(L::kStages + stage), w, j0, sequence);
+                mbarrier::expect_bytes(L::full(L::kStages + stage), L::kTileBytes);
+                copy_tile<D, L::kKeys>(L::values(stage), v, L::full(L::kStages + stage), w, j0, sequence);
             }
         }
     }
-}
-
-// One arrival for the warp, after the reads of all its lanes. always_true may depend on values that must be computed before a wait
-// for matmuls that follows: ptxas moves a wait ahead of independent code.
-__device__ inline void arrive_of_warp(mbarrier::Barrier* barrier, bool always_true = true) {
-    __syncwarp();
-    if (ptx::lane_id() == 0 && always_true) mbarrier::arrive(barrier);
 }
 
 // Turns of the two warpgroups at starting matmuls.
@@ -196,9 +172,10 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wgmma::multiply_columns<D>(sums, probabilities, L::values(before), true);
             end_turn(group);
             wgmma::wait<1>(s);
+            arrive_of_warp(L::empty(stage));
             hide(s, j0);
             softmax.take(s, factor, scale);
-            arrive_of_warp(L::empty(stage), !(softmax.total[0] + softmax.total[1] < 0.0f));
+            wgmma::finish_before_wait(s);
             wgmma::wait<0>(sums);
             arrive_of_warp(L::empty(L::kStages + before));
 #pragma unroll
@@ -234,7 +211,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
 }
 
 template <int D>
-__global__ void __launch_bounds__(ForwardLayout<D>::kThreads, 1)
+__global__ void __launch_bounds__(kPersistentThreads, 1)
     attention_forward_wgmma_kernel(View<Bf16> o, float* lse, const __grid_constant__ TensorMap q,
                                    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                    Problem<false> p, int heads, int items) {
