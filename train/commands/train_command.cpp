@@ -7,6 +7,7 @@
 
 #include "data/data_identity.h"
 #include "data/shard_patterns.h"
+#include "data/xxh128.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/comm/device_world.h"
@@ -18,10 +19,11 @@
 #include "train/commands/train_run.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
+#include "train/config/extend_run.h"
 #include "train/engine/batch_sources.h"
+#include "train/engine/initial_weights.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/trainer.h"
-#include "train/hf/hf_gpt2.h"
 #include "train/model/build_model.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
@@ -162,7 +164,7 @@ DataIdentity check_data(const Config& config) {
 }
 
 // All refusals occur before the folder is created.
-DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
+DataIdentity check_run(const Config& config, const Ranks& ranks) {
     if (config.parallel.simulates() && !config.record.track.empty()) {
         throw_usage(
             "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
@@ -171,13 +173,22 @@ DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOpti
     }
     bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                  config.optimizers);
-    // A continued run loads its weights from its checkpoint.
-    const bool continues = options.resume == "auto"
-                               ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
-                               : !options.resume.empty();
-    if (const std::string& from = config.model.init_from; !from.empty() && !continues)
-        expect_hf_fits(from, config.model, config.longest_sequence());
     return check_data(config);
+}
+
+// A run that is continued in its folder keeps its origin.
+std::optional<RunOrigin> origin_of(const ResumePoint& point, const std::optional<InitialWeights>& initial) {
+    if (initial) return initial->origin;
+    if (!point.reader) return std::nullopt;
+    const std::string& folder = point.reader->folder();
+    const CheckpointInfo& info = point.reader->info();
+    if (!point.in_place)
+        return RunOrigin{.kind = "checkpoint",
+                         .path = folder,
+                         .step = info.step,
+                         .xxh128 = xxh128_file(folder + "/XXH128SUMS")};
+    if (info.origin.empty()) return std::nullopt;
+    return run_origin_from_json(info.origin, folder + "/checkpoint.json: origin");
 }
 
 // Locks the folder on the first rank before checkpoints are listed, as another writer may delete them. Null: no such run.
@@ -221,7 +232,7 @@ std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
 }  // namespace
 
 void check_trainable(World& world, const Config& config) {
-    check_together(world, [&] { check_run(config, resolve_ranks(config, world), {}); });
+    check_together(world, [&] { check_run(config, resolve_ranks(config, world)); });
 }
 
 int train_on(World& world, const TrainOptions& options, const std::function<Config()>& read) {
@@ -232,11 +243,15 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     check_together(world, [&] {
         config = read();
         if (options.seed) config.seed = *options.seed;
+        if (options.extend_to) config = extend_config(config, *options.extend_to);
         parse_trace(options.trace, trainer_options);
         if (options.resume == "auto" && options.name.empty())
             throw_usage("--resume auto: say with --name which run to continue, or start");
+        if (options.extend_to && options.resume.empty())
+            throw_usage("--extend-to {}: name the checkpoint to extend from with --resume",
+                        *options.extend_to);
         ranks = resolve_ranks(config, world);
-        data = check_run(config, ranks, options);
+        data = check_run(config, ranks);
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
     trainer_options.data = data_identity_to_json(data);
@@ -260,10 +275,16 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     const std::string name = options.name.empty() ? default_name(options.config) : options.name;
     std::shared_ptr<FolderLock> lock;
     if (!options.resume.empty()) lock = lock_existing(world, options.out, name);
-    const ResumePoint point =
-        find_resume_point(world, options.resume, options.out + "/" + name, config, &data);
+    const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config,
+                                                &data, options.extend_to.has_value());
     trainer_options.resume = point.reader.get();
     const int64_t first_step = point.reader ? point.reader->info().step : 0;
+    std::optional<InitialWeights> initial;  // a continued run has its checkpoint's
+    if (!point.reader && !config.model.init_from.empty()) {
+        initial = read_initial_weights(world, config, &data);
+        trainer_options.initial = &*initial;
+    }
+    check_together(world, [&] { trainer_options.origin = origin_of(point, initial); });
     RunFolder folder = open_folder(world, options.out, name, point.in_place, std::move(lock));
     const Environment environment = environment_of(world, *runtime);
     check_together(world, [&] {
@@ -280,6 +301,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     std::string problem;
     try {
         Trainer trainer(config, *runtime, ranks, folder, trainer_options);
+        if (initial) initial->values = {};
         const ParameterTable& table = trainer.runner().state().table();
         for (const std::string& note : runtime->notes()) say(note);
         if (!device_world.note.empty()) say(device_world.note);
@@ -291,6 +313,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         }
         for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
         if (point.reader) say(resume_line(*point.reader, name_of(runtime->compute_dtype())));
+        if (initial) {
+            for (const std::string& warning : initial->warnings) say("warning: " + warning);
+            say("starts from " + describe(initial->origin));
+        }
         folder.log("memory\n" + runtime->device().memory().print());
         handle_stop_signals(on_signal);
         const RunSummary summary = trainer.run();

@@ -11,7 +11,6 @@
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/finite_check.h"
-#include "train/hf/hf_gpt2.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/sign_of_life.h"
@@ -65,8 +64,10 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                                       .num_ranks = ranks.size(),
                                       .ceiling_flops_per_s = peak_flops_per_s_});
     runner_.state().initialize(static_cast<uint64_t>(config.seed));
-    if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
-        runner_.state().assign(read_hf_weights(from, runner_.state().table(), config.model));
+    if (!config.model.init_from.empty() && !options.resume && !options.initial)
+        throw_internal("model.init_from {} was not read", config.model.init_from);
+    if (options.initial) runner_.state().assign(options.initial->values);
+    summary_.origin = options.origin;
     first_step_ = resume(options.resume);
     int64_t microbatches = 0;  // largest number in a step of this rank
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -153,6 +154,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
     info.written_by = build_info().git_sha;
     info.config = config_to_json(config_);
     info.data = options_.data;
+    if (options_.origin) info.origin = run_origin_to_json(*options_.origin);
     info.measured = {.train_ms = train_ms_,
                      .data_ms = summary_.data_ms,
                      .optimizer_ms = summary_.optimizer_ms,
