@@ -49,10 +49,17 @@ Config config_of(const CheckpointReader& reader) {
     return parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
 }
 
+// Copies the patterns of data.train, whose files are compared later. Weights of a mixture stay.
+void take_patterns(DataConfig& there, const DataConfig& here) {
+    if (there.sources.size() != here.sources.size()) return;
+    there.train = here.train;
+    for (size_t i = 0; i < here.sources.size(); ++i) there.sources[i].files = here.sources[i].files;
+}
+
 void check_config(const CheckpointReader& reader, const Config& config, const ResumeRules& rules) {
     Config there = config_of(reader);
     check_position(reader.info(), there, reader.folder() + "/checkpoint.json");
-    if (rules.same_shards && !reader.info().data.empty()) there.data.train = config.data.train;
+    if (rules.same_shards && !reader.info().data.empty()) take_patterns(there.data, config.data);
     if (rules.extends && there.schedule.total_steps() != config.schedule.total_steps()) {
         expect_extendable(there, config, reader.info().step, reader.folder());
         there = extend_config(there, config.schedule.total_steps());

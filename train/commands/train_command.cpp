@@ -133,6 +133,17 @@ std::string time_table(const RunSummary& s) {
                       s.ceiling_flops_per_s * 1e-9);
 }
 
+// Returns one line per source of a mixture, each ended.
+std::string source_table(const RunSummary& s) {
+    std::string text;
+    for (const SourceUse& use : s.sources)
+        text += fmt::format(
+            "  {:>6.2f}% of the rows: {}, {} tokens = {:.3f} epochs; an epoch has {} tokens and drops {}\n",
+            100 * use.share, use.files, use.tokens, use.epochs, use.epoch.tokens_seen,
+            use.epoch.tokens_dropped);
+    return text.empty() ? text : "sources of the mixture\n" + text;
+}
+
 // Returns the config's timeout for lost peers, which is needed before the world that reports errors in the config exists.
 double timeout_of(const TrainOptions& options) {
     try {
@@ -152,12 +163,18 @@ std::vector<std::string> lines_of(const std::string& text) {
 // Identifies the run's shards; throws if they do not belong together.
 DataIdentity check_data(const Config& config) {
     DataIdentity data;
-    for (const auto& [patterns, key, split] : {std::tuple{&config.data.train, "data.train", &data.train},
-                                               std::tuple{&config.data.val, "data.val", &data.val}}) {
-        if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
-        *split = identify_split(expand_globs(*patterns));
-        open_dataset(config, *patterns, key);
+    std::vector<std::string> files;
+    std::vector<int64_t> counts;
+    for (const std::vector<std::string>& source : train_files(config)) {
+        files.insert(files.end(), source.begin(), source.end());
+        counts.push_back(std::ssize(source));
     }
+    data.train = identify_split(files);
+    if (counts.size() > 1) data.train.source_shards = std::move(counts);
+    const TrainingData train(config);
+    if (config.data.val.empty()) throw_usage("data.val is empty: name the token shards");
+    data.val = identify_split(expand_globs(config.data.val));
+    open_dataset(config, config.data.val, "data.val");
     expect_one_tokenizer(data);
     if (!config.data.allow_overlap) expect_no_overlap(data);
     return data;
@@ -327,7 +344,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         save_weights(
             folder.path() + "/checkpoints/final", state.table(),
             [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
-        say(time_table(summary));
+        say(source_table(summary) + time_table(summary));
         folder.log(result_line(summary));
         if (is_first_rank && options.print_result) std::printf("%s\n", result_line(summary).c_str());
         problem = trainer.problem();

@@ -44,9 +44,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       ranks_(ranks),
       folder_(folder),
       options_(options),
-      train_data_(open_dataset(config, config.data.train, "data.train")),
+      train_data_(config),
       val_data_(open_dataset(config, config.data.val, "data.val")),
-      loader_(train_data_, loader_options(config, ranks)),
+      loader_(train_data_.sources(), loader_options(config, ranks)),
       val_loader_(val_data_, validation_options(config, ranks)),
       runner_(config, runtime, ranks),
       peak_flops_per_s_(over_ranks(options.warm_up ? measure_matmul_peak(runtime) : 0)),
@@ -361,6 +361,10 @@ void Trainer::finish(RunSummary& s) {
     const EpochCounts epoch = loader_.counts(0);
     s.epoch_tokens_seen = epoch.tokens_seen;
     s.epoch_tokens_dropped = epoch.tokens_dropped;
+    s.sources = loader_.uses(s.steps);
+    const std::vector<SourcePatterns> sources = train_sources(config_);
+    for (size_t i = 0; i < s.sources.size(); ++i)
+        s.sources[i].files = fmt::format("{}", fmt::join(sources[i].patterns, ","));
     s.parameters = runner_.state().table().whole_numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;

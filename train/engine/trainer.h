@@ -12,6 +12,7 @@
 #include "data/prefetcher.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/comm/clock_offset.h"
+#include "train/engine/batch_sources.h"
 #include "train/engine/initial_weights.h"
 #include "train/engine/runner_state.h"
 #include "train/runlog/progress.h"
@@ -104,7 +105,8 @@ class Trainer {
     const Ranks ranks_;
     RunFolder& folder_;
     TrainerOptions options_;  // the trace window is cut to the run's steps
-    TokenDataset train_data_, val_data_;
+    TrainingData train_data_;
+    TokenDataset val_data_;
     BatchLoader loader_;
     ValidationLoader val_loader_;
     StepRunner runner_;
