@@ -48,9 +48,10 @@ void print_parameters(const ParameterTable& table, const OptimizersConfig& optim
             ++tensors;
             values += p.numel();
         }
-        std::printf("  group %zu  %-6s lr %-8g %4lld tensors %12lld values\n", g,
+        std::printf("  group %zu  %-6s lr %-8g %4lld tensors %12lld values%s\n", g,
                     word_of(optimizers.groups[g].type), optimizers.groups[g].lr,
-                    static_cast<long long>(tensors), static_cast<long long>(values));
+                    static_cast<long long>(tensors), static_cast<long long>(values),
+                    optimizers.groups[g].frozen() ? ", frozen" : "");
     }
 }
 
