@@ -72,6 +72,32 @@ TEST_F(FrozenGroupTest, WeightsDoNotChangeOnAnyMesh) {
     }
 }
 
+// The table's rows are exchanged if it is trained.
+TEST_F(FrozenGroupTest, TableWithExchangedRows) {
+    const auto with_table = [&](const char* lr, const Settings& more) {
+        const std::string groups = fmt::format(
+            R"(optimizers.groups=[{{"params": ["grams.weight"], "lr": {}}}, {{"params": ["*"], "lr": 0.01}}])",
+            lr);
+        return config(
+            together(
+                {kRun,
+                 {R"(model.tables.grams={"rows": "ngrams", "max_ngram": 2, "num_rows": 101, "exchange": "rows",
+                                     "init": {"type": "normal", "value": 1}})",
+                  R"(model.input=[{"type": "table", "table": "embed"}, {"type": "table", "table": "grams"},
+                                     {"type": "norm"}])",
+                  groups}}),
+            more);
+    };
+    EXPECT_EQ(train(with_table("0", {}), 1, "one"), "");
+    EXPECT_EQ(train(with_table("0.01", {}), 1, "trained"), "");
+    EXPECT_NE(losses("one").back(), losses("trained").back());
+    for (const char* strategy : {"ddp", "zero2", "zero3"}) {
+        EXPECT_EQ(train(with_table("0", {by(strategy)}), 2, strategy), "");
+        expect_near(losses(strategy), losses("one"), kRanksTolerance, strategy);
+        if (kSanitized) return;
+    }
+}
+
 TEST_F(FrozenGroupTest, ResumesBitwise) {
     for (const char* strategy : {"ddp", "zero3"}) {
         const std::string name = std::string("whole_") + strategy;
