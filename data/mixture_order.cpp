@@ -54,8 +54,8 @@ int64_t MixtureOrder::rows_before(int source, int64_t row) const {
     return count_below(row, ends_[static_cast<size_t>(source)]) - count_below(row, begin_of(source));
 }
 
-// The rows below n are blocks of 2^j, one for each bit j of n: the bits above j are those of n, bit j is 0 and the lower ones are
-// free. The free bits are the upper j bits of the positions of a block, which are therefore `low`, low + 2^(62-j), …
+// The rows below n are blocks of 2^j, one for each bit j of n: the bits above j equal the bits of n, bit j is 0 and the lower
+// ones are free. The free bits are the upper j bits of the positions of a block, which are therefore `low`, low + 2^(62-j), …
 int64_t MixtureOrder::count_below(int64_t row, uint64_t end) const {
     const auto n = static_cast<uint64_t>(row);
     uint64_t count = 0;

@@ -8,15 +8,15 @@
 namespace speedrun {
 
 // Row r of a run is from source k if x(r) is in the interval of k. The intervals cut [0, 1) in proportion to the weights. x is
-// the van der Corput sequence in base 2 (the bits of r reversed after the point), with a digital shift by the seed. So among n
-// consecutive rows from 0 on, each source has its share of n up to about log2(n) rows, and any count is a sum over the bits of n.
+// the van der Corput sequence in base 2 (the bits of r reversed after the point), with a digital shift by the seed. The
+// first n rows contain the share of each source up to about log2(n) rows. A count of rows is a sum over the bits of n.
 class MixtureOrder {
   public:
     // At least one weight, each positive and finite.
     MixtureOrder(const std::vector<double>& weights, uint64_t seed);
 
     int num_sources() const { return static_cast<int>(ends_.size()); }
-    double share(int source) const;  // of all rows
+    double share(int source) const;  // share of all rows
     int source_of(int64_t row) const;
     // Returns the number of this source's rows before `row`.
     int64_t rows_before(int source, int64_t row) const;

@@ -10,11 +10,11 @@ namespace speedrun {
 
 struct SourceUse {
     std::string files;  // its patterns, separated by commas
-    double share = 1;   // of all rows; the shares of a mixture sum to 1
+    double share = 1;   // share of all rows, 0 to 1
     int64_t rows = 0;   // drawn by the steps of the run
     int64_t tokens = 0;
     double epochs = 0;  // passes over the source
-    EpochCounts epoch;  // of its first epoch
+    EpochCounts epoch;  // counts of the first epoch
 };
 
 }  // namespace speedrun

@@ -124,6 +124,29 @@ TEST_F(MixtureLoaderTest, StagesContinueEachSource) {
     }
 }
 
+// Two stages of equal rows read the rows of one.
+TEST_F(MixtureLoaderTest, EqualStagesAreOne) {
+    for (const int64_t max_document_tokens : {0, 12}) {
+        const LoaderStage stage{.sequence_length = 11,
+                                .rows_per_step = 4,
+                                .max_document_tokens = max_document_tokens,
+                                .num_steps = 7};
+        std::vector<uint16_t> low, high;
+        for (uint16_t i = 0; i < 900; ++i) {
+            low.push_back(i % 6 == 0 ? kSeparator : i);
+            high.push_back(i % 9 == 0 ? kSeparator : static_cast<uint16_t>(20000 + i));
+        }
+        const TokenDataset a({write_tokens(dir_.file("e.bin"), low)}, kVocab, kSeparator);
+        const TokenDataset b({write_tokens(dir_.file("f.bin"), high)}, kVocab, kSeparator);
+        const std::vector<WeightedDataset> sources = {{.dataset = &a, .weight = 1},
+                                                      {.dataset = &b, .weight = 2}};
+        const BatchLoader two(sources, {.stages = {stage, stage}, .seed = 5}),
+            one(sources, {.stages = {stage}, .seed = 5});
+        for (int64_t step = 0; step < 14; ++step)
+            EXPECT_EQ(fill(two, step, {0, 4}).tokens, fill(one, step, {0, 4}).tokens) << step;
+    }
+}
+
 TEST_F(MixtureLoaderTest, DocumentsOfEachSource) {
     std::vector<uint16_t> low, high;
     for (uint16_t i = 0; i < 900; ++i) {

@@ -101,8 +101,7 @@ TEST_F(ExtendRunTest, WarnsInsideOfCooldown) {
     const ResumePoint point = find(checkpoint("short", 7), "longer", after);
     ASSERT_EQ(point.messages.size(), 1u);
     for (const std::string& part :
-         {checkpoint("short", 7) + " is inside of the cooldown",
-          std::string("those of the longer run up to step 5 only"),
+         {checkpoint("short", 7) + " is inside of the cooldown", std::string("are equal up to step 5 only"),
           std::string("goes from 0.55 to 1 of the peak"), "such as " + checkpoint("short", 5)})
         EXPECT_THAT(point.messages.front(), HasSubstr(part));
     // Momentum cools down as well.

@@ -153,7 +153,7 @@ TEST_F(FrozenGroupTest, NeedsNoStateAndNoReduction) {
     };
     const Needs trained = needs(with_blocks(0.01)), frozen = needs(with_blocks(0));
     EXPECT_LT(frozen.state, trained.state / 5);
-    EXPECT_LT(frozen.gradients, trained.gradients / 3);  // that of one layer is left
+    EXPECT_LT(frozen.gradients, trained.gradients / 3);  // the gradient of one layer is left
     EXPECT_LT(frozen.sent, trained.sent / 5);
 }
 

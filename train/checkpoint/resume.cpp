@@ -101,9 +101,9 @@ std::string check_schedule(const CheckpointReader& reader, const Config& config)
     for (const std::string& folder :
          list_checkpoints(fs::path(reader.folder()).parent_path().parent_path().string()))
         if (earlier.empty() && step_of_checkpoint(fs::path(folder).filename().string()) <= same)
-            earlier = fmt::format(", such as {}", folder);
+            earlier = fmt::format(", such as {},", folder);
     return fmt::format(
-        "{} is inside of the cooldown: its learning rates or momentum are those of the longer run up to step {} only. The "
+        "{} is inside of the cooldown: learning rate and momentum of the longer run are equal up to step {} only. The "
         "learning rate goes from {:.3g} to {:.3g} of the peak. A checkpoint of step {} or before{} avoids this",
         reader.folder(), same, learning_rate_factor(there.schedule, step - 1),
         learning_rate_factor(config.schedule, step), same, earlier);

@@ -62,8 +62,8 @@ void expect_extendable(const Config& before, const Config& after, int64_t step, 
     const int64_t first = before.schedule.first_step(last);
     if (pieces && step > first)
         throw_usage(
-            "{}: step {} is in the last stage, whose rows are pieces of longer ones, in an order that depends on the length "
-            "of the stage: extend from a checkpoint of step {} or before",
+            "{}: step {} is in the last stage. Its rows are pieces of longer ones, in an order that depends on its length: extend "
+            "from a checkpoint of step {} or before",
             name, step, first);
     const int64_t there = before.schedule.total_steps(), here = after.schedule.total_steps();
     if (here < there)

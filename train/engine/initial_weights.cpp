@@ -28,11 +28,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFinalWeights = "/model.safetensors";
+constexpr int64_t kShown = 5;  // parameters, and keys, in a message
 
 struct WeightSource {
     enum class Kind : uint8_t { checkpoint, final_weights, transformers };
     Kind kind;
-    std::string folder;    // of the weights
+    std::string folder;    // folder of the weights
     std::string run = {};  // folder of the run of final_weights
     int64_t step = -1;     // -1: unknown
 };
@@ -79,7 +80,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 // Keys that change the model's function or its parameters. Initial values and the loss do not.
 std::string model_differences(const Config& there, const Config& here) {
-    ProblemList found;
+    ProblemList found(kShown);
     for (const KeyDifference& d : key_differences(config_to_json(there), config_to_json(here))) {
         const bool model = d.key.starts_with("model.") && d.key.find("init") == std::string::npos &&
                            !d.key.starts_with("model.loss.") && !d.key.ends_with(".exchange");
@@ -96,7 +97,7 @@ using Shapes = std::map<std::string, std::vector<int64_t>>;  // key: parameter
 // Throws a usage error unless the parameters are these. differences: of the models' keys.
 void expect_parameters(const ParameterTable& table, Shapes there, const std::string& folder,
                        const std::string& differences) {
-    ProblemList problems;
+    ProblemList problems(kShown);
     for (const Parameter& p : table.all()) {
         const auto found = there.find(p.name);
         if (found == there.end())

@@ -17,11 +17,10 @@ struct InitialWeights {
     std::vector<std::string> warnings;
 };
 
-// Reads the weights in config.model.init_from:
-//   a checkpoint     its masters; the files are compared with their hashes
-//   a run's folder   its newest checkpoint, or its final weights if those are of a later step
-//   RUN/checkpoints/final   the final weights
-//   another folder   a GPT-2 in the layout of the transformers library
+// Reads the weights in config.model.init_from. A checkpoint has the masters; its files are compared with their hashes. A run's
+// folder is read as its newest checkpoint, or as its final weights if they have a later step. RUN/checkpoints/final has the final
+// weights. Any other folder is a GPT-2 in the layout of the transformers library.
+//
 // Parameters are matched by name and shape. data: identity of the new run's shards; null: not compared. Collective. Throws
 // JointError on all ranks:
 //   usage: parameters do not match (names each one, both shapes, and the keys of the model that differ); a run without weights

@@ -55,7 +55,7 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
     X(int64_t, step, none, "", "step", "index from 0")                                                       \
     X(double, loss, none, "nats/token", "loss", "mean over the step's targets")                              \
     X(double, grad_norm, none, "", "gradient norm",                                                          \
-      "norm over all gradients but those of frozen groups, before clipping")                                 \
+      "norm over the gradients of all groups that are not frozen, before clipping")                                 \
     X(double, lr, none, "", "learning rate", "learning rate of the first optimizer group")                   \
     X(double, step_ms, none, "ms", "step time",                                                              \
       "the sum of forward and backward, optimizer_ms and comm_exposed_ms")                                   \

@@ -11,7 +11,7 @@ struct RunOrigin {
     std::string kind;    // "weights" (model.init_from) or "checkpoint" (--resume of another run)
     std::string path;    // folder of the weights
     int64_t step = -1;   // steps of the run that wrote them; -1: unknown
-    std::string xxh128;  // of the weights file, or of the checkpoint's XXH128SUMS
+    std::string xxh128;  // hash of the weights file, or of the checkpoint's XXH128SUMS
 };
 
 std::string run_origin_to_json(const RunOrigin& origin);
