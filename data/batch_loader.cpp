@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "data/document_rows.h"
+#include "data/mixed_rows.h"
 #include "data/stream_rows.h"
 #include "kernels/device/error.h"
 
@@ -27,11 +28,13 @@ void start(Batch& batch, int64_t rows, int64_t sequence_length) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options)
-    : separator_(options.document_mask ? dataset.separator() : BatchLayout::kNoSeparator), options_(options) {
+BatchLoader::BatchLoader(const std::vector<WeightedDataset>& sources, const BatchLoaderOptions& options)
+    : separator_(options.document_mask && !sources.empty() ? sources.front().dataset->separator()
+                                                           : BatchLayout::kNoSeparator),
+      options_(options) {
     if (options.stages.empty()) throw_internal("a loader without stages");
-    int64_t first_step = 0;
-    bool of_documents = false;
+    if (sources.empty()) throw_internal("a loader without data");
+    int64_t first_step = 0, first_row = 0;
     for (const LoaderStage& stage : options.stages) {
         if (stage.sequence_length < 1)
             throw_usage("sequence_length is {}, expected 1 or more", stage.sequence_length);
@@ -39,45 +42,102 @@ BatchLoader::BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& 
             throw_usage("rows_per_step is {}, expected 1 or more", stage.rows_per_step);
         if (stage.of_documents() != options.stages.front().of_documents())
             throw_internal("stages of documents and of the stream");
-        of_documents = stage.of_documents();
-        stages_.push_back({.stage = stage, .first_step = first_step, .rows = nullptr});
+        stages_.push_back({.stage = stage, .first_step = first_step, .first_row = first_row});
         first_step += stage.num_steps;
+        first_row += stage.num_rows();
     }
-    of_documents ? add_documents(dataset) : add_windows(dataset);
+    if (sources.size() > 1) {
+        mix(sources);
+        return;
+    }
+    std::vector<int64_t> num_rows;
+    for (const Stage& s : stages_) num_rows.push_back(s.stage.num_rows());
+    StageRows rows = rows_of(
+        {.dataset = *sources.front().dataset, .seed = options_.seed, .num_rows = std::move(num_rows)});
+    for (size_t i = 0; i < stages_.size(); ++i) stages_[i].rows = std::move(rows[i]);
+}
+
+void BatchLoader::mix(const std::vector<WeightedDataset>& sources) {
+    std::vector<double> weights;
+    for (const WeightedDataset& source : sources) weights.push_back(source.weight);
+    order_ = std::make_shared<const MixtureOrder>(weights, options_.seed);
+    std::vector<StageRows> by_stage(stages_.size());
+    for (size_t k = 0; k < sources.size(); ++k) {
+        constexpr uint64_t kNextSeed = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
+        OneSource source{
+            .dataset = *sources[k].dataset, .seed = options_.seed + k * kNextSeed, .num_rows = {}};
+        const auto number = static_cast<int>(k);
+        for (size_t i = 0; i < stages_.size(); ++i)
+            source.num_rows.push_back(order_->rows_before(number, first_row_after(i)) -
+                                      order_->rows_before(number, stages_[i].first_row));
+        StageRows rows = rows_of(source);
+        first_epochs_.push_back(rows.front()->counts(0));
+        for (size_t i = 0; i < stages_.size(); ++i) by_stage[i].push_back(std::move(rows[i]));
+    }
+    for (size_t i = 0; i < stages_.size(); ++i)
+        stages_[i].rows = std::make_unique<MixedRows>(order_, std::move(by_stage[i]), stages_[i].first_row);
+}
+
+BatchLoader::StageRows BatchLoader::rows_of(const OneSource& source) const {
+    return stages_.front().stage.of_documents() ? documents_of(source) : windows_of(source);
 }
 
 // All stages share the windows of the longest rows.
-void BatchLoader::add_windows(const TokenDataset& dataset) {
+BatchLoader::StageRows BatchLoader::windows_of(const OneSource& source) const {
     WindowRange range;
     for (const Stage& s : stages_)
         range.window_tokens = std::max(range.window_tokens, s.stage.sequence_length);
-    for (Stage& s : stages_) {
+    StageRows rows;
+    for (const Stage& s : stages_) {
         const int64_t pieces = range.window_tokens / s.stage.sequence_length;
-        range.count = (s.stage.num_rows() + pieces - 1) / pieces;
+        range.count = (source.num_rows[rows.size()] + pieces - 1) / pieces;
         if (&s == &stages_.back() && pieces == 1) range.count = 0;
-        s.rows = std::make_unique<StreamRows>(dataset,
-                                              StreamRowsOptions{.sequence_length = s.stage.sequence_length,
-                                                                .seed = options_.seed,
-                                                                .shuffle = options_.shuffle,
-                                                                .range = range});
+        rows.push_back(std::make_unique<StreamRows>(
+            source.dataset, StreamRowsOptions{.sequence_length = s.stage.sequence_length,
+                                              .seed = source.seed,
+                                              .shuffle = options_.shuffle,
+                                              .range = range}));
         range.first += range.count;
     }
+    return rows;
 }
 
-void BatchLoader::add_documents(const TokenDataset& dataset) {
-    const auto index = std::make_shared<const DocumentIndex>(dataset);
+BatchLoader::StageRows BatchLoader::documents_of(const OneSource& source) const {
+    const auto index = std::make_shared<const DocumentIndex>(source.dataset);
     DocumentPosition begin;
-    for (Stage& s : stages_) {
+    StageRows all;
+    for (const Stage& s : stages_) {
         auto rows = std::make_unique<DocumentRows>(
-            dataset, index,
+            source.dataset, index,
             DocumentRowsOptions{.sequence_length = s.stage.sequence_length,
                                 .max_document_tokens = s.stage.max_document_tokens,
-                                .seed = options_.seed,
+                                .seed = source.seed,
                                 .shuffle = options_.shuffle,
                                 .begin = begin});
-        if (&s != &stages_.back()) begin = rows->begin_of(s.stage.num_rows());
-        s.rows = std::move(rows);
+        if (&s != &stages_.back()) begin = rows->begin_of(source.num_rows[all.size()]);
+        all.push_back(std::move(rows));
     }
+    return all;
+}
+
+std::vector<SourceUse> BatchLoader::uses(int64_t steps) const {
+    std::vector<SourceUse> uses;
+    for (int k = 0; order_ && k < order_->num_sources(); ++k) {
+        SourceUse use{.files = "", .share = order_->share(k), .epoch = first_epochs_[static_cast<size_t>(k)]};
+        for (size_t i = 0; i <= stage_at(steps); ++i) {
+            const Stage& s = stages_[i];
+            const int64_t end = i < stage_at(steps)
+                                    ? first_row_after(i)
+                                    : s.first_row + (steps - s.first_step) * s.stage.rows_per_step;
+            const int64_t rows = order_->rows_before(k, end) - order_->rows_before(k, s.first_row);
+            use.rows += rows;
+            use.tokens += rows * s.stage.sequence_length;
+        }
+        const int64_t per_epoch = use.epoch.rows * stages_.front().stage.sequence_length;
+        if (per_epoch > 0) use.epochs = static_cast<double>(use.tokens) / static_cast<double>(per_epoch);
+        uses.push_back(std::move(use));
+    }
+    return uses;
 }
 
 size_t BatchLoader::stage_at(int64_t step) const {

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "data/columns/column.h"
+#include "data/mixture_order.h"
 #include "data/row_source.h"
+#include "data/source_use.h"
 #include "data/token_dataset.h"
 
 namespace speedrun {
@@ -32,6 +34,12 @@ struct LoaderStage {
     bool of_documents() const { return max_document_tokens > 0; }
 };
 
+// A dataset, and its weight in a mixture of several.
+struct WeightedDataset {
+    const TokenDataset* dataset;
+    double weight = 1;
+};
+
 struct BatchLoaderOptions {
     std::vector<LoaderStage> stages;  // in order, at least one
     uint64_t seed = 0;                // seed of the order
@@ -42,12 +50,15 @@ struct BatchLoaderOptions {
 };
 
 // Training rows. Row i of a step is row (step − first step of the stage) * rows_per_step + i of the stage's row source.
-// Each source begins where the previous stage's ended, so within an epoch no token is in two rows.
+// Each source begins where the previous stage's ended, so within an epoch no token is in two rows. Several datasets are a
+// mixture (MixedRows): each one has rows of its own, the first with the seed's order.
 class BatchLoader {
   public:
-    // The dataset must outlive the loader. Throws a usage error for sizes below 1, a data error if the data does not
-    // fill one row.
-    BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options);
+    // The datasets, of one tokenizer, must outlive the loader. Throws a usage error for sizes below 1, a data error if the data
+    // does not fill one row.
+    BatchLoader(const std::vector<WeightedDataset>& sources, const BatchLoaderOptions& options);
+    BatchLoader(const TokenDataset& dataset, const BatchLoaderOptions& options)
+        : BatchLoader(std::vector<WeightedDataset>{{.dataset = &dataset}}, options) {}
 
     const BatchLoaderOptions& options() const { return options_; }
     size_t stage_at(int64_t step) const;  // index of the step's stage
@@ -55,7 +66,9 @@ class BatchLoader {
     int64_t epoch(int64_t step) const;
     // Returns the rows and tokens of an epoch read entirely in rows of the first stage.
     EpochCounts counts(int64_t epoch) const { return stages_.front().rows->counts(epoch); }
-    // Returns one line per stage.
+    // Use of each source of a mixture by the first `steps` steps, without names; empty for a single dataset.
+    std::vector<SourceUse> uses(int64_t steps) const;
+    // Returns one line per stage, and one per source of a mixture.
     std::string describe() const;
 
     // Fills `batch` with these rows of a step (0 ≤ first, first+count ≤ rows_per_step, else an internal error). Reuses
@@ -66,16 +79,30 @@ class BatchLoader {
   private:
     struct Stage {
         LoaderStage stage;
-        int64_t first_step = 0;
-        std::unique_ptr<const RowSource> rows;
+        int64_t first_step = 0, first_row = 0;  // position in the run
+        std::unique_ptr<const RowSource> rows = nullptr;
+    };
+    using StageRows = std::vector<std::unique_ptr<const RowSource>>;  // index: stage
+    // A dataset, the seed of its order, and its rows in each stage.
+    struct OneSource {
+        const TokenDataset& dataset;
+        uint64_t seed;
+        std::vector<int64_t> num_rows;
     };
 
-    void add_windows(const TokenDataset& dataset);
-    void add_documents(const TokenDataset& dataset);
+    StageRows rows_of(const OneSource& source) const;
+    StageRows windows_of(const OneSource& source) const;
+    StageRows documents_of(const OneSource& source) const;
+    void mix(const std::vector<WeightedDataset>& sources);
+    int64_t first_row_after(size_t stage) const {
+        return stages_[stage].first_row + stages_[stage].stage.num_rows();
+    }
 
     const int32_t separator_;  // see BatchLayout
     BatchLoaderOptions options_;
     std::vector<Stage> stages_;
+    std::shared_ptr<const MixtureOrder> order_;  // null: a single dataset
+    std::vector<EpochCounts> first_epochs_;      // index: source of a mixture; in rows of the first stage
 };
 
 struct ValidationLoaderOptions {

@@ -70,6 +70,8 @@ std::string listed(const std::vector<std::string>& names) {
     return names.size() > count ? fmt::format("{} and {} more", text, names.size() - count) : text;
 }
 
+}  // namespace
+
 bool same_tokenizer(const SplitIdentity& a, const SplitIdentity& b) {
     return a.tokenizer == b.tokenizer && a.vocab_size == b.vocab_size && a.separator == b.separator &&
            a.vocabulary_sha256 == b.vocabulary_sha256;
@@ -80,8 +82,6 @@ std::string tokenizer_text(const SplitIdentity& split) {
                        split.separator,
                        split.vocabulary_sha256.empty() ? "none" : split.vocabulary_sha256.substr(0, 12));
 }
-
-}  // namespace
 
 std::string sampled_sha256(const Shard& shard) {
     constexpr int64_t kBlocks = 4, kBlockBytes = 4096;
@@ -173,6 +173,9 @@ std::vector<std::string> split_differences(const std::string& key, const SplitId
     const std::vector<std::string> old_names = names_of(there), new_names = names_of(here);
     const std::vector<std::string> gone = missing(new_names, old_names),
                                    added = missing(old_names, new_names);
+    if (there.source_shards != here.source_shards)
+        add(fmt::format("sources have [{}] shards there, [{}] here", fmt::join(there.source_shards, ", "),
+                        fmt::join(here.source_shards, ", ")));
     if (!gone.empty()) add(listed(gone) + " is there and not here");
     if (!added.empty()) add(listed(added) + " is here and not there");
     if (!gone.empty() || !added.empty()) return found;

@@ -36,7 +36,8 @@ struct SplitIdentity {
     std::string tokenizer, vocabulary_sha256;
     int64_t vocab_size = 0, separator = 0;
     SeparatorPosition separators = SeparatorPosition::before;
-    bool hashed = false;  // sha256 of all shards is computed from their content
+    bool hashed = false;                 // sha256 of all shards is computed from their content
+    std::vector<int64_t> source_shards;  // shards of each source of a mixture, in order; empty: no mixture
     std::vector<ShardIdentity> shards;
 };
 
@@ -52,6 +53,11 @@ std::string sampled_sha256(const Shard& shard);
 // and hashes if all files together have at most `hashed_bytes`. Throws a data error that names file, expected and
 // actual value; also for a file that is missing or not listed.
 SplitIdentity identify_split(const std::vector<std::string>& files, int64_t hashed_bytes = kHashedAtStart);
+
+// True if equal token values mean equal text.
+bool same_tokenizer(const SplitIdentity& a, const SplitIdentity& b);
+// "bytes (vocab_size 257, separator 256, vocabulary none)"
+std::string tokenizer_text(const SplitIdentity& split);
 
 // Throws a data error if the splits use different tokenizers.
 void expect_one_tokenizer(const DataIdentity& data);

@@ -15,6 +15,7 @@ Json json_of(const SplitIdentity& split) {
                  {"vocabulary_sha256", split.vocabulary_sha256},
                  {"hashed_at_start", split.hashed},
                  {"shards", Json::array()}};
+    if (!split.source_shards.empty()) json["source_shards"] = split.source_shards;
     for (const ShardIdentity& shard : split.shards)
         json["shards"].push_back({{"file", shard.file},
                                   {"tokens", shard.tokens},
@@ -32,6 +33,9 @@ SplitIdentity split_of(const Json& json) {
                                                                             : SeparatorPosition::after;
     split.vocabulary_sha256 = json.at("vocabulary_sha256").get<std::string>();
     split.hashed = json.at("hashed_at_start").get<bool>();
+    if (json.contains("source_shards"))
+        for (const Json& count : json.at("source_shards").get_ref<const Json::array_t&>())
+            split.source_shards.push_back(whole_number(count));
     for (const Json& shard : json.at("shards").get_ref<const Json::array_t&>())
         split.shards.push_back({.file = shard.at("file").get<std::string>(),
                                 .tokens = whole_number(shard.at("tokens")),

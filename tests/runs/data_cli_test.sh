@@ -91,6 +91,25 @@ expect 0 "" train --name insisted --set 'data.val=tiny/train_*.bin' --set data.a
 cp tiny/val_000000.bin plain.bin
 refused 3 "data.train and data.val hold different tokens: bytes .* and gpt2" --set data.val=plain.bin --set model.vocab_size=50304
 
+# Mixtures.
+expect 0 "4 documents" "$speedrun" prepare --input A.txt B.txt C.txt D.txt --out letters --force
+mixture='data.train=[{"files":"tiny/train_*.bin","weight":3},{"files":["letters/train_*.bin"],"weight":1}]'
+expect 0 "source 1, 25% of the rows: 804 tokens, the run draws [0-9]* .[0-9.]* epochs.: letters/train_" "$speedrun" plan tiny.json --set "$mixture"
+expect 0 " 25.00% of the rows: letters/train_.*bin, [0-9]* tokens = [0-9.]* epochs; an epoch has [0-9]* tokens and drops" \
+    "$speedrun" train tiny.json --name mixed --set "$mixture"
+grep -q '"epoch_tokens_dropped"' logs/mixed/summary.json || fail "the summary does not count the sources"
+expect 0 "" train --name mixed2 --set "$mixture" --set checkpoint.every=10
+cp -r logs/mixed2 logs/mixed3 && rm -r logs/mixed3/checkpoints/step-00000020
+expect 0 "" train --name mixed3 --set "$mixture" --resume auto
+cmp logs/mixed2/checkpoints/final/model.safetensors logs/mixed3/checkpoints/final/model.safetensors || fail "a resumed mixture differs"
+expect 2 "data.train.1.weight: 1.0 there, 2.0 here" train --name mixed3 --set "$mixture" --set data.train.1.weight=2 --resume auto
+refused 2 "data.train.1..weight: 0 is outside" --set "$mixture" --set data.train.1.weight=0
+refused 2 "data.train.1..weight: expected a number" --set "$mixture" --set data.train.1.weight=nan
+refused 2 "data.train: expected a list of strings or a list of objects, not both" --set 'data.train=["a",{"files":"b"}]'
+refused 2 "tiny/train_000000.bin is twice in data.train" --set 'data.train=[{"files":"tiny/train_*.bin"},{"files":"tiny/train_000000.bin"}]'
+refused 3 "tiny and . hold different tokens" --set 'data.train=[{"files":"tiny/train_*.bin"},{"files":"plain.bin"}]' --set model.vocab_size=50304
+refused 3 "no file matches 'nowhere" --set 'data.train=[{"files":"tiny/train_*.bin"},{"files":"nowhere*.bin"}]'
+
 # Links find the dataset.json of their target; a shard without one is not called FineWeb.
 mkdir links && ln -s ../tiny/train_000000.bin links/a.bin && ln -s ../tiny/val_000000.bin links/b.bin
 expect 0 "" train --name links --set data.train=links/a.bin --set data.val=links/b.bin

@@ -78,6 +78,7 @@ struct How {
     int64_t max_fetched = kMaxNumbersFetched;
     double timeout_s = WorldOptions{}.timeout_s;
     int64_t trace_first = -1, trace_last = -1;
+    bool extends = false;  // as in find_resume_point()
 };
 
 class RankRunFixture : public RunFixture {
@@ -101,7 +102,10 @@ class RankRunFixture : public RunFixture {
             World& world = slow ? *slow : threads;
             const Ranks ranks = resolve_ranks(c, world);
             Runtime runtime(runtime_options(c, ranks));
-            const ResumePoint point = find_resume_point(world, resume, path(name), c);
+            const ResumePoint point = find_resume_point(world, resume, path(name), c, nullptr, how.extends);
+            std::optional<InitialWeights> initial;
+            if (!point.reader && !c.model.init_from.empty())
+                initial = read_initial_weights(world, c, nullptr);
             const std::string out = (folder_ / "logs").string();
             RunFolder run_folder = !ranks.first()   ? RunFolder::silent(path(name))
                                    : point.in_place ? RunFolder::reopen(out, name)
@@ -112,6 +116,8 @@ class RankRunFixture : public RunFixture {
                              .trace_last = how.trace_last,
                              .stop_signal = &signal,
                              .resume = point.reader.get(),
+                             .initial = initial ? &*initial : nullptr,
+                             .origin = initial ? std::optional(initial->origin) : std::nullopt,
                              .file_system = world.rank() == how.disk_rank ? how.disk : nullptr,
                              .max_fetched = how.max_fetched});
             trainer.run();

@@ -45,6 +45,35 @@ same whole again
 expect 0 "^result: done" train --name again --resume auto --set eval.every=3 --set checkpoint.keep=5
 same whole again
 
+# --extend-to: bitwise the longer run from before the cooldown; from later a warning.
+expect 2 "extend-to 40: name the checkpoint to extend from with --resume" train --name x --extend-to 40
+expect 2 "its run has 20 steps, and --extend-to is 19: give more steps" train --name x --resume logs/whole --extend-to 19
+expect 2 "x has no checkpoint to extend" train --name x --resume auto --extend-to 40
+expect 2 "layers.count: 1 there, 2 here" train --name x --resume logs/whole --extend-to 40 --set model.layers.count=2
+[ ! -e logs/x ] || fail "a run that cannot be extended left a folder"
+expect 0 "^result: done" train --name brief --set checkpoint.every=8 --set checkpoint.keep=9
+expect 0 "^result: done" train --name forty --set schedule.steps=40
+expect 0 "continues after step 8 from logs/brief" train --name longer --resume logs/brief/checkpoints/step-00000008 --extend-to 40
+! grep warning out || fail "a checkpoint before the cooldown is warned of"
+cmp logs/forty/checkpoints/final/model.safetensors logs/longer/checkpoints/final/model.safetensors || fail "longer differs from forty"
+grep -q '"step": 8' logs/longer/summary.json || fail "the summary does not name the checkpoint"
+expect 0 "^result: done" train --name longer --resume auto --extend-to 40
+grep -q '"path": "logs/brief/checkpoints/step-00000008"' logs/longer/summary.json || fail "a resumed run forgets its origin"
+expect 0 "warning: logs/brief/.*is inside of the cooldown.*up to step 1[01] only.*such as logs/brief/checkpoints/step-00000008" \
+    train --name jumped --resume logs/brief --extend-to 40
+
+# model.init_from: a run of another schedule, and what does not fit.
+expect 0 "starts from weights of logs/brief/checkpoints/step-00000020, step 20, XXH128 [0-9a-f]*$" train --name tuned --set model.init_from=logs/brief --set schedule.steps=0
+cmp logs/brief/checkpoints/final/model.safetensors logs/tuned/checkpoints/final/model.safetensors || fail "tuned does not start from brief"
+expect 0 "starts from weights of logs/tuned/checkpoints/final, step 0" train --name again2 --set model.init_from=logs/tuned/checkpoints/final --set schedule.steps=2
+grep -q '"kind": "weights"' logs/again2/summary.json || fail "the summary does not name the weights"
+expect 2 "embed.weight is .320,32. there, .320,64. here.*model.model_dim: 32 there, 64 here" train --name x --set model.init_from=logs/brief --set model.model_dim=64
+expect 0 "warning: model.init_from logs/brief.*model.head.softcap: 15.0 there, 20.0 here" \
+    train --name softcap --set model.init_from=logs/brief --set model.head.softcap=20 --set schedule.steps=1
+mkdir -p logs/empty/checkpoints
+expect 2 "logs/empty: the run has no checkpoint and has not ended" train --name x --set model.init_from=logs/empty
+[ ! -e logs/x ] || fail "a run without weights left a folder"
+
 # eval and sample accept a checkpoint.
 expect 0 "validation loss" "$speedrun" eval logs/whole
 mv out whole.eval

@@ -130,6 +130,7 @@ CheckpointInfo info_of(const Json& json) {
     info.written_by = json.at("written_by").get<std::string>();
     info.config = json.at("config").dump(2);
     if (json.contains("data")) info.data = json.at("data").dump(1);
+    if (json.contains("origin")) info.origin = json.at("origin").dump();
     for (const Json& tensor : json.at("tensors")) info.tensors.push_back(tensor_of(tensor));
     info.files = files_of(json.at("files"));
     info.measured = times_of(json.at("measured"));
@@ -230,6 +231,7 @@ void write_checkpoint_info(FileSystem& system, const std::string& folder, const 
                  {"files", Json::array()},
                  {"measured", json_of(info.measured)}};
     if (!info.data.empty()) json["data"] = parse_json<Json>(info.data);
+    if (!info.origin.empty()) json["origin"] = parse_json<Json>(info.origin);
     for (const CheckpointTensor& tensor : info.tensors) json["tensors"].push_back(json_of(tensor));
     std::string sums;
     for (const CheckpointFile& file : info.files) {

@@ -61,6 +61,7 @@ struct CheckpointInfo {
     std::string written_by;      // commit of the program
     std::string config;          // resolved, JSON
     std::string data;            // identity of the shards, JSON (data_identity.h); empty in older checkpoints
+    std::string origin;          // RunOrigin of the run, JSON; empty: random weights
     std::vector<CheckpointTensor> tensors;
     std::vector<CheckpointFile> files;
     MeasuredTimes measured;

@@ -8,9 +8,9 @@ namespace speedrun {
 
 class ProblemList {
   public:
+    explicit ProblemList(int64_t most = 50) : most_(most) {}  // a file may have a million tensors
     void add(const std::string& problem) {
-        constexpr int64_t kMax = 50;  // a file may have a million tensors
-        if (++count_ > kMax) return;
+        if (++count_ > most_) return;
         text_ += (text_.empty() ? "" : "; ") + problem;
         listed_ = count_;
     }
@@ -20,6 +20,7 @@ class ProblemList {
     }
 
   private:
+    const int64_t most_;
     std::string text_;
     int64_t count_ = 0, listed_ = 0;
 };

@@ -13,6 +13,7 @@
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
+#include "train/config/extend_run.h"
 #include "train/model/build_model.h"
 
 namespace speedrun {
@@ -44,10 +45,25 @@ bool is_free(const std::string& key) {
     });
 }
 
-void check_config(const CheckpointReader& reader, const Config& config, bool same_shards) {
-    Config there = parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
+Config config_of(const CheckpointReader& reader) {
+    return parse_config(reader.info().config, reader.folder() + "/checkpoint.json: config", {});
+}
+
+// Copies the patterns of data.train, whose files are compared later. Weights of a mixture stay.
+void take_patterns(DataConfig& there, const DataConfig& here) {
+    if (there.sources.size() != here.sources.size()) return;
+    there.train = here.train;
+    for (size_t i = 0; i < here.sources.size(); ++i) there.sources[i].files = here.sources[i].files;
+}
+
+void check_config(const CheckpointReader& reader, const Config& config, const ResumeRules& rules) {
+    Config there = config_of(reader);
     check_position(reader.info(), there, reader.folder() + "/checkpoint.json");
-    if (same_shards && !reader.info().data.empty()) there.data.train = config.data.train;
+    if (rules.same_shards && !reader.info().data.empty()) take_patterns(there.data, config.data);
+    if (rules.extends && there.schedule.total_steps() != config.schedule.total_steps()) {
+        expect_extendable(there, config, reader.info().step, reader.folder());
+        there = extend_config(there, config.schedule.total_steps());
+    }
     const std::vector<std::string> differences = training_differences(there, config);
     if (differences.empty()) return;
     throw_usage(
@@ -74,6 +90,23 @@ std::string check_data(const CheckpointReader& reader, const DataIdentity& data)
         "{} belongs to other data: {}. A resumed run reads the shards that it began with: put them back, or start a new "
         "run with another --name and without --resume",
         reader.folder(), fmt::join(differences, "; "));
+}
+
+// Returns a warning if the longer schedule differs from the checkpoint's before its step; empty if not.
+std::string check_schedule(const CheckpointReader& reader, const Config& config) {
+    const Config there = config_of(reader);
+    const int64_t step = reader.info().step, same = first_difference(there, config, step);
+    if (same == step) return "";
+    std::string earlier;
+    for (const std::string& folder :
+         list_checkpoints(fs::path(reader.folder()).parent_path().parent_path().string()))
+        if (earlier.empty() && step_of_checkpoint(fs::path(folder).filename().string()) <= same)
+            earlier = fmt::format(", such as {},", folder);
+    return fmt::format(
+        "{} is inside of the cooldown: learning rate and momentum of the longer run are equal up to step {} only. The "
+        "learning rate goes from {:.3g} to {:.3g} of the peak. A checkpoint of step {} or before{} avoids this",
+        reader.folder(), same, learning_rate_factor(there.schedule, step - 1),
+        learning_rate_factor(config.schedule, step), same, earlier);
 }
 
 // Folders to try in this order; in_place: the run's folder is continued.
@@ -128,6 +161,25 @@ Candidates find_candidates(World& world, const std::string& resume, const std::s
     return all;
 }
 
+// Each rank compares some of the files with their hashes and reads their headers.
+void verify_and_index(World& world, CheckpointReader& reader) {
+    const std::vector<CheckpointFile>& files = reader.info().files;
+    std::string own;  // headers, one per line
+    work_together(world, [&] {
+        for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
+             i += static_cast<size_t>(world.size())) {
+            reader.verify_file(files[i]);
+            own += reader.header(i) + "\n";
+        }
+    });
+    std::vector<std::string> headers;
+    for (const std::string& lines : world.all_gather(own)) {
+        std::istringstream stream(lines);
+        for (std::string line; std::getline(stream, line);) headers.push_back(line);
+    }
+    check_together(world, [&] { reader.index(headers); });
+}
+
 }  // namespace
 
 std::vector<std::string> training_differences(const Config& there, const Config& here) {
@@ -150,41 +202,37 @@ bool same_validation(const Config& there, const Config& here) {
 }
 
 std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
-                                                  const Config& config, bool same_shards) {
+                                                  const Config& config, const ResumeRules& rules) {
     std::unique_ptr<CheckpointReader> reader;
-    check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
-    check_together(world, [&] { check_config(*reader, config, same_shards); });
-    const std::vector<CheckpointFile>& files = reader->info().files;
-    std::string own;  // headers, one per line
-    work_together(world, [&] {
-        for (size_t i = static_cast<size_t>(world.rank()); i < files.size();
-             i += static_cast<size_t>(world.size())) {
-            reader->verify_file(files[i]);
-            own += reader->header(i) + "\n";
-        }
-    });
-    std::vector<std::string> headers;
-    for (const std::string& lines : world.all_gather(own)) {
-        std::istringstream stream(lines);
-        for (std::string line; std::getline(stream, line);) headers.push_back(line);
-    }
     check_together(world, [&] {
-        reader->index(headers);
+        reader = std::make_unique<CheckpointReader>(folder);
+        check_config(*reader, config, rules);
+    });
+    verify_and_index(world, *reader);
+    check_together(world, [&] {
         const ParameterTable table = parameters_of(config.model, config.longest_sequence());
         reader->expect_tensors(checkpoint_tensors(table, config.optimizers));
     });
     return reader;
 }
 
+std::unique_ptr<CheckpointReader> verify_checkpoint(World& world, const std::string& folder) {
+    std::unique_ptr<CheckpointReader> reader;
+    check_together(world, [&] { reader = std::make_unique<CheckpointReader>(folder); });
+    verify_and_index(world, *reader);
+    return reader;
+}
+
 ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
-                              const Config& config, const DataIdentity* data) {
+                              const Config& config, const DataIdentity* data, bool extends) {
     ResumePoint point;
     if (resume.empty()) return point;
     const Candidates candidates = find_candidates(world, resume, run);
     point.in_place = candidates.in_place;
     for (const std::string& folder : candidates.folders) {
         try {
-            point.reader = open_checkpoint(world, folder, config, data != nullptr);
+            point.reader =
+                open_checkpoint(world, folder, config, {.same_shards = data != nullptr, .extends = extends});
             break;
         } catch (const JointError& error) {
             if (resume != "auto" || error.code() != ExitCode::data) throw;
@@ -196,6 +244,15 @@ ResumePoint find_resume_point(World& world, const std::string& resume, const std
             ExitCode::data,
             fmt::format("--resume auto: no checkpoint of {} is undamaged; remove them to start afresh.\n{}",
                         run, fmt::join(point.messages, "\n")));
+    }
+    if (extends && !point.reader)
+        throw JointError(
+            ExitCode::usage,
+            fmt::format("--extend-to: {} has no checkpoint to extend; name one with --resume", run));
+    if (extends) {
+        std::string warning;
+        check_together(world, [&] { warning = check_schedule(*point.reader, config); });
+        if (!warning.empty()) point.messages.push_back(warning);
     }
     if (point.reader && data) {
         std::string note;

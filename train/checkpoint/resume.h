@@ -24,16 +24,27 @@ struct ResumePoint {
 //   DIR    this checkpoint, or the newest of this run's folder; if it belongs to `run`, that run is continued
 // data: identity of the shards of the run to start; null: not compared. Collective. Throws JointError on all ranks:
 //   usage: the checkpoint's config trains something else (lists each differing key with both values).
-//   usage: there is no checkpoint to continue.
+//   usage: there is no checkpoint to continue, or to extend.
 //   data: DIR is damaged or is not a position of its config's run; or all checkpoints of auto are.
 //   data: the checkpoint was trained or validated on other shards.
+// extends: config is that of a longer run (train/config/extend_run.h); a shorter schedule of the checkpoint is no difference.
+// A message names the step from which learning rate or momentum differ, if it is before the checkpoint's.
 ResumePoint find_resume_point(World& world, const std::string& resume, const std::string& run,
-                              const Config& config, const DataIdentity* data = nullptr);
+                              const Config& config, const DataIdentity* data = nullptr, bool extends = false);
+
+struct ResumeRules {
+    bool same_shards = false;  // identities are compared later: the shards' names in the config are ignored
+    bool extends = false;      // as in find_resume_point()
+};
 
 // Opens a checkpoint and checks everything except the identity of its data. Each rank checks some of the files. Throws
-// JointError as above. same_shards: identities are compared later, so the shards' names in the config are ignored.
+// JointError as above.
 std::unique_ptr<CheckpointReader> open_checkpoint(World& world, const std::string& folder,
-                                                  const Config& config, bool same_shards = false);
+                                                  const Config& config, const ResumeRules& rules = {});
+
+// Opens a checkpoint, compares every file with its hash, and indexes it. Collective; each rank reads some of the files. Throws
+// JointError(data).
+std::unique_ptr<CheckpointReader> verify_checkpoint(World& world, const std::string& folder);
 
 // Returns the keys of the resolved configs that differ and change training: "schedule.steps: 100 there, 200 here". A
 // resumed run may change other keys: ranks and devices, activation checkpointing, intervals of validation and

@@ -57,6 +57,14 @@ int run_command_line(int argc, char** argv) {
             "is none; or continue from this checkpoint")
         ->type_name("auto|DIR");
     train_command
+        ->add_option(
+            "--extend-to", train.extend_to,
+            "with --resume: run to this number of steps in all. The config's last stage, cooldown and final_steps move to the "
+            "new end; optimizer state and position in the data continue. From a checkpoint before the cooldown this is "
+            "bitwise the longer run")
+        ->check(CLI::PositiveNumber)
+        ->type_name("STEPS");
+    train_command
         ->add_option("--trace", train.trace,
                      "write trace.json (Perfetto; speedrun trace) of these steps, all ranks")
         ->type_name("FIRST:LAST");

@@ -17,8 +17,9 @@ struct TrainOptions {
     std::string name;                   // empty: config name and time
     std::string out = "logs";
     std::optional<int64_t> seed;
-    std::string resume;  // "auto", a checkpoint, a run's folder; empty: a new run
-    std::string trace;   // "FIRST:LAST" or empty
+    std::string resume;                // "auto", a checkpoint, a run's folder; empty: a new run
+    std::optional<int64_t> extend_to;  // steps of the longer run; requires resume
+    std::string trace;                 // "FIRST:LAST" or empty
     bool quiet = false;
     bool alone = false;  // one rank, under any launcher
     // Settings for several runs in one process.

@@ -48,9 +48,10 @@ void print_parameters(const ParameterTable& table, const OptimizersConfig& optim
             ++tensors;
             values += p.numel();
         }
-        std::printf("  group %zu  %-6s lr %-8g %4lld tensors %12lld values\n", g,
+        std::printf("  group %zu  %-6s lr %-8g %4lld tensors %12lld values%s\n", g,
                     word_of(optimizers.groups[g].type), optimizers.groups[g].lr,
-                    static_cast<long long>(tensors), static_cast<long long>(values));
+                    static_cast<long long>(tensors), static_cast<long long>(values),
+                    optimizers.groups[g].frozen() ? ", frozen" : "");
     }
 }
 
@@ -126,9 +127,17 @@ void print_batch(const Config& config, const Ranks& ranks, const std::vector<Ste
         return;
     }
     read_prefixes(config);  // errors are reported here, before the run
-    if (config.data.rows == RowKind::stream) return;
-    const TokenDataset dataset = open_dataset(config, config.data.train, "data.train");
-    std::printf("%s\n", BatchLoader(dataset, loader_options(config)).describe().c_str());
+    if (config.data.rows == RowKind::stream && config.data.sources.size() < 2) return;
+    const TrainingData data(config);
+    const BatchLoader loader(data.sources(), loader_options(config));
+    const std::vector<SourcePatterns> sources = train_sources(config);
+    const std::vector<SourceUse> uses = loader.uses(schedule.total_steps());
+    for (size_t i = 0; i < uses.size(); ++i)
+        std::printf("  source %zu, %.4g%% of the rows: %lld tokens, the run draws %lld (%.2f epochs): %s\n",
+                    i, 100 * uses[i].share, static_cast<long long>(data.sources()[i].dataset->num_tokens()),
+                    static_cast<long long>(uses[i].tokens), uses[i].epochs,
+                    fmt::format("{}", fmt::join(sources[i].patterns, ",")).c_str());
+    if (config.data.rows == RowKind::documents) std::printf("%s\n", loader.describe().c_str());
 }
 
 // Prints whether the plan fits in memory, and a config that would fit. Returns 2 if it does not fit.

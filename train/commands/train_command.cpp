@@ -7,6 +7,7 @@
 
 #include "data/data_identity.h"
 #include "data/shard_patterns.h"
+#include "data/xxh128.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights.h"
 #include "train/comm/device_world.h"
@@ -18,10 +19,11 @@
 #include "train/commands/train_run.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
+#include "train/config/extend_run.h"
 #include "train/engine/batch_sources.h"
+#include "train/engine/initial_weights.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/trainer.h"
-#include "train/hf/hf_gpt2.h"
 #include "train/model/build_model.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
@@ -131,6 +133,17 @@ std::string time_table(const RunSummary& s) {
                       s.ceiling_flops_per_s * 1e-9);
 }
 
+// Returns one line per source of a mixture, each ended.
+std::string source_table(const RunSummary& s) {
+    std::string text;
+    for (const SourceUse& use : s.sources)
+        text += fmt::format(
+            "  {:>6.2f}% of the rows: {}, {} tokens = {:.3f} epochs; an epoch has {} tokens and drops {}\n",
+            100 * use.share, use.files, use.tokens, use.epochs, use.epoch.tokens_seen,
+            use.epoch.tokens_dropped);
+    return text.empty() ? text : "sources of the mixture\n" + text;
+}
+
 // Returns the config's timeout for lost peers, which is needed before the world that reports errors in the config exists.
 double timeout_of(const TrainOptions& options) {
     try {
@@ -150,19 +163,25 @@ std::vector<std::string> lines_of(const std::string& text) {
 // Identifies the run's shards; throws if they do not belong together.
 DataIdentity check_data(const Config& config) {
     DataIdentity data;
-    for (const auto& [patterns, key, split] : {std::tuple{&config.data.train, "data.train", &data.train},
-                                               std::tuple{&config.data.val, "data.val", &data.val}}) {
-        if (patterns->empty()) throw_usage("{} is empty: name the token shards", key);
-        *split = identify_split(expand_globs(*patterns));
-        open_dataset(config, *patterns, key);
+    std::vector<std::string> files;
+    std::vector<int64_t> counts;
+    for (const std::vector<std::string>& source : train_files(config)) {
+        files.insert(files.end(), source.begin(), source.end());
+        counts.push_back(std::ssize(source));
     }
+    data.train = identify_split(files);
+    if (counts.size() > 1) data.train.source_shards = std::move(counts);
+    const TrainingData train(config);
+    if (config.data.val.empty()) throw_usage("data.val is empty: name the token shards");
+    data.val = identify_split(expand_globs(config.data.val));
+    open_dataset(config, config.data.val, "data.val");
     expect_one_tokenizer(data);
     if (!config.data.allow_overlap) expect_no_overlap(data);
     return data;
 }
 
 // All refusals occur before the folder is created.
-DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOptions& options) {
+DataIdentity check_run(const Config& config, const Ranks& ranks) {
     if (config.parallel.simulates() && !config.record.track.empty()) {
         throw_usage(
             "parallel.simulate_*: an attempt at track '{}' cannot run on a simulated network; drop the "
@@ -171,13 +190,22 @@ DataIdentity check_run(const Config& config, const Ranks& ranks, const TrainOpti
     }
     bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                  config.optimizers);
-    // A continued run loads its weights from its checkpoint.
-    const bool continues = options.resume == "auto"
-                               ? std::filesystem::exists(options.out + "/" + options.name + "/checkpoints")
-                               : !options.resume.empty();
-    if (const std::string& from = config.model.init_from; !from.empty() && !continues)
-        expect_hf_fits(from, config.model, config.longest_sequence());
     return check_data(config);
+}
+
+// A run that is continued in its folder keeps its origin.
+std::optional<RunOrigin> origin_of(const ResumePoint& point, const std::optional<InitialWeights>& initial) {
+    if (initial) return initial->origin;
+    if (!point.reader) return std::nullopt;
+    const std::string& folder = point.reader->folder();
+    const CheckpointInfo& info = point.reader->info();
+    if (!point.in_place)
+        return RunOrigin{.kind = "checkpoint",
+                         .path = folder,
+                         .step = info.step,
+                         .xxh128 = xxh128_file(folder + "/XXH128SUMS")};
+    if (info.origin.empty()) return std::nullopt;
+    return run_origin_from_json(info.origin, folder + "/checkpoint.json: origin");
 }
 
 // Locks the folder on the first rank before checkpoints are listed, as another writer may delete them. Null: no such run.
@@ -221,7 +249,7 @@ std::unique_ptr<World> slowed_down(World& world, const TrainOptions& options) {
 }  // namespace
 
 void check_trainable(World& world, const Config& config) {
-    check_together(world, [&] { check_run(config, resolve_ranks(config, world), {}); });
+    check_together(world, [&] { check_run(config, resolve_ranks(config, world)); });
 }
 
 int train_on(World& world, const TrainOptions& options, const std::function<Config()>& read) {
@@ -232,11 +260,15 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     check_together(world, [&] {
         config = read();
         if (options.seed) config.seed = *options.seed;
+        if (options.extend_to) config = extend_config(config, *options.extend_to);
         parse_trace(options.trace, trainer_options);
         if (options.resume == "auto" && options.name.empty())
             throw_usage("--resume auto: say with --name which run to continue, or start");
+        if (options.extend_to && options.resume.empty())
+            throw_usage("--extend-to {}: name the checkpoint to extend from with --resume",
+                        *options.extend_to);
         ranks = resolve_ranks(config, world);
-        data = check_run(config, ranks, options);
+        data = check_run(config, ranks);
     });
     expect_same_on_all_ranks(world, "config", lines_of(config_to_json(config)));
     trainer_options.data = data_identity_to_json(data);
@@ -260,10 +292,16 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     const std::string name = options.name.empty() ? default_name(options.config) : options.name;
     std::shared_ptr<FolderLock> lock;
     if (!options.resume.empty()) lock = lock_existing(world, options.out, name);
-    const ResumePoint point =
-        find_resume_point(world, options.resume, options.out + "/" + name, config, &data);
+    const ResumePoint point = find_resume_point(world, options.resume, options.out + "/" + name, config,
+                                                &data, options.extend_to.has_value());
     trainer_options.resume = point.reader.get();
     const int64_t first_step = point.reader ? point.reader->info().step : 0;
+    std::optional<InitialWeights> initial;  // a continued run has its checkpoint's
+    if (!point.reader && !config.model.init_from.empty()) {
+        initial = read_initial_weights(world, config, &data);
+        trainer_options.initial = &*initial;
+    }
+    check_together(world, [&] { trainer_options.origin = origin_of(point, initial); });
     RunFolder folder = open_folder(world, options.out, name, point.in_place, std::move(lock));
     const Environment environment = environment_of(world, *runtime);
     check_together(world, [&] {
@@ -280,6 +318,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     std::string problem;
     try {
         Trainer trainer(config, *runtime, ranks, folder, trainer_options);
+        if (initial) initial->values = {};
         const ParameterTable& table = trainer.runner().state().table();
         for (const std::string& note : runtime->notes()) say(note);
         if (!device_world.note.empty()) say(device_world.note);
@@ -291,6 +330,10 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         }
         for (const std::string& what : parts_that_cannot_learn(config.model)) say("warning: " + what);
         if (point.reader) say(resume_line(*point.reader, name_of(runtime->compute_dtype())));
+        if (initial) {
+            for (const std::string& warning : initial->warnings) say("warning: " + warning);
+            say("starts from " + describe(initial->origin));
+        }
         folder.log("memory\n" + runtime->device().memory().print());
         handle_stop_signals(on_signal);
         const RunSummary summary = trainer.run();
@@ -301,7 +344,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         save_weights(
             folder.path() + "/checkpoints/final", state.table(),
             [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
-        say(time_table(summary));
+        say(source_table(summary) + time_table(summary));
         folder.log(result_line(summary));
         if (is_first_rank && options.print_result) std::printf("%s\n", result_line(summary).c_str());
         problem = trainer.problem();

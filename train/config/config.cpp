@@ -42,8 +42,23 @@ double Config::rough_work() const {
     return 6 * number(batch.tokens_per_step) * (weights + attention);
 }
 
+void DataConfig::validate() const {
+    constexpr double kMinShare = 1e-9;
+    double sum = 0;
+    for (const DataSource& source : sources) sum += source.weight;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        if (sources[i].files.empty())
+            throw_usage("data.train[{}].files is empty: name the token shards of the source", i);
+        if (const double share = sources[i].weight / sum; share < kMinShare)
+            throw_usage(
+                "data.train[{}].weight {} is a share of {:.1e} of the rows, at least {:.0e} are drawn", i,
+                sources[i].weight, share, kMinShare);
+    }
+}
+
 void Config::validate() const {
     schedule.validate();
+    data.validate();
     validate_scheduled();
     if (eval.sequence_length > 0 || !eval.windows.empty()) in_validation().model.validate();
     for (int64_t stage = 0; stage < schedule.num_stages(); ++stage) {

@@ -31,8 +31,21 @@ struct ModelConfig {
     void validate() const;
 };
 
+// A source of a mixture.
+struct DataSource {
+    std::vector<std::string> files;
+    double weight = 1;
+    void fields(FieldVisitor& v) {
+        v.field("files", files, "token shards of a source of a mixture (file patterns)");
+        v.field("weight", weight,
+                "share of the rows that are drawn from the source, relative to the other sources",
+                {1e-9, 1e9});
+    }
+};
+
 struct DataConfig {
-    std::vector<std::string> train, val;
+    std::vector<std::string> train, val;  // train: patterns of all sources
+    std::vector<DataSource> sources;      // sources of data.train; empty: no mixture
     std::string vocabulary;
     int64_t val_tokens = 0;
     bool shuffle = true;
@@ -41,7 +54,12 @@ struct DataConfig {
     bool document_mask = true;
     bool allow_overlap = false;
     void fields(FieldVisitor& v) {
-        v.field("train", train, "token shards to train on (file patterns)");
+        v.strings_or_objects(
+            "train", train, sources,
+            "token shards to train on (file patterns); or a list of objects, the sources of a mixture");
+        if (!sources.empty()) train.clear();
+        for (const DataSource& source : sources)
+            train.insert(train.end(), source.files.begin(), source.files.end());
         v.field("val", val, "token shards to validate on (file patterns)");
         v.field(
             "vocabulary", vocabulary,
@@ -63,6 +81,8 @@ struct DataConfig {
         v.field("allow_overlap", allow_overlap,
                 "train although a shard is in the list twice, or in data.train and data.val");
     }
+    // Throws a usage error for a source without files or of a tiny share.
+    void validate() const;
 };
 
 struct BatchConfig {

@@ -69,6 +69,14 @@ class OptionLister final : public FieldVisitor {
         add_section({fmt::format("{}[i]", name), "", ""}, [&](FieldVisitor& inner) { element(0, inner); });
     }
 
+    void strings_or_list(const char* name, std::vector<std::string>& strings, const char* doc, size_t,
+                         const std::function<void(size_t)>& resize,
+                         const std::function<void(size_t, FieldVisitor&)>& element) override {
+        field(name, strings, doc);
+        resize(1);
+        add_section({fmt::format("{}[i]", name), "", ""}, [&](FieldVisitor& inner) { element(0, inner); });
+    }
+
   private:
     static constexpr const char* kByStage = " (or a list: by stage)";
 

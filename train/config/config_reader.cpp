@@ -148,6 +148,21 @@ class Reader final : public FieldVisitor {
         }
     }
 
+    void strings_or_list(const char* name, std::vector<std::string>& strings, const char* doc, size_t size,
+                         const std::function<void(size_t)>& resize,
+                         const std::function<void(size_t, FieldVisitor&)>& element) override {
+        const Json* json = find(name);
+        if (!json) return;
+        const auto objects = json->is_array() ? std::count_if(json->begin(), json->end(),
+                                                              [](const Json& e) { return e.is_object(); })
+                                              : 0;
+        if (objects > 0 && objects < std::ssize(*json))
+            wrong(name, "a list of strings or a list of objects, not both", *json, doc);
+        resize(0);
+        if (objects > 0) return list(name, doc, size, resize, element);
+        field(name, strings, doc);
+    }
+
   private:
     struct Rules {
         const char* doc;

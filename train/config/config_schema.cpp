@@ -94,6 +94,16 @@ class SchemaWriter final : public FieldVisitor {
         properties[name] = {{"description", doc}, {"type", "array"}, {"items", inner.object()}};
     }
 
+    void strings_or_list(const char* name, std::vector<std::string>& strings, const char* doc, size_t,
+                         const std::function<void(size_t)>& resize,
+                         const std::function<void(size_t, FieldVisitor&)>& element) override {
+        field(name, strings, doc);
+        resize(1);
+        SchemaWriter inner;
+        element(0, inner);
+        properties[name]["items"] = {{"anyOf", {properties[name]["items"], inner.object()}}};
+    }
+
     Json object() const {
         if (any_key_) return {{"type", "object"}, {"additionalProperties", properties[kAnyKey]}};
         return {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};

@@ -62,8 +62,10 @@ void ModelConfig::fields(FieldVisitor& v) {
     v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64",
             {2, 65536});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});
-    v.field("init_from", init_from,
-            "folder of a GPT-2 in the transformers library's layout to start from; empty: random weights");
+    v.field(
+        "init_from", init_from,
+        "weights to start from: a run's folder (its newest checkpoint or final weights), a checkpoint, or a GPT-2 in the "
+        "transformers library's layout; parameters are matched by name and shape; empty: random weights");
     parts.fields(v);
 }
 

@@ -32,6 +32,39 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
                         info.separators);
 }
 
+std::vector<SourcePatterns> train_sources(const Config& config) {
+    std::vector<SourcePatterns> sources;
+    for (const DataSource& source : config.data.sources)
+        sources.push_back({.key = fmt::format("data.train[{}].files", sources.size()),
+                           .patterns = source.files,
+                           .weight = source.weight});
+    if (sources.empty()) sources.push_back({.key = "data.train", .patterns = config.data.train});
+    return sources;
+}
+
+std::vector<std::vector<std::string>> train_files(const Config& config) {
+    std::vector<std::vector<std::string>> files;
+    for (const SourcePatterns& source : train_sources(config)) {
+        if (source.patterns.empty()) throw_usage("{} is empty: name the token shards", source.key);
+        files.push_back(expand_globs(source.patterns));
+    }
+    return files;
+}
+
+TrainingData::TrainingData(const Config& config) {
+    for (const SourcePatterns& source : train_sources(config)) {
+        datasets_.push_back(open_dataset(config, source.patterns, source.key.c_str()));
+        weights_.push_back(source.weight);
+    }
+}
+
+std::vector<WeightedDataset> TrainingData::sources() const {
+    std::vector<WeightedDataset> sources;
+    for (size_t i = 0; i < datasets_.size(); ++i)
+        sources.push_back({.dataset = &datasets_[i], .weight = weights_[i]});
+    return sources;
+}
+
 BatchLoaderOptions loader_options(const Config& config, const Ranks& ranks) {
     return loader_options(config, ranks, read_prefixes(config));
 }

@@ -15,6 +15,29 @@ namespace speedrun {
 // model's, a data error for missing or damaged shards. key: the patterns' config key, for messages.
 TokenDataset open_dataset(const Config& config, const std::vector<std::string>& patterns, const char* key);
 
+// Patterns of a source of data.train, and their config key.
+struct SourcePatterns {
+    std::string key;  // "data.train", "data.train[1].files"
+    std::vector<std::string> patterns;
+    double weight = 1;
+};
+// Returns the sources of data.train: one without a mixture.
+std::vector<SourcePatterns> train_sources(const Config& config);
+// Returns the files of each source of data.train.
+std::vector<std::vector<std::string>> train_files(const Config& config);
+
+// The open shards of data.train.
+class TrainingData {
+  public:
+    // Throws as open_dataset().
+    explicit TrainingData(const Config& config);
+    std::vector<WeightedDataset> sources() const;
+
+  private:
+    std::vector<TokenDataset> datasets_;
+    std::vector<double> weights_;
+};
+
 // Returns LoaderStage::max_document_tokens of a config of one stage.
 int64_t document_tokens(const Config& config);
 

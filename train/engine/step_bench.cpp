@@ -20,13 +20,13 @@ class Batches {
             source_ = std::make_unique<SyntheticBatches>(config);
             return;
         }
-        dataset_.emplace(open_dataset(config, config.data.train, "data.train"));
-        loader_.emplace(*dataset_, loader_options(config));
+        data_.emplace(config);
+        loader_.emplace(data_->sources(), loader_options(config));
         prefetcher_.emplace(*loader_, PrefetcherOptions{.rows_per_microbatch = rows_per_microbatch(config)});
         source_ = std::make_unique<PrefetchedBatches>(*prefetcher_);
     }
     BatchSource& source() { return *source_; }
-    const char* name() const { return dataset_ ? "dataset" : "synthetic"; }
+    const char* name() const { return data_ ? "dataset" : "synthetic"; }
 
   private:
     static bool found(const std::vector<std::string>& patterns) {
@@ -39,7 +39,7 @@ class Batches {
         }
     }
 
-    std::optional<TokenDataset> dataset_;
+    std::optional<TrainingData> data_;
     std::optional<BatchLoader> loader_;
     std::optional<Prefetcher> prefetcher_;
     std::unique_ptr<BatchSource> source_;

@@ -11,7 +11,6 @@
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/finite_check.h"
-#include "train/hf/hf_gpt2.h"
 #include "train/runlog/build_info.h"
 #include "train/runlog/environment.h"
 #include "train/runlog/sign_of_life.h"
@@ -45,9 +44,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
       ranks_(ranks),
       folder_(folder),
       options_(options),
-      train_data_(open_dataset(config, config.data.train, "data.train")),
+      train_data_(config),
       val_data_(open_dataset(config, config.data.val, "data.val")),
-      loader_(train_data_, loader_options(config, ranks)),
+      loader_(train_data_.sources(), loader_options(config, ranks)),
       val_loader_(val_data_, validation_options(config, ranks)),
       runner_(config, runtime, ranks),
       peak_flops_per_s_(over_ranks(options.warm_up ? measure_matmul_peak(runtime) : 0)),
@@ -65,8 +64,10 @@ Trainer::Trainer(const Config& config, Runtime& runtime, const Ranks& ranks, Run
                                       .num_ranks = ranks.size(),
                                       .ceiling_flops_per_s = peak_flops_per_s_});
     runner_.state().initialize(static_cast<uint64_t>(config.seed));
-    if (const std::string& from = config.model.init_from; !from.empty() && !options.resume)
-        runner_.state().assign(read_hf_weights(from, runner_.state().table(), config.model));
+    if (!config.model.init_from.empty() && !options.resume && !options.initial)
+        throw_internal("model.init_from {} was not read", config.model.init_from);
+    if (options.initial) runner_.state().assign(options.initial->values);
+    summary_.origin = options.origin;
     first_step_ = resume(options.resume);
     int64_t microbatches = 0;  // largest number in a step of this rank
     for (int64_t stage = 0; stage < config.schedule.num_stages(); ++stage)
@@ -153,6 +154,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
     info.written_by = build_info().git_sha;
     info.config = config_to_json(config_);
     info.data = options_.data;
+    if (options_.origin) info.origin = run_origin_to_json(*options_.origin);
     info.measured = {.train_ms = train_ms_,
                      .data_ms = summary_.data_ms,
                      .optimizer_ms = summary_.optimizer_ms,
@@ -359,6 +361,10 @@ void Trainer::finish(RunSummary& s) {
     const EpochCounts epoch = loader_.counts(0);
     s.epoch_tokens_seen = epoch.tokens_seen;
     s.epoch_tokens_dropped = epoch.tokens_dropped;
+    s.sources = loader_.uses(s.steps);
+    const std::vector<SourcePatterns> sources = train_sources(config_);
+    for (size_t i = 0; i < s.sources.size(); ++i)
+        s.sources[i].files = fmt::format("{}", fmt::join(sources[i].patterns, ","));
     s.parameters = runner_.state().table().whole_numel();
     s.train_ms = clock_.finished_ms();
     if (config_.record.target_loss > 0) s.target_loss = config_.record.target_loss;

@@ -12,6 +12,8 @@
 #include "data/prefetcher.h"
 #include "train/checkpoint/checkpointer.h"
 #include "train/comm/clock_offset.h"
+#include "train/engine/batch_sources.h"
+#include "train/engine/initial_weights.h"
 #include "train/engine/runner_state.h"
 #include "train/runlog/progress.h"
 #include "train/runlog/run_folder.h"
@@ -28,6 +30,9 @@ struct TrainerOptions {
     const std::atomic<int>* stop_signal = nullptr;  // nonzero: finish the step and end on all ranks
     // checkpoint to continue from; used only by the constructor
     const CheckpointReader* resume = nullptr;
+    // values of config.model.init_from; used only by the constructor
+    const InitialWeights* initial = nullptr;
+    std::optional<RunOrigin> origin{};         // for summary.json and checkpoints; nullopt: random weights
     std::string data{};                        // identity of the shards for checkpoints, JSON; empty: omitted
     FileSystem* file_system = nullptr;         // for checkpoints; tests pass their own
     int64_t max_fetched = kMaxNumbersFetched;  // RankFile::max_fetched; tests lower it
@@ -100,7 +105,8 @@ class Trainer {
     const Ranks ranks_;
     RunFolder& folder_;
     TrainerOptions options_;  // the trace window is cut to the run's steps
-    TokenDataset train_data_, val_data_;
+    TrainingData train_data_;
+    TokenDataset val_data_;
     BatchLoader loader_;
     ValidationLoader val_loader_;
     StepRunner runner_;

@@ -80,11 +80,26 @@ class FieldVisitor {
             [&](size_t i, FieldVisitor& v) { values[i].fields(v); });
     }
 
+    // A list of strings, or a list of T.
+    template <class T>
+    void strings_or_objects(const char* name, std::vector<std::string>& strings, std::vector<T>& values,
+                            const char* doc) {
+        strings_or_list(
+            name, strings, doc, values.size(), [&](size_t n) { values.assign(n, T{}); },
+            [&](size_t i, FieldVisitor& v) { values[i].fields(v); });
+    }
+
     // One word of a list. A visitor that changes it writes a word of the list.
     virtual void one_of(const char* name, std::string& word, const std::vector<std::string>& words,
                         const char* doc) = 0;
 
   protected:
+    // As field() if the list has size 0, else as list().
+    virtual void strings_or_list(const char* name, std::vector<std::string>& strings, const char* doc,
+                                 size_t size, const std::function<void(size_t)>& resize,
+                                 const std::function<void(size_t, FieldVisitor&)>& element) {
+        size == 0 ? field(name, strings, doc) : list(name, doc, size, resize, element);
+    }
     virtual void optional_section(const char* name, bool& present, const char* doc, const Fields& fields) = 0;
 };
 

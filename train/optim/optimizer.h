@@ -26,6 +26,8 @@ struct StepSettings {
     double weight_decay = 0;
     DecayBy weight_decay_by = DecayBy::lr;
     int64_t every = 1;
+    // A frozen group has no optimizer state; its gradients are neither reduced nor counted in the norm.
+    bool frozen() const { return lr == 0; }
 };
 
 // Weight decay of a step at this learning rate. Weights shrink by lr times the result.

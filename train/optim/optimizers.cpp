@@ -26,6 +26,13 @@ bool has(const std::vector<FieldText>& fields, const std::string& name) {
     return std::any_of(fields.begin(), fields.end(), [&](const FieldText& f) { return f.name == name; });
 }
 
+// The optimizer of a frozen group.
+class NoOptimizer final : public ElementwiseOptimizer {
+  public:
+    std::vector<StateKind> state_kinds() const override { return {}; }
+    void step(const OptimizerShard&, const StepContext&) const override {}
+};
+
 // Keys that a group of any type may set, for configs of earlier versions. Every other key is refused where its
 // optimizer is not used.
 constexpr std::string_view kAlwaysAccepted[] = {"beta1",    "beta2",          "epsilon",
@@ -52,7 +59,11 @@ void OptimizerGroupConfig::fields(FieldVisitor& v) {
     v.choice("type", type, "optimizer of the group");
     v.field("params", params,
             "name patterns (*, ?) of its parameters; a parameter belongs to the first group that matches");
-    v.field("lr", lr, "learning rate at the peak of the schedule", {0, 1e3});
+    v.field(
+        "lr", lr,
+        "learning rate at the peak of the schedule; 0 freezes the group: its parameters do not change, have no optimizer "
+        "state, and do not count in the gradient norm",
+        {0, 1e3});
     v.field("weight_decay", weight_decay,
             "decoupled weight decay; a step shrinks weights by this times the factor of weight_decay_by",
             {0, 1e3});
@@ -80,6 +91,9 @@ void OptimizerGroupConfig::validate(const std::string& name, int64_t steps) cons
     on_chosen(*this, [&](const auto& config) { config.check(group); });
     for (const auto& [key, extension] : extensions.all()) {
         group.name = fmt::format("{}.{}", name, key);
+        if (frozen())
+            throw_usage("{} is set, but {}.lr is 0, which freezes the group: remove one of them", group.name,
+                        name);
         extension->check(group);
     }
 }
@@ -135,6 +149,7 @@ void OptimizersConfig::check_precision(DType compute_dtype) const {
 }
 
 AnyOptimizer make_optimizer(const OptimizerGroupConfig& group) {
+    if (group.frozen()) return std::make_unique<const NoOptimizer>();
     switch (group.type) {
 #define SPEEDRUN_CASE(name, Type) \
     case OptimizerKind::name:     \

@@ -73,6 +73,7 @@ inline int64_t common_period(const OptimizersConfig& optimizers) {
 using AnyOptimizer =
     std::variant<std::unique_ptr<const ElementwiseOptimizer>, std::unique_ptr<const MatrixOptimizer>>;
 
+// Returns the optimizer of a group; of a frozen group one without state or effect.
 AnyOptimizer make_optimizer(const OptimizerGroupConfig& group);
 
 // True if the optimizer of the group is a MatrixOptimizer.

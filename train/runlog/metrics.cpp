@@ -90,7 +90,17 @@ std::string metrics_line(const Validation& validation) {
 }
 
 std::string summary_text(const RunSummary& summary) {
-    return metrics_to_json<Json>(summary).dump(2) + "\n";
+    Json json = metrics_to_json<Json>(summary);
+    if (summary.origin) json["origin"] = parse_json<Json>(run_origin_to_json(*summary.origin));
+    for (const SourceUse& source : summary.sources)
+        json["sources"].push_back({{"files", source.files},
+                                   {"share", source.share},
+                                   {"rows", source.rows},
+                                   {"tokens", source.tokens},
+                                   {"epochs", source.epochs},
+                                   {"epoch_tokens_seen", source.epoch.tokens_seen},
+                                   {"epoch_tokens_dropped", source.epoch.tokens_dropped}});
+    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 // One field a line.

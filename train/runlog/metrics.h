@@ -11,6 +11,10 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
+
+#include "data/source_use.h"
+#include "train/runlog/run_origin.h"
 
 namespace speedrun {
 
@@ -50,7 +54,8 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
 #define SPEEDRUN_STEP_METRICS(X)                                                                             \
     X(int64_t, step, none, "", "step", "index from 0")                                                       \
     X(double, loss, none, "nats/token", "loss", "mean over the step's targets")                              \
-    X(double, grad_norm, none, "", "gradient norm", "norm over all gradients, before clipping")              \
+    X(double, grad_norm, none, "", "gradient norm",                                                          \
+      "norm over the gradients of all groups that are not frozen, before clipping")                                 \
     X(double, lr, none, "", "learning rate", "learning rate of the first optimizer group")                   \
     X(double, step_ms, none, "ms", "step time",                                                              \
       "the sum of forward and backward, optimizer_ms and comm_exposed_ms")                                   \
@@ -136,6 +141,8 @@ struct StepTimeSummary {
 
 struct RunSummary {
     SPEEDRUN_METRICS(RunSummary, SPEEDRUN_SUMMARY_METRICS)
+    std::optional<RunOrigin> origin;  // in the file only if the run did not start from random weights
+    std::vector<SourceUse> sources;   // sources of a mixture; in the file only if there are any
     // Adds one step's values that the summary contains.
     void add(const StepMetrics& step);
 };

@@ -81,6 +81,7 @@ void BucketLayout::add(const std::vector<const Parameter*>& members) {
     bucket.group = group_of(*members.front());
     bucket.full_precision = members.front()->full_precision;
     if (bf16_weights(bucket.group)) bucket.master = DType::bf16;
+    bucket.frozen = !rules_.frozen.empty() && rules_.frozen[static_cast<size_t>(bucket.group)];
     if (bucket.full_precision && bucket.master != DType::f32)
         throw_internal("{}: kept in bf16, computed with in f32", members.front()->name);
     bucket.offset = elements_;

@@ -30,6 +30,7 @@ struct BucketRules {
     std::vector<bool> whole_matrix;
     std::vector<int64_t> heads_per_matrix;  // index: group; Parameter::row_blocks; empty: whole matrices
     std::vector<bool> bf16_weights;         // index: group; bf16 masters; empty: none
+    std::vector<bool> frozen;               // index: group; StepSettings::frozen(); empty: none
     // Index: parameter. For a table with a row exchange of its gradient: the most rows that a rank's tokens touch
     // between two exchanges. Such a table has its own placement. 0: the whole gradient is reduced. Empty: 0 for all.
     std::vector<int64_t> max_rows;
@@ -68,6 +69,7 @@ struct Bucket {
     int id = 0;
     int group = 0;
     bool full_precision = false;    // computed in f32
+    bool frozen = false;            // never updated: its gradient is written and not read
     DType master = DType::f32;      // dtype of masters; bf16: also read by compute
     int64_t offset = 0;             // offset in the gradient memory, elements
     int64_t count = 0;              // elements without the padding at the end

@@ -53,18 +53,18 @@ BucketSchedule::BucketSchedule(const OptimizersConfig& config, const ParameterTa
 }
 
 bool BucketSchedule::is_due(const Bucket& bucket) const {
-    return updates_at(group_of(bucket), microbatch_.step) && !is_unused(bucket);
+    return !bucket.frozen && updates_at(group_of(bucket), microbatch_.step) && !is_unused(bucket);
 }
 
 bool BucketSchedule::is_reduced(const Bucket& bucket) const {
-    return is_final(bucket) || (gradients_.memory().accumulators && bucket.num_shards > 1);
+    return is_final(bucket) || (gradients_.memory().accumulators && bucket.num_shards > 1 && !bucket.frozen);
 }
 
 void BucketSchedule::begin_microbatch(const Microbatch& microbatch) {
     microbatch_ = microbatch;
     std::vector<bool> fresh;
     for (const OptimizerGroupConfig& group : config_.groups)
-        fresh.push_back(microbatch.first && begins_period(group, microbatch.step));
+        fresh.push_back(group.frozen() || (microbatch.first && begins_period(group, microbatch.step)));
     begin_pass(fresh, microbatch.unused);
 }
 
@@ -297,8 +297,9 @@ void BucketSchedule::trace(Timeline* timeline) {
         for (const BucketCollectives& row : reducer_.collectives()) {
             if (row.bucket < 0) continue;
             for (const StepCollective& collective : row.collectives)
-                buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
-                    name_of(collective.kind), std::llround(collective.sent_bytes));
+                if (times_per_step(collective.when, 1) > 0)
+                    buckets[static_cast<size_t>(row.bucket)].sent.emplace_back(
+                        name_of(collective.kind), std::llround(collective.sent_bytes));
         }
     }
     timeline->describe(std::move(buckets));

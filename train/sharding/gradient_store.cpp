@@ -4,7 +4,8 @@ namespace speedrun {
 
 namespace {
 
-// In a ring a gradient lives one stage longer, while it is reduced and backward continues.
+// In a ring a gradient lives one stage longer, while it is reduced and backward continues. Gradients of frozen buckets share
+// memory in any case, as only backward writes them.
 SharedMemory place_gradients(const ParameterTable& table, const BucketLayout& layout, bool ring) {
     const UnitPasses unit_passes(table.num_units());
     std::vector<std::vector<Lifetime>> lifetimes;
@@ -12,7 +13,7 @@ SharedMemory place_gradients(const ParameterTable& table, const BucketLayout& la
         Lifetime lifetime = gradient_of(bucket, unit_passes);
         if (ring) {
             ++lifetime.last;
-        } else {
+        } else if (!bucket.frozen) {
             lifetime = {0, unit_passes.count()};
         }
         lifetimes.push_back({lifetime});
@@ -33,7 +34,7 @@ GradientStore::GradientStore(const ParameterTable& table, const BucketLayout& la
     int64_t bytes = 0;
     for (const Bucket& bucket : layout.all()) {
         accumulator_offset_.push_back(bytes);
-        bytes += (bucket.shard_size * size_of(DType::f32) + 63) / 64 * 64;
+        if (!bucket.frozen) bytes += (bucket.shard_size * size_of(DType::f32) + 63) / 64 * 64;
     }
     accumulators_ = Buffer(runtime.device(), "f32 gradient shards", MemoryCategory::gradients, bytes);
 }

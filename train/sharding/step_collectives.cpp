@@ -145,6 +145,9 @@ BucketCollectives row_of_bucket(const BucketLayout& layout, const Bucket& bucket
         add.change(placement.stored, placement.computed, dtype, when);
         if (reads.size() > 1) add.change(placement.stored, placement.computed, dtype, When::before_backward);
     }
+    if (bucket.frozen && !stored_sharded)
+        add.change(placement.state, placement.computed, dtype, When::at_start);
+    if (bucket.frozen) return row;
     add.change(placement.gradient, placement.accumulated, reduce, When::every_microbatch);
     add.change(placement.accumulated, placement.state, reduce, When::last_microbatch);
     if (!stored_sharded) add.change(placement.state, placement.computed, dtype, When::after_step);
@@ -187,13 +190,10 @@ void expect_even_parts(const Parameter& p, const OptimizerGroupConfig& group) {
 
 }  // namespace
 
-int times_per_step(When when, int num_microbatches) {
-    return when <= When::every_microbatch ? num_microbatches : 1;
-}
-
 const char* name_of(When when) {
-    constexpr std::array<const char*, 6> kNames{"before forward",  "before backward", "every microbatch",
-                                                "last microbatch", "in the step",     "after the step"};
+    constexpr std::array<const char*, 7> kNames{"before forward",  "before backward", "every microbatch",
+                                                "last microbatch", "in the step",     "after the step",
+                                                "at the start"};
     return kNames[static_cast<size_t>(when)];
 }
 
@@ -318,7 +318,7 @@ void set_apart(const ParameterTable& table, std::vector<int>& placement_of) {
 // Returns the most rows that a rank's tokens touch between two exchanges.
 int64_t max_rows_of(const Parameter& p, const Ranks& ranks, const OptimizerGroupConfig& group,
                     const RankTokens& tokens) {
-    if (p.row_ids == 0) return 0;
+    if (p.row_ids == 0 || group.frozen()) return 0;
     if (needs_whole_matrices(group))
         throw_usage(
             "{}: its rows are exchanged (model.tables, exchange), but {} needs whole matrices: use whole, or give it to a group of "
@@ -349,6 +349,7 @@ BucketRules bucket_rules(const Ranks& ranks, const ParameterTable& table, const 
         rules.whole_matrix.push_back(needs_whole_matrices(group));
         rules.heads_per_matrix.push_back(group.heads_per_matrix());
         rules.bf16_weights.push_back(group.weights_dtype() == DType::bf16);
+        rules.frozen.push_back(group.frozen());
     }
     rules.target = bucket_target(sharing, ranks.mesh().world_size(), table.numel());
     const auto group_of = [&](AxisSet axes) { return ranks.mesh().group(ranks.rank(), axes); };

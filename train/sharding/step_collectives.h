@@ -17,10 +17,13 @@ enum class When : uint8_t {
     every_microbatch,
     last_microbatch,
     in_step,
-    after_step
+    after_step,
+    at_start  // before the first step
 };
 const char* name_of(When when);
-int times_per_step(When when, int num_microbatches);
+inline int times_per_step(When when, int num_microbatches) {
+    return when == When::at_start ? 0 : when <= When::every_microbatch ? num_microbatches : 1;
+}
 
 struct StepCollective {
     Collective kind;

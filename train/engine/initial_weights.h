@@ -1,0 +1,31 @@
+// The weights that a run starts from: model.init_from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/data_identity.h"
+#include "train/comm/communicator.h"
+#include "train/config/config.h"
+#include "train/runlog/run_origin.h"
+
+namespace speedrun {
+
+struct InitialWeights {
+    std::vector<std::vector<float>> values;  // whole parameters; index: parameter
+    RunOrigin origin;
+    std::vector<std::string> warnings;
+};
+
+// Reads the weights in config.model.init_from. A checkpoint has the masters; its files are compared with their hashes. A run's
+// folder is read as its newest checkpoint, or as its final weights if they have a later step. RUN/checkpoints/final has the final
+// weights. Any other folder is a GPT-2 in the layout of the transformers library.
+//
+// Parameters are matched by name and shape. data: identity of the new run's shards; null: not compared. Collective. Throws
+// JointError on all ranks:
+//   usage: parameters do not match (names each one, both shapes, and the keys of the model that differ); a run without weights
+//   data: a file is missing or damaged, or the weights are for another tokenizer
+//   diverged: a weight is not finite
+InitialWeights read_initial_weights(World& world, const Config& config, const DataIdentity* data);
+
+}  // namespace speedrun
