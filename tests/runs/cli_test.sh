@@ -256,7 +256,9 @@ sed 's/tiny\//pieces\//g; s/"vocab_size": 257/"vocab_size": 857/' tiny.json >pie
 expect 0 "done" "$speedrun" train pieces.json --name pieces
 expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --prompt "the quick" --tokens 20 --temperature 0
 mv pieces/vocabulary vocabulary
-expect 3 "pieces/vocabulary" "$speedrun" sample logs/pieces
+cp out here
+expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --prompt "the quick" --tokens 20 --temperature 0
+cmp -s here out || fail "the copy of the vocabulary in the run gives another text"
 expect 0 "^the quick [a-z]" "$speedrun" sample logs/pieces --vocab "$vocabulary" --prompt "the quick" --tokens 20 --temperature 0
 
 # Exchange with the transformers library: export, import, export again with equal bytes, and a run from the imported weights.
