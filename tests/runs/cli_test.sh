@@ -275,7 +275,10 @@ loss_of() { grep -o '"val_loss": [0-9.]*' "logs/$1/summary.json"; }
 [ "$(loss_of continued)" = "$(loss_of gpt2)" ] || fail "a run does not start from the weights of model.init_from: $(loss_of gpt2), $(loss_of continued)"
 expect 2 "hf does not fit the config: model.layers.count is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.layers.count=2
 expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=nowhere
-expect 2 "only a GPT-2 can be exported.*model.norms.type is .rmsnorm., expected .layernorm." "$speedrun" export logs/first hf3
+expect 0 "hf3: SpeedrunForCausalLM, f32, tokenizer" "$speedrun" export logs/first hf3
+expect 2 "this model cannot be exported: the library's code has no model.tables.grams (rows: ngrams)" "$speedrun" export logs/ngrams hf4
+expect 2 "hf3 exists: export into a new folder" "$speedrun" export logs/first hf3/
+[ ! -e hf4 ] && [ ! -e hf4.part ] || fail "a refused export left a folder"
 expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first
 
 # Damage: truncated weights, a truncated shard.
