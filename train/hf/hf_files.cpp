@@ -41,7 +41,10 @@ std::string without_slash(std::string folder) {
 }  // namespace
 
 HfStaging::HfStaging(std::string folder) : folder_(without_slash(std::move(folder))) {
-    for (const std::string& name : {folder_, path()}) expect_new(name);
+    expect_new(folder_);
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(path(), error)))
+        throw_usage("{}: left by an export that was interrupted; remove it", path());
 }
 
 HfStaging::~HfStaging() {

@@ -8,13 +8,13 @@
 #include <map>
 #include <set>
 
-#include "data/json_text.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/hf/hf_config.h"
 #include "train/hf/hf_files.h"
+#include "train/hf/hf_index.h"
 #include "train/hf/hf_names.h"
 
 namespace speedrun {
@@ -50,44 +50,27 @@ std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int
     return result;
 }
 
-// The weights' files. Several files have an index, which maps each tensor to its file.
+// The weights' files.
 struct WeightFiles {
     std::string path;  // the only file, or the index
     std::vector<std::string> files;
     std::map<std::string, std::string> index;  // file by tensor; empty: one file
 };
 
-WeightFiles read_index(const std::string& folder) {
-    using Json = nlohmann::json;
-    WeightFiles result{.path = folder + kIndex, .files = {}, .index = {}};
-    try {
-        const Json root = parse_json<Json>(read_text_file(result.path));
-        if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
-            throw JsonError("no object \"weight_map\"");
-        for (const auto& [tensor, value] : root["weight_map"].items()) {
-            const std::string file = value.is_string() ? value.get<std::string>() : "";
-            if (file.empty() || file.find('/') != std::string::npos)
-                throw JsonError(fmt::format("weight_map.{}: expected a file name without folders, found {}",
-                                            shown_key<Json>(tensor), shown(value)));
-            result.index.emplace(tensor, file);
-        }
-    } catch (const JsonError& error) {
-        throw_data("{}: {}", result.path, error.what());
-    }
-    std::set<std::string> names;
-    for (const auto& [tensor, file] : result.index) names.insert(file);
-    for (const std::string& name : names) result.files.push_back((fs::path(folder) / name).string());
-    return result;
-}
-
 WeightFiles weight_files(const std::string& folder) {
     const std::string path = folder + kWeights;
     std::error_code error;  // avoids an exception, e.g. for a link to itself
     if (fs::exists(path, error)) return {.path = path, .files = {path}, .index = {}};
-    if (fs::exists(folder + kIndex, error)) return read_index(folder);
+    if (fs::exists(folder + kIndex, error)) {
+        WeightFiles several{.path = folder + kIndex, .files = {}, .index = read_hf_index(folder + kIndex)};
+        std::set<std::string> names;
+        for (const auto& [tensor, file] : several.index) names.insert(file);
+        for (const std::string& name : names) several.files.push_back((fs::path(folder) / name).string());
+        return several;
+    }
     throw_data(
         "{}: not there, and no model.safetensors.index.json; other formats are not read: "
-        "save_pretrained(DIR, safe_serialization=True) writes this one",
+        "save_pretrained(DIR) writes this one",
         path);
 }
 

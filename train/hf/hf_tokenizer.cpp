@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "data/bpe_vocabulary.h"
 #include "data/durable_file.h"
 #include "data/json_text.h"
-#include "data/text_file.h"
 
 namespace speedrun {
 
@@ -17,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSeparatorText = "<|endoftext|>";
+constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr int kByteValues = 256;
 
 BpeVocabulary byte_vocabulary() {
@@ -54,7 +52,7 @@ std::string in_alphabet(const std::string& bytes) {
     return text;
 }
 
-// The merges of a vocabulary by pair, and the pair that each token is merged from.
+// The merges of a vocabulary by pair.
 class Merges {
   public:
     explicit Merges(const BpeVocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -62,20 +60,19 @@ class Merges {
             merges_.emplace(std::pair{merge.left, merge.right}, &merge);
     }
 
-    // Returns one merge per rank, in order. A tiktoken file allows every split of a token, all of its rank; of these the one is
-    // taken that the merges of lower ranks lead to. A token that they do not lead to is reached only as a whole piece.
-    std::vector<const BpeMerge*> in_order() const {
-        std::map<uint32_t, std::vector<const BpeMerge*>> by_rank;
-        for (const BpeMerge& merge : vocabulary_.merges) by_rank[merge.rank].push_back(&merge);
-        std::vector<const BpeMerge*> result;
+    // Returns one merge per rank, in order.
+    std::vector<BpeMerge> in_order() const {
+        std::map<uint32_t, std::vector<BpeMerge>> by_rank;
+        for (const BpeMerge& merge : vocabulary_.merges) by_rank[merge.rank].push_back(merge);
+        std::vector<BpeMerge> result;
         for (const auto& [rank, merges] : by_rank) {
             if (merges.size() == 1) {
                 result.push_back(merges.front());
                 continue;
             }
-            const std::vector<uint16_t> parts = merged_below(rank, merges.front()->result);
-            const auto found = std::find_if(merges.begin(), merges.end(), [&](const BpeMerge* merge) {
-                return parts == std::vector<uint16_t>{merge->left, merge->right};
+            const std::vector<uint16_t> parts = merged_below(rank, merges.front().result);
+            const auto found = std::find_if(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
+                return parts == std::vector<uint16_t>{merge.left, merge.right};
             });
             if (found != merges.end()) result.push_back(*found);
         }
@@ -108,6 +105,13 @@ class Merges {
     std::map<std::pair<uint16_t, uint16_t>, const BpeMerge*> merges_;
 };
 
+// A tiktoken file allows every split of a token, all of its rank; of these the one is taken that the merges of lower ranks lead
+// to. A token that they do not lead to is reached only as a whole piece.
+BpeVocabulary with_one_merge_per_rank(BpeVocabulary vocabulary) {
+    vocabulary.merges = Merges(vocabulary).in_order();
+    return vocabulary;
+}
+
 Json byte_level(bool add_prefix_space) {
     return {{"type", "ByteLevel"},
             {"add_prefix_space", add_prefix_space},
@@ -122,20 +126,20 @@ std::string text_of(const BpeVocabulary& vocabulary) {
     for (int32_t id = 0; id < vocabulary.size(); ++id) {
         const std::string& bytes = vocabulary.tokens[static_cast<size_t>(id)];
         if (id == vocabulary.separator)
-            entries.emplace_back(kSeparatorText, id);
+            entries.emplace_back(kEndOfText, id);
         else if (!bytes.empty())
             entries.emplace_back(in_alphabet(bytes), id);
     }
-    if (vocabulary.separator >= vocabulary.size()) entries.emplace_back(kSeparatorText, vocabulary.separator);
+    if (vocabulary.separator >= vocabulary.size()) entries.emplace_back(kEndOfText, vocabulary.separator);
     Json merges = Json::array();
-    for (const BpeMerge* merge : Merges(vocabulary).in_order())
+    for (const BpeMerge& merge : vocabulary.merges)
         merges.push_back(
-            {in_alphabet(vocabulary.tokens[merge->left]), in_alphabet(vocabulary.tokens[merge->right])});
+            {in_alphabet(vocabulary.tokens[merge.left]), in_alphabet(vocabulary.tokens[merge.right])});
     const Json root = {{"version", "1.0"},
                        {"truncation", nullptr},
                        {"padding", nullptr},
                        {"added_tokens", Json::array({{{"id", vocabulary.separator},
-                                                      {"content", kSeparatorText},
+                                                      {"content", kEndOfText},
                                                       {"single_word", false},
                                                       {"lstrip", false},
                                                       {"rstrip", false},
@@ -159,32 +163,16 @@ std::string text_of(const BpeVocabulary& vocabulary) {
     return root.dump();
 }
 
-// Returns a tokenizer.json as read, without the settings that would change or extend a text's tokens.
-std::optional<std::string> as_read(const std::string& path) {
-    const std::string text = read_text_file(path);
-    if (text.empty() || text[text.find_first_not_of(" \t\r\n")] != '{') return std::nullopt;
-    nlohmann::json root = parse_json<nlohmann::json>(text, {.keys = 1'000'000});  // sorted: a key per token
-    for (const char* key : {"truncation", "padding", "post_processor"}) root[key] = nullptr;
-    root["decoder"] = byte_level(true);  // some files can only encode
-    return root.dump();
-}
-
 }  // namespace
 
 void write_hf_tokenizer(const std::string& folder, const HfTokenizer& tokenizer) {
-    std::string text;
-    if (tokenizer.tokenizer == "bytes") {
-        text = text_of(byte_vocabulary());
-    } else {
-        const BpeVocabulary vocabulary = read_bpe_vocabulary(tokenizer.vocabulary);
-        text = as_read(tokenizer.vocabulary).value_or("");
-        if (text.empty()) text = text_of(vocabulary);
-    }
-    write_file(folder + "/tokenizer.json", text + "\n");
+    const bool bytes = tokenizer.tokenizer == "bytes";
+    const BpeVocabulary vocabulary = bytes ? byte_vocabulary() : read_bpe_vocabulary(tokenizer.vocabulary);
+    write_file(folder + "/tokenizer.json", text_of(with_one_merge_per_rank(vocabulary)) + "\n");
     const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                         {"bos_token", kSeparatorText},
-                         {"eos_token", kSeparatorText},
-                         {"pad_token", kSeparatorText},
+                         {"bos_token", kEndOfText},
+                         {"eos_token", kEndOfText},
+                         {"pad_token", kEndOfText},
                          {"model_max_length", tokenizer.longest},
                          {"clean_up_tokenization_spaces", false}};
     write_file(folder + "/tokenizer_config.json", config.dump(2) + "\n");
