@@ -276,7 +276,8 @@ loss_of() { grep -o '"val_loss": [0-9.]*' "logs/$1/summary.json"; }
 expect 2 "hf does not fit the config: model.layers.count is 2, expected 1" gpt2 wrong --set model.init_from=hf --set model.layers.count=2
 expect 3 "nowhere/config.json: cannot be read" gpt2 wrong --set model.init_from=nowhere
 expect 0 "hf3: SpeedrunForCausalLM, f32, tokenizer" "$speedrun" export logs/first hf3
-expect 2 "this model cannot be exported: the library's code has no model.tables.grams (rows: ngrams)" "$speedrun" export logs/ngrams hf4
+expect 0 "done" "$speedrun" train tiny.json --name composed --quiet --set schedule.steps=1 --set 'model.layers.each.attention.compose_heads={"keys": 8}'
+expect 2 "this model cannot be exported: the library's code has no attention.compose_heads of layer 0" "$speedrun" export logs/composed hf4
 expect 2 "hf3 exists: export into a new folder" "$speedrun" export logs/first hf3/
 [ ! -e hf4 ] && [ ! -e hf4.part ] || fail "a refused export left a folder"
 expect 3 "first/config.json: model_type: expected \"gpt2\", found nothing" "$speedrun" import logs/first

@@ -39,12 +39,13 @@ ROWS = {"init": {"type": "normal", "value": 1}}
 PARTS = {
     "preset": "none",
     "model_dim": 32,
-    "tables": {"embed": ROWS, "place": {"rows": "positions", **ROWS}, "values": ROWS, "more": ROWS},
+    "tables": {"embed": ROWS, "place": {"rows": "positions", **ROWS}, "values": ROWS, "more": ROWS, "grams": {"rows": "ngrams", "max_ngram": 4, "num_rows": 999, **ROWS}},
     "windows": {"short": 16},
     "norms": {"type": "layernorm", "gain": True, "bias": True, "epsilon": 1e-4},
     "input": [
         {"type": "table", "table": "embed"},
         {"type": "table", "table": "place"},
+        {"type": "table", "table": "grams"},
         {"type": "smear", "start": 0.7, "columns": 8},
         {"type": "norm"},
         {"type": "sum", "terms": [{"of": "stream", "scale": 0.9}, {"table": "more", "scale": 0.3, "gain": 1.2}]},
@@ -95,6 +96,10 @@ MODELS = {
                           "layers": {"count": 2, "each": {"attention": {"heads": 2}, "mlp": {"activation": "gelu_erf"}}}}),
     "modern": ("pieces", {"preset": "modern", "model_dim": 32, "layers": HEADS}),
     "parts": ("tiny", PARTS),
+    "bigrams": ("pieces", {"preset": "modern", "model_dim": 32, "layers": HEADS,
+                           "tables": {"two": {"rows": "ngrams", "hash": "products", "num_rows": 501, **ROWS}},
+                           "input": [{"type": "table", "table": "embed"}, {"type": "norm"},
+                                     {"type": "sum", "terms": [{"of": "stream"}, {"table": "two", "scale": 0.5}]}]}),
 }  # fmt: skip
 
 

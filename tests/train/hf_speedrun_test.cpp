@@ -89,8 +89,10 @@ TEST(HfSpeedrunTest, DescribesTheLastStage) {
 
 TEST(HfSpeedrunTest, RefusesPartsByName) {
     const TempDir dir;
-    expect_error(ExitCode::usage, {"model.tables.ngram_embed (rows: ngrams)"},
-                 [&] { written(dir, config_of("kjv")); });
+    expect_error(
+        ExitCode::usage,
+        {"the library's code has no model.networks, model.tables.bigram.sign_rows, attention.compose_heads of"},
+        [&] { written(dir, config_of("kjv_newest")); });
     EXPECT_FALSE(std::filesystem::exists(dir.file("hf")));
     const Config composed =
         config_of("kjv_modern", {"model.layers.each.attention.compose_heads={\"keys\": 8}"});

@@ -133,7 +133,13 @@ Json model_json(const Config& config, int64_t separator) {
     const ModelConfig& model = config.model;
     const ModelParts& parts = model.parts;
     Json tables = Json::object();
-    for (const auto& [name, table] : parts.tables) tables[name] = word_of(table.rows);
+    for (const auto& [name, table] : parts.tables) {
+        tables[name] = {{"rows", word_of(table.rows)}};
+        if (table.rows != TableRows::ngrams) continue;
+        tables[name]["hash"] = word_of(table.ngrams.hash);
+        tables[name]["max_ngram"] = table.ngrams.max_ngram;
+        tables[name]["num_rows"] = table.ngrams.num_rows;
+    }
     const Softcap cap = parts.head.cap();
     const bool masks = config.data.document_mask && separator >= 0;
     return {{"norm", {{"type", word_of(parts.norms.type)}, {"epsilon", parts.norms.epsilon}}},
@@ -165,8 +171,7 @@ std::string hf_speedrun_problems(const ModelConfig& model) {
     std::vector<std::string> found;
     if (!parts.networks.empty()) found.emplace_back("model.networks");
     for (const auto& [name, table] : parts.tables)
-        if (table.rows == TableRows::ngrams)
-            found.push_back(fmt::format("model.tables.{} (rows: ngrams)", name));
+        if (table.ngrams.sign_rows > 0) found.push_back(fmt::format("model.tables.{}.sign_rows", name));
     const std::vector<std::optional<LayerConfig>> layers = parts.layers.resolved();
     for (size_t i = 0; i < layers.size(); ++i)
         if (layers[i] && layers[i]->attention && layers[i]->attention->parts.find<ComposeHeadsPart>())

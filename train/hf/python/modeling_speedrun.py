@@ -20,6 +20,23 @@ ACTIVATIONS = {
 }
 
 
+def shifted(x, back, fill):
+    """Entry t - back of each entry t of (rows, tokens), and `fill` before the first one."""
+    return F.pad(x, (back, 0), value=fill)[:, : x.shape[1]]
+
+
+def signed(number):
+    """The 64-bit integer of these bits: torch multiplies and adds it modulo 2^64."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def mix_bits(x):
+    """Finalizer of 64-bit MurmurHash3."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ (x >> 33 & 0x7FFFFFFF)) * signed(factor)
+    return x ^ (x >> 33 & 0x7FFFFFFF)
+
+
 def before(x):
     """Row t - 1 of each row t, and zeros for the first one. x: (rows, tokens, ...)."""
     return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
@@ -105,9 +122,31 @@ class SpeedrunForCausalLM(PreTrainedModel, GenerationMixin):
         return torch.zeros_like(tokens) if separator is None else (tokens == separator).cumsum(-1)
 
     def rows_of(self, table):
-        if self.parts["tables"][table] == "positions":
-            return self.weight(f"{table}.weight")[: self.tokens.shape[1]]
-        return F.embedding(self.tokens, self.weight(f"{table}.weight"))
+        """Rows of a table for each token; of a table of n-grams the sum over n."""
+        weight, how = self.weight(f"{table}.weight"), self.parts["tables"][table]
+        if how["rows"] == "positions":
+            return weight[: self.tokens.shape[1]]
+        if how["rows"] == "tokens":
+            return F.embedding(self.tokens, weight)
+        if how["hash"] == "products":
+            return F.embedding(self.bigrams(how["num_rows"]), weight)
+        return sum(F.embedding(self.ngrams(n, how["num_rows"]), weight) for n in range(2, how["max_ngram"] + 1))
+
+    def ngrams(self, n, num_rows):
+        """Hashes of the last n tokens; tokens of another document are absent."""
+        hashes = torch.full_like(self.tokens, n)
+        for back in range(n):
+            visible = shifted(self.documents, back, -1) == self.documents
+            hashes = mix_bits(hashes + signed(0x9E3779B97F4A7C15) + torch.where(visible, shifted(self.tokens, back, 0) + 1, 0))
+        # The remainder of the 64 bits as an unsigned number.
+        return (hashes % num_rows + torch.where(hashes < 0, (1 << 64) % num_rows, 0)) % num_rows
+
+    def bigrams(self, num_rows):
+        """Hashes of two tokens in wrapping 32 bits, also across documents; the last row for the first token."""
+        hashes = 36313 * self.tokens ^ 27191 * shifted(self.tokens, 1, 0)
+        rows = (((hashes + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)) % (num_rows - 1)
+        rows[:, 0] = num_rows - 1
+        return rows
 
     def read_input(self):
         x = None
