@@ -62,14 +62,14 @@ std::vector<char> widened(const std::vector<char>& halves) {
     return bytes;
 }
 
-// Returns the bytes of elements of this size and shape; -1 if a size is negative or the bytes exceed `most`.
-int64_t bytes_of(const TensorEntry& tensor, int64_t most, int64_t element) {
-    int64_t bytes = element;
-    for (const int64_t dim : tensor.shape) {
-        if (dim < 0 || (dim > 0 && bytes > most / dim)) return -1;
-        bytes *= dim;
+// Returns the number of elements of this shape; -1 if a size is negative or there are more than `most`.
+int64_t numel_of(const std::vector<int64_t>& shape, int64_t most) {
+    int64_t count = 1;
+    for (const int64_t dim : shape) {
+        if (dim < 0 || (dim > 0 && count > most / dim)) return -1;
+        count *= dim;
     }
-    return bytes;
+    return count;
 }
 
 struct Header {
@@ -145,7 +145,8 @@ std::vector<StoredTensor> stored_tensors(const std::string& path) {
         } catch (const JsonError& error) {
             throw_data("{}: {}", where, error.what());
         }
-        const int64_t bytes = bytes_of(tensor, size, stored.is_f16 ? 2 : size_of(tensor.dtype));
+        const int64_t element = stored.is_f16 ? 2 : size_of(tensor.dtype);
+        const int64_t bytes = numel_of(tensor.shape, size / element) * element;
         const bool fits =
             offsets.size() == 2 && 0 <= offsets[0] && offsets[0] <= offsets[1] && offsets[1] <= size - data;
         if (!fits || offsets[1] - offsets[0] != bytes) {
@@ -168,7 +169,8 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors) {
     int64_t offset = 0;
     for (TensorEntry& tensor : tensors) {
         tensor.begin = offset;
-        tensor.bytes = bytes_of(tensor, std::numeric_limits<int64_t>::max(), size_of(tensor.dtype));
+        const int64_t element = size_of(tensor.dtype);
+        tensor.bytes = numel_of(tensor.shape, std::numeric_limits<int64_t>::max() / element) * element;
         offset += tensor.bytes;
         // Appends without a search for the name, which would be quadratic in the number of tensors.
         entries.emplace_back(tensor.name, Json{{"dtype", type_name(tensor.dtype)},

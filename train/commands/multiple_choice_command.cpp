@@ -24,11 +24,8 @@ std::vector<int32_t> encoded(const Tokenizer& tokenizer, const std::string& text
     return {tokens.begin(), tokens.end()};
 }
 
-// Returns context and ending, or their last length + 1 tokens: the last token is only a target.
-std::vector<int32_t> row_of(const std::vector<int32_t>& context, const std::vector<int32_t>& ending,
-                            int64_t length) {
-    std::vector<int32_t> row = context;
-    row.insert(row.end(), ending.begin(), ending.end());
+// Returns the last length + 1 tokens at most: the last token is only a target.
+std::vector<int32_t> cut_left(std::vector<int32_t> row, int64_t length) {
     const auto most = static_cast<size_t>(length) + 1;
     if (row.size() > most) row.erase(row.begin(), row.end() - static_cast<std::ptrdiff_t>(most));
     return row;
@@ -61,7 +58,9 @@ int run_multiple_choice(const EvalOptions& options) {
             if (static_cast<int64_t>(ending.size()) > model.length())
                 throw_data("{}: an ending of {} tokens is longer than a row ({}): \"{}...\"",
                            options.multiple_choice, ending.size(), model.length(), text.substr(0, 40));
-            rows.tokens.push_back(row_of(context, ending, model.length()));
+            std::vector<int32_t> row = context;
+            row.insert(row.end(), ending.begin(), ending.end());
+            rows.tokens.push_back(cut_left(std::move(row), model.length()));
             rows.ending_tokens.push_back(static_cast<int64_t>(ending.size()));
             num_cut += rows.tokens.back().size() < context.size() + ending.size() ? 1 : 0;
         }

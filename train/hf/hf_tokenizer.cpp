@@ -70,7 +70,7 @@ class Merges {
                 result.push_back(merges.front());
                 continue;
             }
-            const std::vector<uint16_t> parts = merged_below(rank, merges.front().result);
+            const std::vector<uint16_t> parts = merged_below(merges.front());
             const auto found = std::find_if(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
                 return parts == std::vector<uint16_t>{merge.left, merge.right};
             });
@@ -80,17 +80,17 @@ class Merges {
     }
 
   private:
-    // Returns the tokens that a token's bytes merge to, without merges of this rank and above.
-    std::vector<uint16_t> merged_below(uint32_t rank, uint16_t token) const {
+    // Returns the tokens that the bytes of a merge's result merge to, without merges of its rank and above.
+    std::vector<uint16_t> merged_below(const BpeMerge& merge) const {
         std::vector<uint16_t> parts;
-        for (const char byte : vocabulary_.tokens[token])
+        for (const char byte : vocabulary_.tokens[merge.result])
             parts.push_back(vocabulary_.of_byte[static_cast<unsigned char>(byte)]);
         while (true) {
             const BpeMerge* best = nullptr;
             size_t at = 0;
             for (size_t i = 0; i + 1 < parts.size(); ++i) {
                 const auto found = merges_.find({parts[i], parts[i + 1]});
-                if (found == merges_.end() || found->second->rank >= rank) continue;
+                if (found == merges_.end() || found->second->rank >= merge.rank) continue;
                 if (best && best->rank <= found->second->rank) continue;
                 best = found->second;
                 at = i;
