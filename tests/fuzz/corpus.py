@@ -56,6 +56,7 @@ def files():
 def hf():
     yield json.dumps({"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_layer": 2, "n_embd": 64,
                       "n_head": 2, "vocab_size": 300, "n_positions": 64, "n_inner": 128, "tie_word_embeddings": False}).encode()
+    yield b"i" + json.dumps({"metadata": {"total_size": 8}, "weight_map": {"wte.weight": "model-00001-of-00002.safetensors"}}).encode()
 
 
 def measured():

@@ -134,6 +134,14 @@ class MultipleChoiceTest(unittest.TestCase):
             for x, y in zip(a, b, strict=True):
                 self.assertAlmostEqual(x["sum"], y["sum"], delta=1e-4)
 
+    def test_the_run_folder_alone_has_the_same_scores(self):
+        here = self.answer()
+        (self.work / "tiny").rename(self.work / "away")
+        try:
+            self.assertEqual(self.answer(), here)
+        finally:
+            (self.work / "away").rename(self.work / "tiny")
+
     def test_text_says_the_same(self):
         answer = self.answer()
         done = self.run_(0, "eval", "logs/run", "--multiple-choice", "items.jsonl")
@@ -162,7 +170,7 @@ class MultipleChoiceTest(unittest.TestCase):
         (self.work / "bad.jsonl").write_text("\n")
         self.assertIn("no item in it", self.run_(3, "eval", "logs/run", "--multiple-choice", "bad.jsonl").stderr)
         self.run_(3, "eval", "logs/run", "--multiple-choice", "missing.jsonl")
-        self.assertIn("--json: only with --multiple-choice", self.run_(2, "eval", "logs/run", "--json").stderr)
+        self.assertIn("--text excludes --multiple-choice", self.run_(2, "eval", "logs/run", "--text", "x", "--multiple-choice", "y").stderr)
         self.assertIn("--vocab: only with", self.run_(2, "eval", "logs/run", "--vocab", "x").stderr)
 
     def convert(self, *arguments: str) -> subprocess.CompletedProcess:

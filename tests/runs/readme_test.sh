@@ -121,7 +121,7 @@ fill_in() {
             if ($i ~ /^RUN(_FOLDER)?$/) $i = "logs/example"
             if ($i == "HF_FOLDER") $i = ($0 ~ / export /) ? "made/hf" number : "hf"
             if ($i == "DIR") $i = ($(i - 1) == "--verify") ? "data/kjv" : "made/folder" number
-            if ($i == "FILE") $i = ($(i - 1) == "--input") ? "book.txt" : "made/file" number
+            if ($i == "FILE") $i = ($(i - 1) ~ /^--(input|text)$/) ? "book.txt" : "made/file" number
             if ($i == "TEXT") $i = "And"
             if ($i == "NAME") $i = "name" number
             if ($i == "COMMAND") $i = "train"

@@ -251,6 +251,58 @@ TEST_F(HfGpt2Test, ReadsOtherLayouts) {
         128u * 16);
 }
 
+// Both forms of GELU and any epsilon are read, and written back.
+TEST_F(HfGpt2Test, ReadsActivationAndEpsilon) {
+    const std::string folder = changed([](auto&, Json& json) {
+        json["activation_function"] = "gelu";
+        json["layer_norm_epsilon"] = 1e-6;
+    });
+    const ModelConfig model = read_hf_config(folder).model;
+    EXPECT_EQ(model.parts.layers.each.mlp->activation, Activation::gelu_erf);
+    EXPECT_EQ(model.parts.norms.epsilon, 1e-6);
+    const auto values = weights();
+    const ReadMaster read = [&](const Parameter& p, float* host) {
+        std::copy(values[static_cast<size_t>(p.id)].begin(), values[static_cast<size_t>(p.id)].end(), host);
+    };
+    write_hf_gpt2(dir_.file("written"), model, table(), read, {});
+    const Json written = Json::parse(read_text(dir_.file("written/config.json")));
+    EXPECT_EQ(written["activation_function"], "gelu");
+    EXPECT_EQ(written["layer_norm_epsilon"], 1e-6);
+    expect_error(
+        ExitCode::usage,
+        {R"(model.layers.each.mlp.activation is "gelu_tanh", expected "gelu_erf")", "model.norms.epsilon"},
+        [&] { expect_hf_fits(folder, config().model, 16); });
+}
+
+// Weights in two files with an index are the weights of one file.
+TEST_F(HfGpt2Test, ReadsShardedWeights) {
+    const auto values = weights();
+    const std::string folder = changed([](auto&, Json&) {});
+    std::vector<NamedTensor> all = read_safetensors(folder + "/model.safetensors"), parts[2];
+    Json index = {{"weight_map", Json::object()}};
+    const char* const names[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+    for (size_t i = 0; i < all.size(); ++i) {
+        index["weight_map"][all[i].name] = names[i % 2];
+        parts[i % 2].push_back(all[i]);
+    }
+    std::filesystem::remove(folder + "/model.safetensors");
+    for (size_t i = 0; i < 2; ++i) write_safetensors(dir_.file(names[i]), parts[i]);
+    dir_.write("model.safetensors.index.json", index.dump());
+    EXPECT_EQ(weights(folder), values);
+    const auto refused = [&](const Json& json, std::initializer_list<std::string> texts) {
+        dir_.write("model.safetensors.index.json", json.dump());
+        expect_error(ExitCode::data, texts, [&] { weights(folder); });
+    };
+    Json wrong = index;
+    wrong["weight_map"][all[0].name] = names[1];
+    refused(wrong, {std::string(names[1]) + " has no tensor " + all[0].name});
+    wrong["weight_map"][all[0].name] = "../x.safetensors";
+    refused(wrong, {"index.json", "a file name without folders"});
+    refused(Json::array(), {"no object \"weight_map\""});
+    std::filesystem::remove(dir_.file(names[1]));
+    refused(index, {names[1]});
+}
+
 TEST_F(HfGpt2Test, RejectsExportOfNonFiniteWeights) {
     const Config c = config();
     const ParameterTable table = parameters_of(c.model, 16);
@@ -271,9 +323,10 @@ TEST_F(HfGpt2Test, RejectsUnsupportedConfigs) {
     };
     expect("model_type", "llama", {"config.json: model_type: expected \"gpt2\", found \"llama\""});
     expect("model_type", nullptr, {"model_type: expected \"gpt2\", found nothing"});
-    expect("activation_function", "gelu", {"activation_function: expected \"gelu_new\"", "found \"gelu\""});
+    expect("activation_function", "relu", {"activation_function: expected \"gelu_new\"", "found \"relu\""});
     expect("scale_attn_by_inverse_layer_idx", true, {"scale_attn_by_inverse_layer_idx: expected false"});
-    expect("layer_norm_epsilon", 1e-6, {"layer_norm_epsilon: expected 1e-05, found 1e-06"});
+    expect("layer_norm_epsilon", 0, {"layer_norm_epsilon: expected a number from 1e-20 to 1, found 0"});
+    expect("layer_norm_epsilon", "1e-6", {"layer_norm_epsilon: expected a number", "found \"1e-6\""});
     expect("n_layer", "2", {"n_layer: expected a whole number from 1 to 1000, found \"2\""});
     expect("n_layer", 1e300, {"n_layer: expected a whole number"});
     expect("n_embd", 17, {"n_embd: expected a multiple of n_head, 2, found 17"});

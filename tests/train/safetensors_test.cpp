@@ -2,6 +2,8 @@
 #include "train/checkpoint/safetensors.h"
 
 #include <chrono>
+#include <cmath>
+#include <cstring>
 
 #include "tests/data/test_files.h"
 
@@ -41,6 +43,27 @@ TEST(SafetensorsTest, RejectsInvalidSizes) {
         read_safetensors(
             written(dir, R"({"a": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 1e30]}})"));
     });
+}
+
+// IEEE binary16: a normal value, the largest, the smallest subnormal, -0, infinity. Entries for partial reads refuse it.
+TEST(SafetensorsTest, WidensF16) {
+    const TempDir dir;
+    const std::string header = R"({"a": {"dtype": "F16", "shape": [6], "data_offsets": [0, 12]}})";
+    const uint64_t length = header.size();
+    const uint16_t halves[] = {0xbe00, 0x7bff, 0x0001, 0x8000, 0x7c00, 0x03ff};
+    std::string text(reinterpret_cast<const char*>(&length), sizeof length);
+    text += header;
+    text.append(reinterpret_cast<const char*>(halves), sizeof halves);
+    const std::string path = dir.write("a.safetensors", text);
+    const std::vector<NamedTensor> tensors = read_safetensors(path);
+    ASSERT_EQ(tensors.size(), 1u);
+    ASSERT_EQ(tensors[0].dtype, DType::f32);
+    std::vector<float> values(6);
+    ASSERT_EQ(tensors[0].bytes.size(), values.size() * sizeof(float));
+    std::memcpy(values.data(), tensors[0].bytes.data(), tensors[0].bytes.size());
+    EXPECT_EQ(values, (std::vector<float>{-1.5f, 65504.0f, 0x1p-24f, -0.0f, INFINITY, 1023 * 0x1p-24f}));
+    EXPECT_TRUE(std::signbit(values[3]));
+    expect_error(ExitCode::data, {"tensor a: element type F16"}, [&] { read_safetensors_entries(path); });
 }
 
 // JSON values are destroyed recursively: without a limit, deep nesting overflows the stack.

@@ -1,6 +1,8 @@
 #include "train/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -21,21 +23,53 @@ const char* type_name(DType dtype) {
     return dtype == DType::f32 ? "F32" : dtype == DType::bf16 ? "BF16" : "I32";
 }
 
-DType type_of(const std::string& name, const std::string& where) {
+// A tensor as stored. The program has no f16: is_f16 marks two bytes per element of a tensor that is read as f32.
+struct StoredTensor {
+    TensorEntry entry;
+    bool is_f16 = false;
+};
+
+void set_type(StoredTensor& tensor, const std::string& name, const std::string& where) {
+    tensor.is_f16 = name == "F16";
+    if (tensor.is_f16) return;
     for (DType dtype : {DType::f32, DType::bf16, DType::i32}) {
-        if (name == type_name(dtype)) return dtype;
+        tensor.entry.dtype = dtype;
+        if (name == type_name(dtype)) return;
     }
-    throw_data("{}: element type {} is not one of F32, BF16, I32", where, shown_text(name));
+    throw_data("{}: element type {} is not one of F32, BF16, F16, I32", where, shown_text(name));
 }
 
-// Returns the bytes of a tensor of this shape; -1 if a size is negative or the bytes exceed `most`.
-int64_t bytes_of(const TensorEntry& tensor, int64_t most) {
-    int64_t bytes = size_of(tensor.dtype);
-    for (const int64_t dim : tensor.shape) {
-        if (dim < 0 || (dim > 0 && bytes > most / dim)) return -1;
-        bytes *= dim;
+// IEEE binary16: sign, 5 bits of exponent (bias 15), 10 of mantissa.
+float f32_of_f16(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1fu,
+                   mantissa = bits & 0x3ffu;
+    if (exponent == 0) {  // zero or subnormal: multiples of 2^-24
+        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    const uint32_t widened = exponent == 0x1fu ? 0xffu : exponent + (127 - 15);
+    return std::bit_cast<float>(sign | widened << 23 | mantissa << 13);
+}
+
+std::vector<char> widened(const std::vector<char>& halves) {
+    std::vector<char> bytes(2 * halves.size());
+    for (size_t i = 0; i < halves.size(); i += sizeof(uint16_t)) {
+        uint16_t half = 0;
+        std::memcpy(&half, halves.data() + i, sizeof half);
+        const float value = f32_of_f16(half);
+        std::memcpy(bytes.data() + 2 * i, &value, sizeof value);
     }
     return bytes;
+}
+
+// Returns the number of elements of this shape; -1 if a size is negative or there are more than `most`.
+int64_t numel_of(const std::vector<int64_t>& shape, int64_t most) {
+    int64_t count = 1;
+    for (const int64_t dim : shape) {
+        if (dim < 0 || (dim > 0 && count > most / dim)) return -1;
+        count *= dim;
+    }
+    return count;
 }
 
 struct Header {
@@ -78,10 +112,10 @@ std::vector<int64_t> whole_numbers(const Json& list) {
 }
 
 // Overlapping tensors would let a small file request any amount of memory.
-void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& tensors) {
+void expect_no_overlap(const std::string& path, const std::vector<StoredTensor>& tensors) {
     std::vector<const TensorEntry*> sorted;
-    for (const TensorEntry& tensor : tensors)
-        if (tensor.bytes > 0) sorted.push_back(&tensor);
+    for (const StoredTensor& tensor : tensors)
+        if (tensor.entry.bytes > 0) sorted.push_back(&tensor.entry);
     std::sort(sorted.begin(), sorted.end(),
               [](const TensorEntry* a, const TensorEntry* b) { return a->begin < b->begin; });
     for (size_t i = 1; i < sorted.size(); ++i) {
@@ -92,6 +126,41 @@ void expect_no_overlap(const std::string& path, const std::vector<TensorEntry>& 
     }
 }
 
+std::vector<StoredTensor> stored_tensors(const std::string& path) {
+    const auto [header, data, size] = read_header(path);
+    std::vector<StoredTensor> tensors;
+    for (const auto& [name, entry] : header.items()) {
+        if (name == "__metadata__") continue;
+        const std::string where = fmt::format("{}: tensor {}", path, shown_text(name));
+        StoredTensor stored;
+        TensorEntry& tensor = stored.entry;
+        tensor.name = name;
+        std::vector<int64_t> offsets;
+        try {
+            set_type(stored, entry.at("dtype").get<std::string>(), where);
+            tensor.shape = whole_numbers(entry.at("shape"));
+            offsets = whole_numbers(entry.at("data_offsets"));
+        } catch (const Json::exception& error) {
+            throw_data("{}: {}", where, error.what());
+        } catch (const JsonError& error) {
+            throw_data("{}: {}", where, error.what());
+        }
+        const int64_t element = stored.is_f16 ? 2 : size_of(tensor.dtype);
+        const int64_t bytes = numel_of(tensor.shape, size / element) * element;
+        const bool fits =
+            offsets.size() == 2 && 0 <= offsets[0] && offsets[0] <= offsets[1] && offsets[1] <= size - data;
+        if (!fits || offsets[1] - offsets[0] != bytes) {
+            throw_data("{}: data_offsets {} do not hold {} bytes in a file with {} bytes of data", where,
+                       shown(entry.at("data_offsets")), bytes, size - data);
+        }
+        tensor.begin = data + offsets[0];
+        tensor.bytes = bytes;
+        tensors.push_back(std::move(stored));
+    }
+    expect_no_overlap(path, tensors);
+    return tensors;
+}
+
 }  // namespace
 
 std::string safetensors_header(std::vector<TensorEntry>& tensors) {
@@ -100,7 +169,8 @@ std::string safetensors_header(std::vector<TensorEntry>& tensors) {
     int64_t offset = 0;
     for (TensorEntry& tensor : tensors) {
         tensor.begin = offset;
-        tensor.bytes = bytes_of(tensor, std::numeric_limits<int64_t>::max());
+        const int64_t element = size_of(tensor.dtype);
+        tensor.bytes = numel_of(tensor.shape, std::numeric_limits<int64_t>::max() / element) * element;
         offset += tensor.bytes;
         // Appends without a search for the name, which would be quadratic in the number of tensors.
         entries.emplace_back(tensor.name, Json{{"dtype", type_name(tensor.dtype)},
@@ -125,43 +195,21 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 }
 
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path) {
-    const auto [header, data, size] = read_header(path);
     std::vector<TensorEntry> tensors;
-    for (const auto& [name, entry] : header.items()) {
-        if (name == "__metadata__") continue;
-        const std::string where = fmt::format("{}: tensor {}", path, shown_text(name));
-        TensorEntry tensor;
-        tensor.name = name;
-        std::vector<int64_t> offsets;
-        try {
-            tensor.dtype = type_of(entry.at("dtype").get<std::string>(), where);
-            tensor.shape = whole_numbers(entry.at("shape"));
-            offsets = whole_numbers(entry.at("data_offsets"));
-        } catch (const Json::exception& error) {
-            throw_data("{}: {}", where, error.what());
-        } catch (const JsonError& error) {
-            throw_data("{}: {}", where, error.what());
-        }
-        const int64_t bytes = bytes_of(tensor, size);
-        const bool fits =
-            offsets.size() == 2 && 0 <= offsets[0] && offsets[0] <= offsets[1] && offsets[1] <= size - data;
-        if (!fits || offsets[1] - offsets[0] != bytes) {
-            throw_data("{}: data_offsets {} do not hold {} bytes in a file with {} bytes of data", where,
-                       shown(entry.at("data_offsets")), bytes, size - data);
-        }
-        tensor.begin = data + offsets[0];
-        tensor.bytes = bytes;
-        tensors.push_back(std::move(tensor));
+    for (StoredTensor& stored : stored_tensors(path)) {
+        if (stored.is_f16)
+            throw_data("{}: tensor {}: element type F16 is not one of F32, BF16, I32", path,
+                       shown_text(stored.entry.name));
+        tensors.push_back(std::move(stored.entry));
     }
-    expect_no_overlap(path, tensors);
     return tensors;
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
     std::vector<NamedTensor> tensors;
-    const std::vector<TensorEntry> entries = read_safetensors_entries(path);
+    const std::vector<StoredTensor> stored = stored_tensors(path);
     std::ifstream file(path, std::ios::binary);
-    for (const TensorEntry& entry : entries) {
+    for (const auto& [entry, is_f16] : stored) {
         NamedTensor tensor{entry.name, entry.dtype, entry.shape, {}};
         tensor.bytes.resize(static_cast<size_t>(entry.bytes));
         file.seekg(entry.begin);
@@ -169,6 +217,7 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
         if (!file)
             throw_data("{}: tensor {}: reading {} bytes at {} failed", path, entry.name, entry.bytes,
                        entry.begin);
+        if (is_f16) tensor.bytes = widened(tensor.bytes);
         tensors.push_back(std::move(tensor));
     }
     return tensors;

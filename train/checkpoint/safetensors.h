@@ -26,13 +26,13 @@ struct TensorEntry {
 
 // Returns the length and header for these tensors, stored consecutively. Sets `begin` and `bytes`.
 std::string safetensors_header(std::vector<TensorEntry>& tensors);
-// Reads the entries of a file in the header's order, without the tensors' bytes. Throws as read_safetensors.
+// Reads the entries of a file in the header's order, without the tensors' bytes. Throws as read_safetensors, and for F16.
 std::vector<TensorEntry> read_safetensors_entries(const std::string& path);
 
 // Writes through OutputFile (durable_file.h).
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
-// Reads and checks a whole file. Throws a data error that names file, tensor and offsets if it is damaged.
+// Reads and checks a whole file; F16 becomes f32. Throws a data error that names file, tensor and offsets if it is damaged.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 
 }  // namespace speedrun

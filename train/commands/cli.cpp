@@ -4,10 +4,11 @@
 
 #include "kernels/device/error.h"
 #include "train/commands/commands.h"
+#include "train/commands/eval.h"
 #include "train/commands/findings.h"
-#include "train/commands/multiple_choice.h"
 #include "train/commands/option_values.h"
 #include "train/commands/records_cli.h"
+#include "train/commands/sample.h"
 #include "train/config/choices.h"
 
 namespace speedrun {
@@ -230,13 +231,12 @@ int run_command_line(int argc, char** argv) {
         "died after the same step as before, on the same number of ranks. Returns the exit code of the last run.");
 
     EvalOptions eval;
-    CLI::App* eval_command =
-        app.add_subcommand("eval", "validation loss of a run, a checkpoint or a config's untrained model");
+    CLI::App* eval_command = app.add_subcommand(
+        "eval", "loss of a run, a checkpoint or a config's untrained model on its validation data or a text");
     eval_command->add_option("run", eval.run, "run folder, a checkpoint in it, or a config (.json)")
         ->required();
     add_settings(eval_command, eval.settings);
-    MultipleChoiceOptions choice;
-    add_multiple_choice(*eval_command, choice);
+    add_eval_options(*eval_command, eval);
 
     SampleOptions sample;
     CLI::App* sample_command =
@@ -244,18 +244,7 @@ int run_command_line(int argc, char** argv) {
     sample_command->add_option("run", sample.run, "run folder, a checkpoint in it, or a config (.json)")
         ->required();
     add_settings(sample_command, sample.settings);
-    sample_command->add_option("--prompt", sample.prompt, "text to continue");
-    sample_command->add_option("--tokens", sample.tokens, "tokens to generate at most")
-        ->capture_default_str()
-        ->check(CLI::Range(0, 1000000));
-    sample_command->add_option("--temperature", sample.temperature, "0: always the most likely token")
-        ->capture_default_str()
-        ->check(CLI::Range(0.0, 100.0));
-    sample_command->add_option("--vocab", sample.vocabulary,
-                               "tiktoken file or tokenizer.json, where the run's data has no vocabulary");
-    sample_command->add_option("--seed", sample.seed, "of the random draws")
-        ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+    add_sample_options(*sample_command, sample);
 
     GradientsOptions gradients;
     CLI::App* gradients_command = app.add_subcommand(
@@ -335,12 +324,14 @@ int run_command_line(int argc, char** argv) {
 
     ExportOptions export_options;
     CLI::App* export_command = app.add_subcommand(
-        "export", "write a run's weights in the transformers library's layout (gpt2 family)");
+        "export", "write a run's model and tokenizer in the transformers library's layout");
     export_command->add_option("run", export_options.run, "run folder")->required();
     export_command->add_option("folder", export_options.folder, "folder to make")->required();
     export_command->add_option("--dtype", export_options.dtype, "element type")
         ->capture_default_str()
         ->check(CLI::IsMember(words_of<DType>()));
+    export_command->add_option("--vocab", export_options.vocabulary,
+                               "tiktoken file or tokenizer.json, if the run has no vocabulary");
 
     TraceOptions trace;
     CLI::App* trace_command = app.add_subcommand(
@@ -385,7 +376,7 @@ int run_command_line(int argc, char** argv) {
     if (*plan_command) return run_plan(plan);
     if (*bench_command) return run_bench(bench);
     if (*launch_command) return run_launch(launch);
-    if (*eval_command) return choice.is_requested() ? run_multiple_choice(eval, choice) : run_eval(eval);
+    if (*eval_command) return run_eval(eval);
     if (*sample_command) return run_sample(sample);
     if (*gradients_command) return run_gradients(gradients);
     if (*prepare_command) return run_prepare(prepare);

@@ -76,6 +76,10 @@ int run_launch(const LaunchOptions& options);
 struct EvalOptions {
     std::string run;  // run folder, a checkpoint in it, or a config
     std::vector<std::string> settings;
+    std::string text;             // file to evaluate instead of the validation shards
+    std::string multiple_choice;  // items to score instead
+    std::string vocabulary;       // with these: SampleOptions::vocabulary
+    bool json = false;
 };
 int run_eval(const EvalOptions& options);
 
@@ -83,9 +87,13 @@ struct SampleOptions {
     std::string run;
     std::vector<std::string> settings;
     std::string prompt;
-    std::string vocabulary;  // tokenizer file; empty: the run's data determine it
+    bool interactive = false;  // prompts are the lines of stdin
+    std::string vocabulary;    // tokenizer file; empty: the run's
     int64_t tokens = 300;
+    int64_t samples = 1;  // texts per prompt
     double temperature = 0.8;
+    int64_t top_k = 0;  // 0: all tokens
+    double top_p = 1;
     int64_t seed = 1;
 };
 int run_sample(const SampleOptions& options);
@@ -125,6 +133,7 @@ struct ExportOptions {
     std::string run;
     std::string folder;  // new folder
     std::string dtype = "f32";
+    std::string vocabulary;  // SampleOptions::vocabulary
 };
 int run_export(const ExportOptions& options);
 

@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "train/checkpoint/run_position.h"
 #include "train/checkpoint/weights.h"
 #include "train/commands/commands.h"
+#include "train/commands/eval.h"
 #include "train/commands/finished_run.h"
 #include "train/config/config_json.h"
 #include "train/engine/batch_sources.h"
@@ -22,6 +24,27 @@
 #include "train/engine/runner_state.h"
 
 namespace speedrun {
+
+namespace {
+
+// Returns the folder of a checkpoint's run; empty if the checkpoint is elsewhere.
+std::string run_of_checkpoint(const std::string& checkpoint) {
+    std::filesystem::path path = std::filesystem::absolute(checkpoint).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    const std::filesystem::path parent = path.parent_path();
+    return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
+}
+
+std::vector<std::string> validation_files(const Config& config) {
+    try {
+        return expand_globs(config.data.val);
+    } catch (const Error& error) {
+        throw Error(error.code(),
+                    fmt::format("{}; --text FILE evaluates a text without the run's data", error.what()));
+    }
+}
+
+}  // namespace
 
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence) {
@@ -38,6 +61,7 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
             run);
     }
     FinishedRun result;
+    if (!untrained) result.folder = checkpoint ? run_of_checkpoint(run) : run;
     result.config = checkpoint
                         ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
                         : read_config(untrained ? run : run + "/config.json", settings);
@@ -93,10 +117,45 @@ void compare_data(const FinishedRun& run, const SplitIdentity& val, const std::s
                  fmt::format("{}", fmt::join(differences, "; ")).c_str());
 }
 
+void add_eval_options(CLI::App& eval, EvalOptions& options) {
+    CLI::Option* text =
+        eval.add_option(
+                "--text", options.text,
+                "loss, perplexity and bits per byte of this text file, instead of the validation shards")
+            ->type_name("FILE");
+    eval.add_option(
+            "--multiple-choice", options.multiple_choice,
+            "print how often the right ending is the likeliest, instead of the loss; a line of the file: "
+            "{\"context\": TEXT, \"endings\": [TEXT, ...], \"label\": INDEX}")
+        ->type_name("FILE.jsonl")
+        ->excludes(text);
+    eval.add_option(
+        "--vocab", options.vocabulary,
+        "tiktoken file or tokenizer.json for --text and --multiple-choice, if the run has no vocabulary");
+    eval.add_flag("--json", options.json,
+                  "print the result as one JSON object, with all scores of --multiple-choice");
+    eval.footer(
+        "--text: the file is one document, tokenised with the run's vocabulary and cut into rows of the run's length.\n"
+        "Bits per byte compare models with different vocabularies.\n"
+        "--multiple-choice: the score of an ending is the mean over its tokens of log p(token | all tokens before it),\n"
+        "in nats and the config's precision. A text is a separator, the context and an ending. The accuracy is the\n"
+        "share of items in which ending `label` has the highest score; the first of equal scores counts. The accuracy\n"
+        "without normalisation compares sums instead of means. Context and ending are tokenised separately, so\n"
+        "a space between them must be part of one. A text longer than a row is cut from the left. HellaSwag:\n"
+        "scripts/hellaswag_to_jsonl.py.\n"
+        "Both need the run folder alone, without its data.\n"
+        "Exit codes: 0 done; 2 bad usage; 3 a bad line (its number is printed), or an ending longer than a row;\n"
+        "4 the run has diverged.");
+}
+
 int run_eval(const EvalOptions& options) {
+    if (!options.text.empty()) return run_text_loss(options);
+    if (!options.multiple_choice.empty()) return run_multiple_choice(options);
+    if (!options.vocabulary.empty())
+        throw_usage("--vocab: only with --text FILE or --multiple-choice FILE.jsonl");
     const FinishedRun run = open_finished_run(options.run, options.settings, false);
     const Config& config = run.config;
-    const std::vector<std::string> files = expand_globs(config.data.val);
+    const std::vector<std::string> files = validation_files(config);
     DatasetInfo unlisted;
     unlisted.name = "shards without dataset.json";
     const DatasetInfo info = find_dataset_info(files).value_or(unlisted);
@@ -107,6 +166,13 @@ int run_eval(const EvalOptions& options) {
     if (!std::isfinite(loss)) {
         throw Error(ExitCode::diverged,
                     fmt::format("{}: the validation loss is {}: the run has diverged", options.run, loss));
+    }
+    if (options.json) {
+        const nlohmann::ordered_json json = {
+            {"loss", loss}, {"tokens", loader.num_targets()}, {"dataset", info.name}};
+        std::printf("%s\n",
+                    json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+        return 0;
     }
     std::printf("validation loss %.6f nats/token over %lld tokens of %s\n", loss,
                 static_cast<long long>(loader.num_targets()), info.name.c_str());

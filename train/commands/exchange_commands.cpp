@@ -3,11 +3,16 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/durable_file.h"
 #include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
-#include "train/commands/separator.h"
+#include "train/commands/model_card.h"
+#include "train/commands/run_tokenizer.h"
 #include "train/config/config_json.h"
+#include "train/hf/hf_files.h"
 #include "train/hf/hf_gpt2.h"
+#include "train/hf/hf_speedrun.h"
+#include "train/hf/hf_tokenizer.h"
 #include "train/model/build_model.h"
 #include "train/runlog/run_folder.h"
 
@@ -34,6 +39,35 @@ std::string name_of_folder(const std::string& folder) {
     return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+int64_t sequence_of(const Config& config) {
+    return config.in_validation().batch.sequence_length;
+}
+
+std::string described_tokens(const DatasetInfo& info) {
+    return fmt::format("{} tokens: {}", info.vocab_size,
+                       info.tokenizer == "bytes" ? "bytes and the separator" : "byte-level BPE");
+}
+
+// Stores the tokenizer.json of an imported folder in the run. Returns the reason if it is not usable; empty else.
+std::string store_hf_tokenizer(RunFolder& run, const std::string& folder) {
+    const std::string path = folder + "/tokenizer.json";
+    std::error_code error;
+    if (!fs::exists(path, error)) return "";
+    try {
+        const bool bytes = is_byte_vocabulary(path);
+        DatasetInfo info;
+        info.name = name_of_folder(folder);
+        info.tokenizer = bytes ? "bytes" : "gpt2";
+        const auto tokenizer = make_tokenizer(info.tokenizer, bytes ? "" : path);
+        info.vocab_size = tokenizer->vocab_size();
+        info.separator = tokenizer->separator();
+        run.write_tokenizer(info, bytes ? "" : path);
+        return "";
+    } catch (const Error& failure) {
+        return fmt::format("{}; sample and export need --vocab FILE", failure.what());
+    }
+}
+
 }  // namespace
 
 int run_import(const ImportOptions& options) {
@@ -48,6 +82,8 @@ int run_import(const ImportOptions& options) {
         const std::vector<float>& from = values[static_cast<size_t>(p.id)];
         std::memcpy(host, from.data(), from.size() * sizeof(float));
     });
+    if (const std::string reason = store_hf_tokenizer(run, options.folder); !reason.empty())
+        std::fprintf(stderr, "warning: the run has no tokenizer: %s\n", reason.c_str());
     std::printf("%s: GPT-2 of %lld layers x %lld, %lld positions, vocabulary %lld\n", run.path().c_str(),
                 static_cast<long long>(config.model.parts.layers.count),
                 static_cast<long long>(config.model.model_dim),
@@ -58,12 +94,41 @@ int run_import(const ImportOptions& options) {
 
 int run_export(const ExportOptions& options) {
     const FinishedRun run = open_finished_run(options.run, {"device=cpu"}, true);
+    const RunTokens tokens = tokens_of(run, options.vocabulary);
+    const bool has_tokenizer = tokens.info.tokenizer == "bytes" || !tokens.vocabulary.empty();
+    const ModelConfig& model = run.config.model;
+    const bool is_gpt2 = gpt2_problems(model).empty();
+    const HfExport how{.dtype = choice_of<DType>(options.dtype),
+                       .separator = tokens.known || has_tokenizer ? tokens.info.separator : -1};
     const ReadMaster read = [&](const Parameter& p, float* host) {
         run.runner->state().read_master(p, host);
     };
-    write_hf_gpt2(options.folder, run.config.model, run.runner->state().model().table(), read,
-                  {.dtype = choice_of<DType>(options.dtype), .separator = separator_of(run.config)});
-    std::printf("%s: GPT2LMHeadModel, %s\n", options.folder.c_str(), options.dtype.c_str());
+    const ParameterTable& table = run.runner->state().model().table();
+    HfStaging staging(options.folder);
+    if (is_gpt2)
+        write_hf_gpt2(staging.path(), model, table, read, how);
+    else
+        write_hf_speedrun(staging.path(), run.config.in_validation(), table, read, how);
+    if (has_tokenizer) {
+        const auto tokenizer = tokenizer_of(run, options.vocabulary);  // checks the vocabulary
+        write_hf_tokenizer(staging.path(), {.tokenizer = tokens.info.tokenizer,
+                                            .vocabulary = tokens.vocabulary,
+                                            .longest = sequence_of(run.config)});
+    }
+    if (how.separator >= 0)
+        write_generation_config(staging.path(), {.separator = how.separator, .has_cache = is_gpt2});
+    write_file(staging.path() + "/README.md",
+               model_card(run, {.title = name_of_folder(options.folder),
+                                .architecture = is_gpt2 ? "GPT-2" : "speedrun",
+                                .has_code = !is_gpt2,
+                                .tokens = has_tokenizer ? described_tokens(tokens.info) : "",
+                                .dataset = tokens.known ? tokens.info.name : ""}));
+    staging.finish();
+    if (!has_tokenizer)
+        std::fprintf(stderr,
+                     "warning: no tokenizer.json: the run has no vocabulary, name it with --vocab FILE\n");
+    std::printf("%s: %s, %s%s\n", options.folder.c_str(), is_gpt2 ? "GPT2LMHeadModel" : "SpeedrunForCausalLM",
+                options.dtype.c_str(), has_tokenizer ? ", tokenizer" : "");
     return 0;
 }
 

@@ -11,6 +11,7 @@ namespace speedrun {
 
 struct FinishedRun {
     Config config;
+    std::string folder;  // run folder; empty: a config, or a checkpoint outside of a run folder
     std::unique_ptr<Runtime> runtime;
     std::unique_ptr<StepRunner> runner;
     std::string data;  // identity of the training and validation shards, JSON; empty: unknown

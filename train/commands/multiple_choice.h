@@ -5,12 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "train/commands/commands.h"
-
-namespace CLI {
-class App;
-}
-
 namespace speedrun {
 
 // A line {"context": TEXT, "endings": [TEXT, ...], "label": INDEX}: `label` is the index of the right ending.
@@ -38,17 +32,5 @@ struct ChoiceResult {
     double accuracy() const { return static_cast<double>(right) / static_cast<double>(items); }
     double accuracy_by_sum() const { return static_cast<double>(right_by_sum) / static_cast<double>(items); }
 };
-
-struct MultipleChoiceOptions {
-    std::string file;        // items; empty: validation loss instead
-    std::string vocabulary;  // SampleOptions::vocabulary
-    bool json = false;
-    // True if a file is given. Throws a usage error for the other options without a file.
-    bool is_requested() const;
-};
-
-// Declares the options of `speedrun eval`; they must outlive the app's parsing.
-void add_multiple_choice(CLI::App& eval, MultipleChoiceOptions& options);
-int run_multiple_choice(const EvalOptions& eval, const MultipleChoiceOptions& options);
 
 }  // namespace speedrun

@@ -1,33 +1,20 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <iostream>
 
 #include "kernels/device/philox.h"
-#include "train/commands/commands.h"
 #include "train/commands/finished_run.h"
 #include "train/commands/run_tokenizer.h"
+#include "train/commands/sample.h"
+#include "train/commands/token_draw.h"
 
 namespace speedrun {
 
 namespace {
-
-// Samples an index with probability softmax(logits/temperature), from the first random word; returns the argmax at temperature
-// 0.
-int32_t draw(const std::vector<float>& logits, double temperature, const std::array<uint32_t, 4>& random) {
-    const auto best = std::max_element(logits.begin(), logits.end());
-    if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
-    std::vector<double> weights;
-    for (float logit : logits) weights.push_back(std::exp((logit - *best) / temperature));
-    const double uniform = (static_cast<double>(random[0]) + 0.5) * 0x1p-32;
-    double left = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
-    for (size_t i = 0; i < weights.size(); ++i) {
-        left -= weights[i];
-        if (left <= 0) return static_cast<int32_t>(i);
-    }
-    return static_cast<int32_t>(best - logits.begin());
-}
 
 class Sampler {
   public:
@@ -64,29 +51,113 @@ class Sampler {
     Transformer& model_;
 };
 
+// Writes samples of prompts to stdout.
+class TextSampler {
+  public:
+    TextSampler(const FinishedRun& run, const SampleOptions& options)
+        : options_(options),
+          tokenizer_(tokenizer_of(run, options.vocabulary)),
+          sampler_(run),
+          draw_{.temperature = options.temperature, .top_k = options.top_k, .top_p = options.top_p} {}
+
+    void write(const std::string& prompt) {
+        for (int64_t i = 0; i < options_.samples; ++i) {
+            if (i > 0) std::printf("---\n");
+            write_one(prompt, i);
+        }
+    }
+
+  private:
+    // The random numbers of a sample are a function of the seed, its number and the position alone.
+    void write_one(const std::string& prompt, int64_t sample) {
+        std::vector<int32_t> context = {tokenizer_->separator()};
+        for (const uint16_t token : tokenizer_->encode(prompt)) context.push_back(token);
+        std::fwrite(prompt.data(), 1, prompt.size(), stdout);
+        for (int64_t i = 0; i < options_.tokens; ++i) {
+            const auto words =
+                philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(sample), 0, 0x736d706cu},
+                           philox_key(static_cast<uint64_t>(options_.seed)));
+            const int32_t token =
+                draw_token(sampler_.next_logits(context, tokenizer_->separator()), draw_, words[0]);
+            if (token == tokenizer_->separator()) break;  // end of the document
+            context.push_back(token);
+            const std::string text = tokenizer_->decode(std::span(&context.back(), 1));
+            std::fwrite(text.data(), 1, text.size(), stdout);
+            std::fflush(stdout);
+        }
+        std::printf("\n");
+        std::fflush(stdout);
+    }
+
+    const SampleOptions& options_;
+    const std::unique_ptr<Tokenizer> tokenizer_;
+    Sampler sampler_;
+    const DrawOptions draw_;
+};
+
+void answer_lines(TextSampler& sampler) {
+    const bool asks = isatty(STDIN_FILENO) == 1;
+    const auto ask = [&] {
+        if (!asks) return;
+        std::printf("> ");
+        std::fflush(stdout);
+    };
+    ask();
+    for (std::string line; std::getline(std::cin, line); ask()) {
+        if (line.ends_with('\r')) line.pop_back();
+        sampler.write(line);
+    }
+    if (asks) std::printf("\n");
+}
+
 }  // namespace
+
+void add_sample_options(CLI::App& sample, SampleOptions& options) {
+    sample.add_option("--prompt", options.prompt, "text to continue");
+    sample.add_flag("--interactive", options.interactive,
+                    "read prompts from standard input, one per line, and continue each of them");
+    sample
+        .add_option("--tokens", options.tokens, "tokens to generate at most; a sample ends with its document")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1000000));
+    sample.add_option("--samples", options.samples, "samples of each prompt, separated by a line ---")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000000));
+    sample.add_option("--temperature", options.temperature, "0: always the most likely token")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 100.0));
+    sample.add_option("--top-k", options.top_k, "draw from the K most likely tokens only; 0: from all")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 65536));
+    sample
+        .add_option(
+            "--top-p", options.top_p,
+            "draw from the fewest most likely tokens with a probability of P in all, after --top-k; 1: all")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 1.0));
+    sample.add_option("--vocab", options.vocabulary,
+                      "tiktoken file or tokenizer.json, if the run has no vocabulary");
+    sample.add_option("--seed", options.seed, "of the random draws")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    sample.footer(
+        "A sample is a function of the run, the prompt, the seed and its number: it does not depend on --samples,\n"
+        "and a line of --interactive has the samples of --prompt LINE. Needs the run folder alone, without its data.");
+}
 
 int run_sample(const SampleOptions& options) {
     if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
         throw_usage("--temperature {}: expected 0 or more", options.temperature);
+    if (!(options.top_p > 0 && options.top_p <= 1))
+        throw_usage("--top-p {}: expected more than 0, and at most 1", options.top_p);
+    if (options.interactive && !options.prompt.empty())
+        throw_usage("--interactive reads prompts from standard input: leave out --prompt");
     const FinishedRun run = open_finished_run(options.run, options.settings, true);
-    const auto tokenizer = tokenizer_of(run.config, options.vocabulary);
-    std::vector<int32_t> context = {tokenizer->separator()};
-    for (uint16_t token : tokenizer->encode(options.prompt)) context.push_back(token);
-
-    Sampler sampler(run);
-    std::printf("%s", options.prompt.c_str());
-    for (int64_t i = 0; i < options.tokens; ++i) {
-        const auto words = philox4x32({static_cast<uint32_t>(i), 0, 0, 0x736d706cu},
-                                      philox_key(static_cast<uint64_t>(options.seed)));
-        const int32_t token =
-            draw(sampler.next_logits(context, tokenizer->separator()), options.temperature, words);
-        if (token == tokenizer->separator()) break;  // end of the document
-        context.push_back(token);
-        std::printf("%s", tokenizer->decode(std::span(&context.back(), 1)).c_str());
-        std::fflush(stdout);
-    }
-    std::printf("\n");
+    TextSampler sampler(run, options);
+    if (options.interactive)
+        answer_lines(sampler);
+    else
+        sampler.write(options.prompt);
     return 0;
 }
 

@@ -16,6 +16,7 @@
 #include "train/comm/stop_signals.h"
 #include "train/comm/world.h"
 #include "train/commands/commands.h"
+#include "train/commands/run_tokenizer.h"
 #include "train/commands/train_run.h"
 #include "train/config/cannot_learn.h"
 #include "train/config/config_json.h"
@@ -304,9 +305,11 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
     check_together(world, [&] { trainer_options.origin = origin_of(point, initial); });
     RunFolder folder = open_folder(world, options.out, name, point.in_place, std::move(lock));
     const Environment environment = environment_of(world, *runtime);
+    std::string tokenizer_note;
     check_together(world, [&] {
         folder.write_config(config_to_json(config));
         folder.write_data(trainer_options.data);
+        if (ranks.first()) tokenizer_note = store_tokenizer(folder, config);
         folder.write_environment(environment_to_json(environment), point.in_place ? first_step : 0);
     });
     const bool is_first_rank = ranks.first();
@@ -323,6 +326,7 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         for (const std::string& note : runtime->notes()) say(note);
         if (!device_world.note.empty()) say(device_world.note);
         for (const std::string& message : point.messages) say("warning: " + message);
+        if (!tokenizer_note.empty()) say("note: " + tokenizer_note);
         say(header(config, ranks, *runtime, table, folder.path()));
         if (const std::string warning = trainer.cut_trace_window(); !warning.empty()) {
             say("warning: " + warning);

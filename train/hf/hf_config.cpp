@@ -66,6 +66,8 @@ Json parse_file(const std::string& path) {
 struct Gpt2Sizes {
     int64_t layers, width, heads, mlp_ratio, vocabulary;
     bool tied;
+    Activation activation;
+    double epsilon;
 };
 
 ModelConfig gpt2_of(const Gpt2Sizes& sizes) {
@@ -76,18 +78,25 @@ ModelConfig gpt2_of(const Gpt2Sizes& sizes) {
     LayerConfig& each = model.parts.layers.each;
     each.attention->heads = sizes.heads;
     each.mlp->ratio = sizes.mlp_ratio;
+    each.mlp->activation = sizes.activation;
+    model.parts.norms.epsilon = sizes.epsilon;
     if (!sizes.tied) model.parts.head.tied_to.clear();
     return model;
 }
 
 Gpt2Sizes sizes_of(const ModelConfig& model) {
     const LayerConfig& each = model.parts.layers.each;
+    const MlpConfig mlp = each.mlp.value_or(MlpConfig{});
+    // GPT-2's layers have one of two activations.
+    const bool is_gelu = mlp.activation == Activation::gelu_erf || mlp.activation == Activation::gelu_tanh;
     return {.layers = model.parts.layers.count,
             .width = model.model_dim,
             .heads = each.attention.value_or(AttentionConfig{}).heads,
-            .mlp_ratio = each.mlp.value_or(MlpConfig{}).ratio,
+            .mlp_ratio = mlp.ratio,
             .vocabulary = model.vocab_size,
-            .tied = !model.parts.head.tied_to.empty()};
+            .tied = !model.parts.head.tied_to.empty(),
+            .activation = is_gelu ? mlp.activation : Activation::gelu_tanh,
+            .epsilon = model.parts.norms.epsilon};
 }
 
 // Returns the keys of `model` that differ from `gpt2`, except initial values and the loss.
@@ -103,11 +112,22 @@ std::string differences(const ModelConfig& model, const ModelConfig& gpt2) {
     return text;
 }
 
-// Accepts GELU in its tanh form, by both of the library's names.
-void expect_activation(const KeyReader& reader) {
+// Returns the form of GELU: the library has two names for its tanh form.
+Activation read_activation(const KeyReader& reader) {
     const Json activation = reader.get("activation_function");
-    if (activation.is_null() || activation == "gelu_new" || activation == "gelu_pytorch_tanh") return;
-    reader.wrong("activation_function", "\"gelu_new\" or \"gelu_pytorch_tanh\" (GELU in its tanh form)");
+    if (activation.is_null() || activation == "gelu_new" || activation == "gelu_pytorch_tanh")
+        return Activation::gelu_tanh;
+    if (activation == "gelu") return Activation::gelu_erf;
+    reader.wrong("activation_function", "\"gelu_new\", \"gelu_pytorch_tanh\" or \"gelu\"");
+}
+
+double read_epsilon(const KeyReader& reader) {
+    constexpr double kLeast = 1e-20;  // range of model.norms.epsilon
+    const Json epsilon = reader.get("layer_norm_epsilon");
+    if (epsilon.is_null()) return NormConfig{}.epsilon;
+    if (!epsilon.is_number() || !(epsilon.get<double>() >= kLeast && epsilon.get<double>() <= 1))
+        reader.wrong("layer_norm_epsilon", fmt::format("a number from {} to 1", kLeast));
+    return epsilon.get<double>();
 }
 
 }  // namespace
@@ -117,20 +137,18 @@ HfGpt2 read_hf_config(const std::string& folder) {
     const Json root = parse_file(path);
     const KeyReader reader(path, root);
     reader.expect("model_type", "gpt2", Json());
-    expect_activation(reader);
     reader.expect("scale_attn_weights", true, true);
     reader.expect("scale_attn_by_inverse_layer_idx", false, false);
     reader.expect("add_cross_attention", false, false);
-    const Json epsilon = reader.get("layer_norm_epsilon");
-    if (!epsilon.is_null() && !(epsilon.is_number() && epsilon.get<float>() == kNormEpsilon))
-        reader.wrong("layer_norm_epsilon", fmt::format("{}", kNormEpsilon));
 
     Gpt2Sizes sizes{.layers = reader.size("n_layer", 1, 1000),
                     .width = reader.size("n_embd", 8, 65536),
                     .heads = reader.size("n_head", 1, 1024),
                     .mlp_ratio = 4,
                     .vocabulary = reader.size("vocab_size", 2, 65536),
-                    .tied = reader.flag("tie_word_embeddings", true)};
+                    .tied = reader.flag("tie_word_embeddings", true),
+                    .activation = read_activation(reader),
+                    .epsilon = read_epsilon(reader)};
     const int64_t num_positions = reader.size("n_positions", 1, 1 << 20);
     if (sizes.width % sizes.heads != 0)
         reader.wrong("n_embd", fmt::format("a multiple of n_head, {}", sizes.heads));
@@ -161,24 +179,25 @@ void write_hf_config(const std::string& path, const ModelConfig& model, int64_t 
                      const HfExport& options) {
     const Gpt2Sizes sizes = sizes_of(model);
     const Json separator = options.separator < 0 ? Json() : Json(options.separator);
-    const Json config = {{"architectures", {"GPT2LMHeadModel"}},
-                         {"model_type", "gpt2"},
-                         {"activation_function", "gelu_new"},
-                         {"n_layer", sizes.layers},
-                         {"n_embd", sizes.width},
-                         {"n_head", sizes.heads},
-                         {"n_inner", sizes.mlp_ratio == 4 ? Json() : Json(sizes.mlp_ratio * sizes.width)},
-                         {"n_positions", num_positions},
-                         {"vocab_size", sizes.vocabulary},
-                         {"layer_norm_epsilon", 1e-5},
-                         {"scale_attn_weights", true},
-                         {"tie_word_embeddings", sizes.tied},
-                         {"attn_pdrop", 0.0},
-                         {"embd_pdrop", 0.0},
-                         {"resid_pdrop", 0.0},
-                         {"bos_token_id", separator},
-                         {"eos_token_id", separator},
-                         {"torch_dtype", options.dtype == DType::bf16 ? "bfloat16" : "float32"}};
+    const Json config = {
+        {"architectures", {"GPT2LMHeadModel"}},
+        {"model_type", "gpt2"},
+        {"activation_function", sizes.activation == Activation::gelu_erf ? "gelu" : "gelu_new"},
+        {"n_layer", sizes.layers},
+        {"n_embd", sizes.width},
+        {"n_head", sizes.heads},
+        {"n_inner", sizes.mlp_ratio == 4 ? Json() : Json(sizes.mlp_ratio * sizes.width)},
+        {"n_positions", num_positions},
+        {"vocab_size", sizes.vocabulary},
+        {"layer_norm_epsilon", sizes.epsilon},
+        {"scale_attn_weights", true},
+        {"tie_word_embeddings", sizes.tied},
+        {"attn_pdrop", 0.0},
+        {"embd_pdrop", 0.0},
+        {"resid_pdrop", 0.0},
+        {"bos_token_id", separator},
+        {"eos_token_id", separator},
+        {"torch_dtype", options.dtype == DType::bf16 ? "bfloat16" : "float32"}};
     write_file(path, config.dump(2) + "\n");
 }
 

@@ -7,9 +7,6 @@
 
 namespace speedrun {
 
-// Returns every key of the config that GPT-2 does not support, with its value and the expected value; empty if none.
-std::string gpt2_problems(const ModelConfig& model);
-
 void write_hf_config(const std::string& path, const ModelConfig& model, int64_t num_positions,
                      const HfExport& options);
 

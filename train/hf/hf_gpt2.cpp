@@ -3,16 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/problem_list.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/hf/hf_config.h"
+#include "train/hf/hf_files.h"
+#include "train/hf/hf_index.h"
 #include "train/hf/hf_names.h"
 
 namespace speedrun {
@@ -22,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeights = "/model.safetensors";
+constexpr const char* kIndex = "/model.safetensors.index.json";  // index of several files
 
 std::string describe(DType dtype, const std::vector<int64_t>& shape) {
     return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ","));
@@ -38,23 +41,6 @@ std::vector<float> to_floats(const NamedTensor& tensor) {
     return values;
 }
 
-std::vector<char> to_bytes(const std::vector<float>& values, DType dtype) {
-    std::vector<char> bytes(values.size() * static_cast<size_t>(size_of(dtype)));
-    if (dtype == DType::f32) {
-        std::memcpy(bytes.data(), values.data(), bytes.size());
-    } else {
-        auto* to = reinterpret_cast<Bf16*>(bytes.data());
-        for (const float value : values) *to++ = Bf16(value);
-    }
-    return bytes;
-}
-
-// Returns the index of the first value that is NaN or infinite, or -1.
-int64_t first_not_finite(const std::vector<float>& values) {
-    const auto found = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
-    return found == values.end() ? -1 : found - values.begin();
-}
-
 std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int64_t cols) {
     std::vector<float> result(values.size());
     for (int64_t r = 0; r < rows; ++r) {
@@ -64,20 +50,37 @@ std::vector<float> transpose(const std::vector<float>& values, int64_t rows, int
     return result;
 }
 
-// The tensors of a file by the library's full names, and all errors found.
+// The weights' files.
+struct WeightFiles {
+    std::string path;  // the only file, or the index
+    std::vector<std::string> files;
+    std::map<std::string, std::string> index;  // file by tensor; empty: one file
+};
+
+WeightFiles weight_files(const std::string& folder) {
+    const std::string path = folder + kWeights;
+    std::error_code error;  // avoids an exception, e.g. for a link to itself
+    if (fs::exists(path, error)) return {.path = path, .files = {path}, .index = {}};
+    if (fs::exists(folder + kIndex, error)) {
+        WeightFiles several{.path = folder + kIndex, .files = {}, .index = read_hf_index(folder + kIndex)};
+        std::set<std::string> names;
+        for (const auto& [tensor, file] : several.index) names.insert(file);
+        for (const std::string& name : names) several.files.push_back((fs::path(folder) / name).string());
+        return several;
+    }
+    throw_data(
+        "{}: not there, and no model.safetensors.index.json; other formats are not read: "
+        "save_pretrained(DIR) writes this one",
+        path);
+}
+
+// The tensors by the library's full names, and all errors found.
 class Tensors {
   public:
-    explicit Tensors(const std::string& path) : path_(path) {
-        for (NamedTensor& tensor : read_safetensors(path)) {
-            if (is_hf_mask(tensor.name)) continue;
-            // Files of the bare GPT2Model, such as OpenAI's upload, lack the prefix.
-            const bool full = tensor.name.starts_with("transformer.") || tensor.name == "lm_head.weight";
-            std::string name = full ? tensor.name : "transformer." + tensor.name;
-            const auto [at, is_new] = tensors_.emplace(std::move(name), std::move(tensor));
-            if (!is_new)
-                problem(
-                    fmt::format("two tensors are {}: with and without the prefix transformer.", at->first));
-        }
+    explicit Tensors(WeightFiles files) : path_(std::move(files.path)) {
+        for (const std::string& file : files.files) add(file, files.index);
+        for (const auto& [tensor, file] : files.index)
+            problem(fmt::format("{} has no tensor {}", file, tensor));
     }
     std::vector<float> take(const Parameter& p, const ModelConfig& model) {
         const HfName name = hf_name(p);
@@ -119,12 +122,29 @@ class Tensors {
     }
 
   private:
+    // Adds the tensors of a file, and removes them from the index.
+    void add(const std::string& file, std::map<std::string, std::string>& index) {
+        const std::string name_of_file = fs::path(file).filename().string();
+        for (NamedTensor& tensor : read_safetensors(file)) {
+            if (const auto at = index.find(tensor.name); at != index.end() && at->second == name_of_file)
+                index.erase(at);
+            if (is_hf_mask(tensor.name)) continue;
+            // Files of the bare GPT2Model, such as OpenAI's upload, lack the prefix.
+            const bool full = tensor.name.starts_with("transformer.") || tensor.name == "lm_head.weight";
+            std::string name = full ? tensor.name : "transformer." + tensor.name;
+            const auto [at, is_new] = tensors_.emplace(std::move(name), std::move(tensor));
+            if (!is_new)
+                problem(fmt::format(
+                    "two tensors are {}: with and without the prefix transformer., or in two files",
+                    at->first));
+        }
+    }
     std::vector<float> problem(const std::string& text) {
         problems_.add(text);
         return {};
     }
 
-    const std::string& path_;
+    const std::string path_;
     std::map<std::string, NamedTensor> tensors_;
     ProblemList problems_;
 };
@@ -133,15 +153,7 @@ class Tensors {
 
 std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
                                                 const ModelConfig& model) {
-    const std::string path = folder + kWeights;
-    std::error_code error;  // avoids an exception, e.g. for a link to itself
-    if (!fs::exists(path, error)) {
-        throw_data(
-            "{}: not there; several files or other formats are not read, save_pretrained(DIR, "
-            "max_shard_size=\"100GB\") writes one",
-            path);
-    }
-    Tensors tensors(path);
+    Tensors tensors(weight_files(folder));
     std::vector<std::vector<float>> values;
     for (const Parameter& p : table.all()) values.push_back(tensors.take(p, model));
     if (!model.parts.head.tied_to.empty())
@@ -153,28 +165,15 @@ std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const
 void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const ParameterTable& table,
                    const ReadMaster& read, const HfExport& options) {
     if (const std::string problems = gpt2_problems(model); !problems.empty())
-        throw_usage("only a GPT-2 can be exported, and this model is none: {}", problems);
-    std::error_code error;
-    if (fs::exists(fs::symlink_status(folder, error)))
-        throw_usage("{} exists: export into a new folder", folder);
+        throw_usage("this model is no GPT-2: {}", problems);
     std::vector<NamedTensor> tensors;
     for (const Parameter& p : table.all()) {
         const HfName name = hf_name(p);
-        std::vector<float> values(static_cast<size_t>(p.numel()));
-        read(p, values.data());
-        if (const int64_t at = first_not_finite(values); at >= 0)
-            throw Error(ExitCode::diverged,
-                        fmt::format("{} has {} at number {}: weights of a run that diverged are not exported",
-                                    p.name, values[static_cast<size_t>(at)], at));
+        std::vector<float> values = finite_values(p, read);
         if (name.transposed) values = transpose(values, p.shape[0], p.shape[1]);
-        NamedTensor tensor{name.name, options.dtype, hf_shape(p, model), {}};
-        int64_t count = 1;
-        for (const int64_t dim : tensor.shape) count *= dim;
-        values.resize(static_cast<size_t>(count));  // without the padding rows, which are last
-        tensor.bytes = to_bytes(values, options.dtype);
-        tensors.push_back(std::move(tensor));
+        tensors.push_back(stored_tensor({name.name, hf_shape(p, model), std::move(values)}, options.dtype));
     }
-    if (!fs::create_directories(folder, error)) throw_usage("{} cannot be made: {}", folder, error.message());
+    make_hf_folder(folder);
     write_hf_config(folder + "/config.json", model, table.find("position.weight").shape[0], options);
     write_safetensors(folder + kWeights, tensors);
 }

@@ -17,10 +17,10 @@ struct HfGpt2 {
 };
 
 // Reads folder/config.json. Throws a data error that names key, expected and actual value if the model is not a GPT-2 or is not
-// supported: another activation than GELU's tanh form, another epsilon.
+// supported, such as another activation than GELU.
 HfGpt2 read_hf_config(const std::string& folder);
 
-// Reads folder/model.safetensors (f32 or bf16) as f32 values by parameter id. Padding rows are 0, positions from
+// Reads folder/model.safetensors, or the files of model.safetensors.index.json (f32, bf16 or f16), as f32 values by parameter id. Padding rows are 0, positions from
 // sequence_length on are dropped, and the library's attention masks are skipped. Throws a data error that names every tensor
 // that is missing, unknown, or of another shape or type.
 std::vector<std::vector<float>> read_hf_weights(const std::string& folder, const ParameterTable& table,
@@ -34,8 +34,11 @@ struct HfExport {
     int64_t separator = -1;    // token that ends a document; -1: unknown
 };
 
-// Writes a new folder for from_pretrained() and read_hf_weights(). Throws a usage error that names each key that GPT-2 does not
-// support, or if the folder exists.
+// Returns every key of the config that GPT-2 does not support, with its value and the expected value; empty if none.
+std::string gpt2_problems(const ModelConfig& model);
+
+// Writes a new folder for from_pretrained() and read_hf_weights(). Throws a usage error for gpt2_problems(), or if the folder
+// exists, and Error(diverged) for values that are not finite.
 void write_hf_gpt2(const std::string& folder, const ModelConfig& model, const ParameterTable& table,
                    const ReadMaster& read, const HfExport& options);
 

@@ -11,9 +11,11 @@
 #include <mutex>
 
 #include "data/damaged_lines.h"
+#include "data/dataset.h"
 #include "data/durable_file.h"
 #include "data/folder_lock.h"
 #include "data/json_text.h"
+#include "data/sha256.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/runlog/metrics_json.h"
@@ -41,7 +43,7 @@ void expect_no_links(const fs::path& folder) {
     for (const char* name :
          {"checkpoints", "checkpoints/final", "checkpoints/final/model.safetensors", "config.json",
           "config.json.part", "metrics.jsonl", "metrics.jsonl.part", "run.log", "summary.json",
-          "summary.json.part", "trace.json", "trace.json.part"}) {
+          "summary.json.part", "tokenizer", "trace.json", "trace.json.part"}) {
         std::error_code error;
         const fs::path path = folder / name;
         if (fs::is_symlink(path, error))
@@ -211,6 +213,26 @@ void RunFolder::write_config(const std::string& json) {
 void RunFolder::write_data(const std::string& json) {
     if (const std::string reason = write_file("data.json", json + "\n"); !reason.empty())
         throw Error(ExitCode::failure, failure("data.json", reason));
+}
+
+void RunFolder::write_tokenizer(const DatasetInfo& info, const std::string& vocabulary) {
+    const fs::path folder = fs::path(path_) / kTokenizerFolder, description = folder / "dataset.json";
+    if (is_silent() || fs::exists(description)) return;
+    DatasetInfo stored = info;
+    stored.shards.clear();
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw Error(ExitCode::failure, failure(kTokenizerFolder, error.message()));
+    if (!vocabulary.empty()) {
+        const std::string text = read_text_file(vocabulary);
+        Sha256 hash;
+        hash.update(text.data(), text.size());
+        stored.vocabulary_sha256 = hash.hex();
+        const std::string name = std::string(kTokenizerFolder) + "/" + kVocabularyFile;
+        if (const std::string reason = write_file(name, text); !reason.empty())
+            throw Error(ExitCode::failure, failure(name, reason));
+    }
+    write_dataset_info(description.string(), stored);  // last: it marks a complete copy
 }
 
 void RunFolder::write_environment(const std::string& json, int64_t first_step) {

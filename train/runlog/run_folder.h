@@ -1,4 +1,4 @@
-// The folder of a run, logs/<name>/: config.json, data.json, environment.json, metrics.jsonl, summary.json, run.log,
+// The folder of a run, logs/<name>/: config.json, data.json, tokenizer/, environment.json, metrics.jsonl, summary.json, run.log,
 // checkpoints/. An existing folder is never overwritten. Rank 0 writes it, locked against other processes (FolderLock) for the
 // lifetime of this object; on the other ranks the object is silent.
 #pragma once
@@ -18,6 +18,10 @@ class logger;
 namespace speedrun {
 
 class FolderLock;
+struct DatasetInfo;
+
+// Subfolder of a run: a dataset.json without shards, and the vocabulary.
+inline constexpr const char* kTokenizerFolder = "tokenizer";
 
 class RunFolder {
   public:
@@ -46,6 +50,8 @@ class RunFolder {
     const std::string& path() const { return path_; }
     void write_config(const std::string& json);
     void write_data(const std::string& json);  // data.json: identity of the shards
+    // Stores the tokenizer of the data and a copy of its vocabulary file (empty: none). An existing copy is kept.
+    void write_tokenizer(const DatasetInfo& info, const std::string& vocabulary);
     // environment.json or, if a run is continued, environment_from_step_<N>.json in the same folder.
     void write_environment(const std::string& json, int64_t first_step = 0);
     void write_step(const StepMetrics& metrics);
