@@ -14,6 +14,7 @@
 #include "data/durable_file.h"
 #include "data/folder_lock.h"
 #include "data/json_text.h"
+#include "data/open_file.h"
 #include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/runlog/metrics_json.h"
