@@ -22,10 +22,10 @@ uint32_t pair_of(uint16_t left, uint16_t right) {
 class PairTrainer {
   public:
     PairTrainer(const PieceCounts& pieces, size_t vocab_size) : vocab_size_(vocab_size) {
-        add_token("");  // <|endoftext|>
+        result_.tokens.emplace_back();  // <|endoftext|>
         for (const char byte : gpt2_byte_order()) {
             result_.of_byte[static_cast<unsigned char>(byte)] = static_cast<uint16_t>(result_.tokens.size());
-            add_token(std::string(1, byte));
+            result_.tokens.emplace_back(1, byte);
         }
         add_words(pieces);
         count_pairs();
@@ -44,7 +44,6 @@ class PairTrainer {
             if (count < kLeastCount) break;
             merge(best);
         }
-        store_merges();
         return std::move(result_);
     }
 
@@ -64,15 +63,11 @@ class PairTrainer {
             return count != other.count ? count < other.count : pair > other.pair;
         }
     };
-    struct Merge {
+    struct Change {
         uint32_t pair;
-        uint16_t result;
+        int64_t count;  // negative: removed
+        uint32_t word;
     };
-
-    void add_token(std::string bytes) {
-        ids_.emplace(bytes, static_cast<uint16_t>(result_.tokens.size()));
-        result_.tokens.push_back(std::move(bytes));
-    }
 
     void add_words(const PieceCounts& pieces) {
         for (const auto& [piece, count] : pieces.counts()) {
@@ -87,7 +82,7 @@ class PairTrainer {
         for (uint32_t i = 0; i < words_.size(); ++i) {
             const std::span<uint16_t> word = tokens_of(words_[i]);
             for (size_t at = 0; at + 1 < word.size(); ++at)
-                change(pair_of(word[at], word[at + 1]), words_[i].count, i);
+                change({pair_of(word[at], word[at + 1]), words_[i].count, i});
         }
         push_found();
     }
@@ -95,11 +90,11 @@ class PairTrainer {
     std::span<uint16_t> tokens_of(const Word& word) { return {tokens_.data() + word.begin, word.size}; }
     size_t bytes_of(uint16_t token) const { return result_.tokens[token].size(); }
 
-    void change(uint32_t pair, int64_t count, uint32_t word) {
-        counts_[pair] += count;
-        if (count < 0) return;
-        Words& words = found_[pair];
-        if (words.empty() || words.back() != word) words.push_back(word);
+    void change(const Change& change) {
+        counts_[change.pair] += change.count;
+        if (change.count < 0) return;
+        Words& words = found_[change.pair];
+        if (words.empty() || words.back() != change.word) words.push_back(change.word);
     }
 
     // Queues the pairs that the last merge has formed.
@@ -116,27 +111,28 @@ class PairTrainer {
     void merge(const Candidate& best) {
         const auto left = static_cast<uint16_t>(best.pair >> 16),
                    right = static_cast<uint16_t>(best.pair & 0xffff);
-        const std::string bytes = result_.tokens[left] + result_.tokens[right];
-        const auto known = ids_.find(bytes);
-        const uint16_t id =
-            known != ids_.end() ? known->second : static_cast<uint16_t>(result_.tokens.size());
-        if (known == ids_.end()) add_token(bytes);
-        merges_.push_back({best.pair, id});
+        // All words are merged alike, so no other pair forms the same bytes: the token is new.
+        const auto id = static_cast<uint16_t>(result_.tokens.size());
+        result_.tokens.push_back(result_.tokens[left] + result_.tokens[right]);
+        result_.merges.push_back({left, right, id, static_cast<uint32_t>(result_.merges.size())});
         const Words words = std::move(word_lists_[best.words]);
-        for (const uint32_t word : words) merge_in(word, merges_.back());
+        for (const uint32_t word : words) merge_in(word, result_.merges.back());
         push_found();
     }
 
     // Merges the pair in a word, from left to right.
-    void merge_in(uint32_t index, const Merge& merge) {
+    void merge_in(uint32_t index, const BpeMerge& merge) {
         Word& word = words_[index];
         const std::span<uint16_t> tokens = tokens_of(word);
-        const auto left = static_cast<uint16_t>(merge.pair >> 16),
-                   right = static_cast<uint16_t>(merge.pair & 0xffff);
-        const auto replace = [&](uint32_t old_pair, uint32_t new_pair, uint16_t other) {
-            change(old_pair, -word.count, index);
-            if (bytes_of(other) + bytes_of(merge.result) <= kMaxTokenBytes)
-                change(new_pair, word.count, index);
+        const uint16_t left = merge.left, right = merge.right;
+        struct Neighbour {
+            uint16_t token;
+            uint32_t old_pair, new_pair;
+        };
+        const auto replace = [&](const Neighbour& beside) {
+            change({beside.old_pair, -word.count, index});
+            if (bytes_of(beside.token) + bytes_of(merge.result) <= kMaxTokenBytes)
+                change({beside.new_pair, word.count, index});
         };
         size_t size = 0;
         for (size_t at = 0; at < tokens.size(); ++at) {
@@ -146,11 +142,11 @@ class PairTrainer {
             }
             if (size > 0) {
                 const uint16_t before = tokens[size - 1];
-                replace(pair_of(before, left), pair_of(before, merge.result), before);
+                replace({before, pair_of(before, left), pair_of(before, merge.result)});
             }
             if (at + 2 < tokens.size()) {
                 const uint16_t after = tokens[at + 2];
-                replace(pair_of(right, after), pair_of(merge.result, after), after);
+                replace({after, pair_of(right, after), pair_of(merge.result, after)});
             }
             tokens[size++] = merge.result;
             ++at;
@@ -158,29 +154,14 @@ class PairTrainer {
         word.size = static_cast<uint32_t>(size);
     }
 
-    // A pair that was merged twice has the rank of its last merge.
-    void store_merges() {
-        std::unordered_map<uint32_t, size_t> last;
-        for (size_t i = 0; i < merges_.size(); ++i) last[merges_[i].pair] = i;
-        for (size_t i = 0; i < merges_.size(); ++i) {
-            if (last[merges_[i].pair] != i) continue;
-            result_.merges.push_back({static_cast<uint16_t>(merges_[i].pair >> 16),
-                                      static_cast<uint16_t>(merges_[i].pair & 0xffff), merges_[i].result,
-                                      static_cast<uint32_t>(result_.merges.size())});
-        }
-    }
-
     const size_t vocab_size_;
     BpeVocabulary result_;
-    std::unordered_map<std::string, uint16_t> ids_;
     std::vector<uint16_t> tokens_;  // tokens of all words
     std::vector<Word> words_;
-    std::unordered_map<uint32_t, int64_t>
-        counts_;  // counts of pairs; a merged pair keeps its count, as in the library
-    std::unordered_map<uint32_t, Words> found_;  // pairs since the last merge, with their words
+    std::unordered_map<uint32_t, int64_t> counts_;  // counts of pairs
+    std::unordered_map<uint32_t, Words> found_;     // pairs since the last merge, with their words
     std::vector<Words> word_lists_;
     std::priority_queue<Candidate> queue_;
-    std::vector<Merge> merges_;
 };
 
 }  // namespace

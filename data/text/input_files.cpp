@@ -1,5 +1,6 @@
 #include "data/text/input_files.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -58,17 +59,22 @@ void add_input(const std::string& input, std::vector<std::string>& files) {
     for (const std::string& match : matches) add_path(match, files);
 }
 
-std::vector<std::string> lines_of(const std::string& list) {
+void add_list(const std::string& list, std::vector<std::string>& files) {
     const std::string content = read_text_file(list);
-    std::vector<std::string> lines;
-    for (std::string_view text = content; !text.empty();) {
+    const size_t before = files.size();
+    int64_t number = 1;
+    for (std::string_view text = content; !text.empty(); ++number) {
         std::string_view line = text.substr(0, text.find('\n'));
         text.remove_prefix(std::min(text.size(), line.size() + 1));
         if (line.ends_with('\r')) line.remove_suffix(1);
-        if (!line.empty() && !line.starts_with('#')) lines.emplace_back(line);
+        if (line.empty() || line.starts_with('#')) continue;
+        try {
+            add_input(std::string(line), files);
+        } catch (const Error& error) {
+            throw Error(error.code(), fmt::format("{}: line {}: {}", list, number, error.what()));
+        }
     }
-    if (lines.empty()) throw_data("{}: no input in this list, expected a path per line", list);
-    return lines;
+    if (files.size() == before) throw_data("{}: no input in this list, expected a path per line", list);
 }
 
 void expect_unique(const std::vector<std::string>& files) {
@@ -89,8 +95,7 @@ void expect_unique(const std::vector<std::string>& files) {
 std::vector<std::string> input_files(const std::vector<std::string>& inputs, const std::string& list) {
     std::vector<std::string> files;
     for (const std::string& input : inputs) add_input(input, files);
-    if (!list.empty())
-        for (const std::string& input : lines_of(list)) add_input(input, files);
+    if (!list.empty()) add_list(list, files);
     expect_unique(files);
     return files;
 }

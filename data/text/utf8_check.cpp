@@ -29,9 +29,8 @@ size_t length_of(unsigned char first) {
 
 }  // namespace
 
-void Utf8Check::count(int64_t bytes, int64_t offset) {
-    if (invalid_ == 0 && bytes > 0) first_ = offset;
-    invalid_ += bytes;
+void Utf8Check::count(int64_t offset) {
+    if (invalid_++ == 0) first_ = offset;
 }
 
 // Returns the number of bytes before an incomplete character at the end.
@@ -49,7 +48,7 @@ size_t Utf8Check::check(std::string_view text) {
         utf8proc_int32_t code = 0;
         const auto used = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
                                            static_cast<utf8proc_ssize_t>(length), &code);
-        if (used < 1) count(1, offset_ + static_cast<int64_t>(at));
+        if (used < 1) count(offset_ + static_cast<int64_t>(at));
         at += used < 1 ? 1 : static_cast<size_t>(used);
     }
     return at;
@@ -69,8 +68,7 @@ void Utf8Check::add(std::string_view piece) {
 }
 
 void Utf8Check::finish() {
-    count(static_cast<int64_t>(pending_.size()), offset_);
-    pending_.clear();
+    for (; !pending_.empty(); pending_.pop_back()) count(offset_);
 }
 
 }  // namespace speedrun

@@ -19,7 +19,7 @@ class Utf8Check {
 
   private:
     size_t check(std::string_view text);
-    void count(int64_t bytes, int64_t offset);
+    void count(int64_t offset);
 
     std::string pending_;  // begin of a character
     int64_t offset_ = 0;   // offset of pending_

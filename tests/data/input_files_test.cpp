@@ -51,6 +51,8 @@ TEST_F(InputFilesTest, ReadsLists) {
     expect_error(ExitCode::data, {"none", "no input in this list"},
                  [&] { found({}, dir_.write("none", "# x\n")); });
     expect_error(ExitCode::data, {"absent"}, [&] { found({}, dir_.file("absent")); });
+    expect_error(ExitCode::data, {"list: line 3: nowhere: cannot be read"},
+                 [&] { found({}, dir_.write("list", "# x\n\nnowhere\n")); });
 }
 
 TEST_F(InputFilesTest, ReportsMissingAndRepeatedFiles) {
