@@ -10,6 +10,7 @@
 #include "data/durable_file.h"
 #include "data/errno_text.h"
 #include "data/json_text.h"
+#include "data/open_file.h"
 #include "data/sha256.h"
 #include "data/shard_listing.h"
 #include "data/text_file.h"

@@ -60,6 +60,12 @@ Character character(std::string_view text, size_t at) {
 // Returns the end of the run of one kind that starts at `at`.
 size_t end_of_run(std::string_view text, size_t at, Kind kind) {
     while (at < text.size()) {
+        const auto byte = static_cast<unsigned char>(text[at]);
+        if (byte < kAscii.size()) {
+            if (kAscii[byte] != kind) break;
+            ++at;
+            continue;
+        }
         const Character next = character(text, at);
         if (next.kind != kind) break;
         at += next.bytes;
@@ -96,6 +102,18 @@ size_t gpt2_piece_length(std::string_view text) {
     const Character first = character(text, begin);
     if (first.kind == Kind::space) return spaces(text);
     return end_of_run(text, begin + first.bytes, first.kind);
+}
+
+size_t gpt2_next_piece(std::string_view text, bool is_end) {
+    const std::string_view window = text.substr(0, kMaxPieceBytes + kPieceLookahead);
+    size_t length = gpt2_piece_length(window);
+    if (length > kMaxPieceBytes) {
+        length = kMaxPieceBytes;
+        while ((static_cast<unsigned char>(text[length]) & 0xc0) == 0x80 && length + 3 > kMaxPieceBytes)
+            --length;
+        return length;
+    }
+    return is_end || length + kPieceLookahead <= window.size() ? length : 0;
 }
 
 }  // namespace speedrun

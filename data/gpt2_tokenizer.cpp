@@ -1,11 +1,15 @@
 #include "data/gpt2_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "data/gpt2_pieces.h"
+#include "data/piece_cache.h"
 
 namespace speedrun {
 
@@ -53,12 +57,38 @@ class Merger {
   public:
     explicit Merger(const MergeTable& merges) : merges_(merges) {}
 
-    // Appends the tokens into which the single-byte tokens `bytes` merge.
-    void merge(const std::vector<uint16_t>& bytes, std::vector<uint16_t>& out) {
+    // Merges the single-byte tokens of a piece in their place. Returns the number of tokens left.
+    size_t merge(std::span<uint16_t> tokens) {
+        return tokens.size() <= kShort ? merge_short(tokens) : merge_long(tokens);
+    }
+
+  private:
+    static constexpr size_t kShort = 48;  // bytes of pieces for which a search of all pairs is fast
+
+    size_t merge_short(std::span<uint16_t> tokens) const {
+        std::array<MergeTable::Merge, kShort> pairs;  // ranks of tokens i and i + 1
+        size_t size = tokens.size();
+        for (size_t i = 0; i + 1 < size; ++i) pairs[i] = merges_(tokens[i], tokens[i + 1]);
+        while (size > 1) {
+            size_t best = 0;
+            for (size_t i = 1; i + 1 < size; ++i)
+                if (pairs[i].rank < pairs[best].rank) best = i;
+            if (pairs[best].rank == kNever) break;
+            tokens[best] = pairs[best].result;
+            --size;
+            for (size_t i = best + 1; i < size; ++i) tokens[i] = tokens[i + 1];
+            for (size_t i = best + 1; i + 1 < size; ++i) pairs[i] = pairs[i + 1];
+            if (best > 0) pairs[best - 1] = merges_(tokens[best - 1], tokens[best]);
+            if (best + 1 < size) pairs[best] = merges_(tokens[best], tokens[best + 1]);
+        }
+        return size;
+    }
+    size_t merge_long(std::span<uint16_t> tokens) {
         parts_.clear();
         heap_.clear();
-        const auto size = static_cast<int32_t>(bytes.size());
-        for (int32_t i = 0; i < size; ++i) parts_.push_back({bytes[i], true, i - 1, i + 1});
+        const auto size = static_cast<int32_t>(tokens.size());
+        for (int32_t i = 0; i < size; ++i)
+            parts_.push_back({tokens[static_cast<size_t>(i)], true, i - 1, i + 1});
         for (int32_t i = 0; i + 1 < size; ++i) offer(i);
         while (!heap_.empty()) {
             std::pop_heap(heap_.begin(), heap_.end(), Later{});
@@ -66,10 +96,11 @@ class Merger {
             heap_.pop_back();
             apply(best);
         }
-        for (int32_t i = 0; i < size; i = parts_[i].next) out.push_back(parts_[i].token);
+        size_t left = 0;
+        for (int32_t i = 0; i < size; i = parts_[i].next) tokens[left++] = parts_[i].token;
+        return left;
     }
 
-  private:
     struct Part {  // node of a linked list
         uint16_t token;
         bool alive;
@@ -129,22 +160,36 @@ class Gpt2Tokenizer final : public Tokenizer {
     int32_t separator() const override { return vocabulary_.separator; }
 
     std::vector<uint16_t> encode(std::string_view text) const override {
-        std::vector<uint16_t> tokens, bytes;
-        tokens.reserve(text.size() / 3);
+        std::vector<uint16_t> tokens;
         Merger merger(merges_);
-        while (!text.empty()) {
-            const std::string_view piece = text.substr(0, gpt2_piece_length(text));
-            text.remove_prefix(piece.size());
-            if (const auto whole = whole_.find(piece); whole != whole_.end()) {
-                tokens.push_back(whole->second);
-                continue;
-            }
-            bytes.clear();
-            for (const char c : piece) bytes.push_back(vocabulary_.of_byte[static_cast<unsigned char>(c)]);
-            merger.merge(bytes, tokens);
-        }
+        append(text, true, {merger, nullptr}, tokens);
         return tokens;
     }
+    std::unique_ptr<TextEncoder> encoder() const override;
+
+    struct Scratch {
+        Merger& merger;
+        PieceCache* cache;  // null: none
+    };
+    // Appends the tokens of the pieces of `text`. Returns the number of bytes read: all if it is the end of the text.
+    size_t append(std::string_view text, bool is_end, const Scratch& scratch,
+                  std::vector<uint16_t>& tokens) const {
+        // A byte is one token at most. An entry of the cache is copied whole.
+        const size_t old = tokens.size();
+        tokens.resize(old + text.size() + PieceCache::kMostTokens);
+        uint16_t* out = tokens.data() + old;
+        size_t done = 0;
+        while (done < text.size()) {
+            const std::string_view rest = text.substr(done);
+            const size_t length = gpt2_next_piece(rest, is_end);
+            if (length == 0) break;
+            out += encode_piece(rest.substr(0, length), rest.size(), scratch, out);
+            done += length;
+        }
+        tokens.resize(static_cast<size_t>(out - tokens.data()));
+        return done;
+    }
+    const MergeTable& merges() const { return merges_; }
 
     std::string decode(std::span<const int32_t> tokens) const override {
         std::string text;
@@ -156,10 +201,60 @@ class Gpt2Tokenizer final : public Tokenizer {
     }
 
   private:
+    // Writes the tokens of a piece to `out`. Returns their number.
+    size_t encode_piece(std::string_view piece, size_t readable, const Scratch& scratch,
+                        uint16_t* out) const {
+        if (!scratch.cache || piece.size() > PieceCache::kMostBytes)
+            return merge_piece(piece, scratch.merger, out);
+        const PieceCache::Key key = PieceCache::key_of(piece, readable);
+        if (const PieceCache::Entry* entry = scratch.cache->find(key)) {
+            std::copy(entry->tokens.begin(), entry->tokens.end(), out);
+            return entry->count;
+        }
+        const size_t count = merge_piece(piece, scratch.merger, out);
+        if (count <= PieceCache::kMostTokens) scratch.cache->store(key, {out, count});
+        return count;
+    }
+    size_t merge_piece(std::string_view piece, Merger& merger, uint16_t* out) const {
+        if (const auto whole = whole_.find(piece); whole != whole_.end()) {
+            *out = whole->second;
+            return 1;
+        }
+        for (size_t i = 0; i < piece.size(); ++i)
+            out[i] = vocabulary_.of_byte[static_cast<unsigned char>(piece[i])];
+        return merger.merge({out, piece.size()});
+    }
+
     const BpeVocabulary vocabulary_;
     const MergeTable merges_;
     std::unordered_map<std::string_view, uint16_t> whole_;  // views of vocabulary_.tokens
 };
+
+class Gpt2Encoder final : public TextEncoder {
+  public:
+    explicit Gpt2Encoder(const Gpt2Tokenizer& tokenizer)
+        : tokenizer_(tokenizer), merger_(tokenizer.merges()) {}
+
+    void add(std::string_view part, std::vector<uint16_t>& tokens) override {
+        pending_ += part;
+        encode(false, tokens);
+    }
+    void finish(std::vector<uint16_t>& tokens) override { encode(true, tokens); }
+
+  private:
+    void encode(bool is_end, std::vector<uint16_t>& tokens) {
+        pending_.erase(0, tokenizer_.append(pending_, is_end, {merger_, &cache_}, tokens));
+    }
+
+    const Gpt2Tokenizer& tokenizer_;
+    Merger merger_;
+    PieceCache cache_;
+    std::string pending_;  // text with pieces that depend on the next part
+};
+
+std::unique_ptr<TextEncoder> Gpt2Tokenizer::encoder() const {
+    return std::make_unique<Gpt2Encoder>(*this);
+}
 
 }  // namespace
 

@@ -124,12 +124,19 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
 
 }  // namespace
 
+std::vector<std::string> matching_files(const std::string& pattern) {
+    std::vector<std::string> files;
+    for (const std::string& plain : expand_braces(pattern)) add_matches(plain, files);
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
 std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) {
     std::vector<std::string> files;
     for (const std::string& pattern : patterns) {
-        const size_t before = files.size();
-        for (const std::string& plain : expand_braces(pattern)) add_matches(plain, files);
-        if (files.size() > before) continue;
+        const std::vector<std::string> matches = matching_files(pattern);
+        files.insert(files.end(), matches.begin(), matches.end());
+        if (!matches.empty()) continue;
         throw_data(
             "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
             "(if installed, in share/speedrun)",

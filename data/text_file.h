@@ -14,10 +14,6 @@ inline constexpr size_t kMaxFileBytes = size_t{1} << 30;
 // without a writer would block.
 std::string read_text_file(const std::string& path, size_t most = kMaxFileBytes);
 
-// Throws a data error for a path that exists and is not a regular file. Call before a reader that would wait for its
-// end.
-void expect_regular_file(const std::string& path);
-
 bool is_utf8(std::string_view text);
 
 // Returns the text for a message: shortened, with control characters and bytes outside UTF-8 escaped.

@@ -8,6 +8,18 @@ namespace speedrun {
 
 namespace {
 
+void append_bytes(std::string_view text, std::vector<uint16_t>& tokens) {
+    // Converts through unsigned char: a plain char above 127 is negative on x86.
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+    tokens.insert(tokens.end(), bytes, bytes + text.size());
+}
+
+class ByteEncoder final : public TextEncoder {
+  public:
+    void add(std::string_view part, std::vector<uint16_t>& tokens) override { append_bytes(part, tokens); }
+    void finish(std::vector<uint16_t>&) override {}
+};
+
 class ByteTokenizer final : public Tokenizer {
   public:
     std::string_view name() const override { return "bytes"; }
@@ -16,11 +28,11 @@ class ByteTokenizer final : public Tokenizer {
 
     std::vector<uint16_t> encode(std::string_view text) const override {
         std::vector<uint16_t> tokens;
-        tokens.reserve(text.size());
-        // Converts through unsigned char: a plain char above 127 is negative on x86.
-        for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+        append_bytes(text, tokens);
         return tokens;
     }
+
+    std::unique_ptr<TextEncoder> encoder() const override { return std::make_unique<ByteEncoder>(); }
 
     std::string decode(std::span<const int32_t> tokens) const override {
         std::string text;
@@ -46,8 +58,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name, const std::stri
     if (name == "gpt2") {
         if (vocabulary.empty()) {
             throw_usage(
-                "tokenizer 'gpt2' needs --vocab FILE: a tiktoken file (r50k_base.tiktoken) or GPT-2's "
-                "tokenizer.json");
+                "tokenizer 'gpt2' needs --vocab PATH: a tiktoken file (r50k_base.tiktoken), a tokenizer.json, or a folder "
+                "with vocab.json and merges.txt, or with encoder.json and vocab.bpe");
         }
         return make_gpt2_tokenizer(read_bpe_vocabulary(vocabulary));
     }

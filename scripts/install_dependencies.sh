@@ -7,7 +7,7 @@
 set -eu
 
 packages="g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libspdlog-dev libfmt-dev libcli11-dev
-nlohmann-json3-dev libutf8proc-dev libxxhash-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev bible-kjv python3 curl"
+nlohmann-json3-dev libutf8proc-dev libxxhash-dev libboost-dev libboost-context-dev libgtest-dev libbenchmark-dev libssl-dev zlib1g-dev libzstd-dev bible-kjv python3 curl"
 [ "${1:-}" != tests ] || packages="$packages qemu-user xxhash"
 
 as_root=""

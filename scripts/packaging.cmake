@@ -50,7 +50,7 @@ foreach(set libraries check_libraries)
     LIBRARY DESTINATION ${library_folder} COMPONENT ${set} EXCLUDE_FROM_ALL)
 endforeach()
 # Licences of packed libraries and of header libraries in the program, if it is built with Debian's packages.
-foreach(library libfmt libspdlog libutf8proc libcli11 nlohmann-json3)
+foreach(library libfmt libspdlog libutf8proc libzstd libcli11 nlohmann-json3)
   if(EXISTS /usr/share/doc/${library}-dev/copyright)
     install(FILES /usr/share/doc/${library}-dev/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${library}
       COMPONENT libraries EXCLUDE_FROM_ALL)

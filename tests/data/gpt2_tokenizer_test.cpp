@@ -1,6 +1,6 @@
 // GPT-2's tokenizer, token by token against tiktoken and the tokenizers library (fixtures/small_cases.json, written by
 // fixtures/generate.py), and its errors for unusable vocabulary files.
-// Covers: data/bpe_vocabulary.cpp data/gpt2_pieces.cpp
+// Covers: data/gpt2_pieces.cpp
 #include "data/gpt2_tokenizer.h"
 
 #include <fmt/format.h>
@@ -107,6 +107,58 @@ TEST(Gpt2Tokenizer, LongPiecesTakeLinearTime) {
     EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, text)), text);
 }
 
+// The encoder's tokens equal encode()'s for any cut into parts, and its cache changes none.
+TEST(Gpt2Tokenizer, EncoderIgnoresCuts) {
+    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
+    const Json fixture = Json::parse(read_text(kFixtures + "small_cases.json"));
+    std::string text;
+    for (const Json& c : fixture["cases"]) text += c["text"].get<std::string>();
+    text += "\xe2\x80" + std::string(30, ' ') + "\u3000\u3000\xff";
+    const std::vector<uint16_t> expected = tokenizer->encode(text);
+    const auto encoder = tokenizer->encoder();
+    std::mt19937 random(1);
+    for (int round = 0; round < 60; ++round) {
+        std::vector<uint16_t> tokens;
+        const size_t longest = 1 + random() % (round % 2 ? 4 : 300);
+        for (size_t at = 0; at < text.size();) {
+            const size_t size = 1 + random() % longest;
+            encoder->add(std::string_view(text).substr(at, size), tokens);
+            at += size;
+        }
+        encoder->finish(tokens);
+        ASSERT_EQ(tokens, expected) << "round " << round;
+    }
+}
+
+// Millions of pieces, so that entries of the cache are replaced.
+TEST(Gpt2Tokenizer, CacheKeepsTokens) {
+    const auto tokenizer = make_tokenizer("gpt2", kFixtures + "small_tokenizer.json");
+    std::mt19937 random(1);
+    std::string text;
+    while (text.size() < 3'000'000) {
+        text += ' ';
+        for (size_t i = 1 + random() % 16; i > 0; --i) text += static_cast<char>('a' + random() % 8);
+        if (random() % 3 == 0) text += " then the other";
+    }
+    std::vector<uint16_t> tokens;
+    const auto encoder = tokenizer->encoder();
+    encoder->add(text, tokens);
+    encoder->finish(tokens);
+    EXPECT_EQ(tokens, tokenizer->encode(text));
+}
+
+TEST(Gpt2Pieces, EndlessPiecesAreCutAtCharacters) {
+    std::string text(kMaxPieceBytes - 1, 'a');
+    text += "\xc3\xa9" + std::string(100, 'a');
+    EXPECT_EQ(gpt2_next_piece(text, true), kMaxPieceBytes - 1);
+    EXPECT_EQ(gpt2_next_piece(text, false), kMaxPieceBytes - 1);
+    EXPECT_EQ(gpt2_next_piece(std::string(kMaxPieceBytes + 9, '\xa9'), false), kMaxPieceBytes - 3);
+    EXPECT_EQ(gpt2_next_piece(std::string(1000, 'a'), false), 0u);
+    EXPECT_EQ(gpt2_next_piece(std::string(1000, 'a'), true), 1000u);
+    EXPECT_EQ(gpt2_next_piece("a" + std::string(7, ' '), false), 0u);
+    EXPECT_EQ(gpt2_next_piece("a" + std::string(8, ' '), false), 1u);
+}
+
 // ---- merge rules of the two formats, on a vocabulary for which they differ
 
 // All single bytes, then these lines.
@@ -195,7 +247,7 @@ TEST(BpeVocabulary, RejectsBadTokenizerJson) {
     changed("/model/vocab/日本", 5000, {"'日本' is not written in GPT-2's alphabet of bytes"});
     changed("/model/merges", "a b", {"model.merges: expected a list"});
     changed("/model/merges/3", "ab", {"model.merges[3]: expected a pair of tokens, found \"ab\""});
-    changed("/model/merges/3", {"q", "zzz"}, {"model.merges[3]: 'zzz' is not in model.vocab"});
+    changed("/model/merges/3", {"q", "zzz"}, {"model.merges[3]: 'zzz' is not in the vocabulary"});
     changed("/model/merges/3", tokenizer_json()["model"]["merges"][1],
             {"merges[3]", "same pair as model.merges[1]"});
     changed("/normalizer", {{"type", "NFC"}}, {"normalizer: expected null, found {\"type\":\"NFC\"}"});

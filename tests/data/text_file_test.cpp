@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "data/open_file.h"
 #include "tests/data/test_files.h"
 
 namespace speedrun::text_file_test {

@@ -2,7 +2,7 @@
 """Writes the seeds of a fuzz target into a folder: small files that its parser accepts, or nearly.
 
 Usage: corpus.py TARGET FOLDER    TARGET: checkpoint, config, dataset, files, hf, measured, metrics, network, record,
-                                  safetensors, trace, vocabulary
+                                  safetensors, text, trace, vocabulary
 """
 
 import base64
@@ -125,12 +125,23 @@ def safetensors():
         yield struct.pack("<Q", len(text)) + text + bytes(16)
 
 
+def text():
+    yield b"m%%\r\none\n%%\ntwo\r%%\r"
+    yield b"t\xef\xbb\xbftext \xe2\x82\xac <|endoftext|>"
+    yield b"t" + "\ufefftext \U0001f642".encode("utf-16-le")
+    lines = json.dumps({"text": "one\nline", "id": 1}).encode() + b"\n\n" + json.dumps({"text": ""}).encode() + b"\n"
+    yield b"j" + lines
+    yield b"j" + gzip.compress(lines) + gzip.compress(b"")
+    yield b"t" + bytes.fromhex("28b52ffd04582100007465787452afcc88")  # a Zstandard frame of 4 bytes
+
+
 def vocabulary():
     yield b"".join(base64.b64encode(bytes([i])) + f" {i}\n".encode() for i in range(256)) + b"YWI= 256\n"
     small = json.loads((ROOT / "tests/data/fixtures/small_tokenizer.json").read_text())
     small["model"]["vocab"] = {t: i for t, i in small["model"]["vocab"].items() if i < 260}
     small["model"]["merges"] = small["model"]["merges"][:2]
     yield json.dumps(small, ensure_ascii=False, separators=(",", ":")).encode()
+    yield json.dumps({**small["model"]["vocab"], "<|endoftext|>": 260}).encode() + b"\0#version: 0.2\n" + "\n".join(small["model"]["merges"]).encode()
 
 
 def main():

@@ -7,6 +7,7 @@
 #include "train/commands/eval.h"
 #include "train/commands/findings.h"
 #include "train/commands/option_values.h"
+#include "train/commands/prepare_cli.h"
 #include "train/commands/records_cli.h"
 #include "train/commands/sample.h"
 #include "train/config/choices.h"
@@ -290,26 +291,7 @@ int run_command_line(int argc, char** argv) {
         "docs/port-a-recipe.md. A tensor that is missing, unknown or of another shape is an error that names all of them.");
 
     PrepareOptions prepare;
-    CLI::App* prepare_command = app.add_subcommand("prepare", "turn text files into token shards");
-    prepare_command->add_option("--input", prepare.inputs,
-                                "text files; each is a document, unless a marker is given");
-    prepare_command->add_option("--tokenizer", prepare.tokenizer, "bytes, or gpt2 with a vocabulary")
-        ->capture_default_str();
-    prepare_command->add_option("--vocab", prepare.vocabulary, "tiktoken file or tokenizer.json, for gpt2");
-    prepare_command->add_option("--out", prepare.out_dir, "folder for shards and dataset.json");
-    prepare_command->add_option("--name", prepare.name, "name of the dataset; default: the folder's");
-    prepare_command
-        ->add_option("--val-every", prepare.val_every, "every K-th document is for validation; 0: none")
-        ->capture_default_str();
-    prepare_command->add_option("--document-marker", prepare.document_marker,
-                                "a line equal to this ends a document");
-    prepare_command->add_option("--shard-tokens", prepare.shard_tokens, "tokens per shard file")
-        ->capture_default_str();
-    prepare_command->add_flag("--force", prepare.force, "replace a dataset that is there");
-    prepare_command
-        ->add_option("--verify", prepare.verify,
-                     "instead: check all files of this dataset against their hashes")
-        ->type_name("DIR");
+    CLI::App* prepare_command = add_prepare(app, prepare);
 
     ImportOptions import_options;
     CLI::App* import_command = app.add_subcommand(

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "data/open_file.h"
 #include "data/shard.h"
-#include "data/text_file.h"
 #include "kernels/device/error.h"
 #include "train/checkpoint/weights.h"
 #include "train/engine/memory_plan.h"
