@@ -148,6 +148,8 @@ std::string write_tokenizer_json(const BpeVocabulary& vocabulary) {
     Ordered::object_t tokens;
     for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
         if (std::string text = text_of(id); !text.empty()) tokens.emplace_back(std::move(text), id);
+    const auto separator = static_cast<size_t>(vocabulary.separator);
+    if (separator >= vocabulary.tokens.size()) tokens.emplace_back(kSeparatorText, separator);
     std::vector<BpeMerge> sorted = vocabulary.merges;
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
     Ordered merges = Ordered::array();

@@ -8,14 +8,12 @@
 #include "data/bpe_vocabulary.h"
 #include "data/durable_file.h"
 #include "data/json_text.h"
+#include "data/tokenizer_json.h"
 
 namespace speedrun {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr int kByteValues = 256;
 
 BpeVocabulary byte_vocabulary() {
@@ -27,29 +25,6 @@ BpeVocabulary byte_vocabulary() {
     vocabulary.tokens.emplace_back();
     vocabulary.separator = kByteValues;
     return vocabulary;
-}
-
-// Returns the bytes in GPT-2's alphabet of characters (encoder.py, bytes_to_unicode), in UTF-8: printable Latin-1 as itself,
-// the other bytes in order from U+0100. All characters are below U+0800.
-std::string in_alphabet(const std::string& bytes) {
-    static const std::vector<std::string> characters = [] {
-        std::vector<std::string> result;
-        int next = kByteValues;
-        for (int byte = 0; byte < kByteValues; ++byte) {
-            const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-            const int code = printable ? byte : next++;
-            constexpr int kAscii = 0x80, kTail = 0x3f;
-            if (code < kAscii)
-                result.emplace_back(1, static_cast<char>(code));
-            else
-                result.push_back(
-                    {static_cast<char>(0xc0 | code >> 6), static_cast<char>(kAscii | (code & kTail))});
-        }
-        return result;
-    }();
-    std::string text;
-    for (const char byte : bytes) text += characters[static_cast<unsigned char>(byte)];
-    return text;
 }
 
 // The merges of a vocabulary by pair.
@@ -112,69 +87,18 @@ BpeVocabulary with_one_merge_per_rank(BpeVocabulary vocabulary) {
     return vocabulary;
 }
 
-Json byte_level(bool add_prefix_space) {
-    return {{"type", "ByteLevel"},
-            {"add_prefix_space", add_prefix_space},
-            {"trim_offsets", true},
-            {"use_regex", true}};
-}
-
-std::string text_of(const BpeVocabulary& vocabulary) {
-    Json tokens = Json::object();
-    auto& entries = tokens.get_ref<Json::object_t&>();
-    // Appends without a search for the key, which would be quadratic.
-    for (int32_t id = 0; id < vocabulary.size(); ++id) {
-        const std::string& bytes = vocabulary.tokens[static_cast<size_t>(id)];
-        if (id == vocabulary.separator)
-            entries.emplace_back(kEndOfText, id);
-        else if (!bytes.empty())
-            entries.emplace_back(in_alphabet(bytes), id);
-    }
-    if (vocabulary.separator >= vocabulary.size()) entries.emplace_back(kEndOfText, vocabulary.separator);
-    Json merges = Json::array();
-    for (const BpeMerge& merge : vocabulary.merges)
-        merges.push_back(
-            {in_alphabet(vocabulary.tokens[merge.left]), in_alphabet(vocabulary.tokens[merge.right])});
-    const Json root = {{"version", "1.0"},
-                       {"truncation", nullptr},
-                       {"padding", nullptr},
-                       {"added_tokens", Json::array({{{"id", vocabulary.separator},
-                                                      {"content", kEndOfText},
-                                                      {"single_word", false},
-                                                      {"lstrip", false},
-                                                      {"rstrip", false},
-                                                      {"normalized", false},
-                                                      {"special", true}}})},
-                       {"normalizer", nullptr},
-                       {"pre_tokenizer", byte_level(false)},
-                       {"post_processor", nullptr},
-                       {"decoder", byte_level(true)},
-                       {"model",
-                        {{"type", "BPE"},
-                         {"dropout", nullptr},
-                         {"unk_token", nullptr},
-                         {"continuing_subword_prefix", nullptr},
-                         {"end_of_word_suffix", nullptr},
-                         {"fuse_unk", false},
-                         {"byte_fallback", false},
-                         {"ignore_merges", vocabulary.whole_pieces},
-                         {"vocab", std::move(tokens)},
-                         {"merges", std::move(merges)}}}};
-    return root.dump();
-}
-
 }  // namespace
 
 void write_hf_tokenizer(const std::string& folder, const HfTokenizer& tokenizer) {
     const bool bytes = tokenizer.tokenizer == "bytes";
     const BpeVocabulary vocabulary = bytes ? byte_vocabulary() : read_bpe_vocabulary(tokenizer.vocabulary);
-    write_file(folder + "/tokenizer.json", text_of(with_one_merge_per_rank(vocabulary)) + "\n");
-    const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                         {"bos_token", kEndOfText},
-                         {"eos_token", kEndOfText},
-                         {"pad_token", kEndOfText},
-                         {"model_max_length", tokenizer.longest},
-                         {"clean_up_tokenization_spaces", false}};
+    write_file(folder + "/tokenizer.json", write_tokenizer_json(with_one_merge_per_rank(vocabulary)));
+    const nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                           {"bos_token", kSeparatorText},
+                                           {"eos_token", kSeparatorText},
+                                           {"pad_token", kSeparatorText},
+                                           {"model_max_length", tokenizer.longest},
+                                           {"clean_up_tokenization_spaces", false}};
     write_file(folder + "/tokenizer_config.json", config.dump(2) + "\n");
 }
 
