@@ -80,9 +80,6 @@ void check_options(const PrepareOptions& options) {
         throw_usage("prepare: --shard-tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
     if (options.document_marker.find_first_of("\r\n") != std::string::npos)
         throw_usage("prepare: --document-marker has a line end; it is one line, compared without its end");
-    if (!options.document_marker.empty() && !options.json_key.empty())
-        throw_usage(
-            "prepare: --document-marker divides text files, and --json-key reads JSON Lines; choose one");
     if (options.train_bpe == 0) return;
     if (options.train_bpe < kSmallestTrainedVocabulary || options.train_bpe > UINT16_MAX + 1)
         throw_usage("prepare: --train-bpe is {}, expected {} to {} tokens", options.train_bpe,

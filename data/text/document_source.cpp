@@ -13,10 +13,10 @@ namespace speedrun {
 namespace {
 
 bool is_json_lines(std::string_view path, const DocumentFormat& format) {
-    if (!format.json_key.empty()) return true;
     for (const std::string_view suffix : {".gz", ".zst"})
         if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
-    return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
+    if (path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json")) return true;
+    return !format.json_key.empty() && !path.ends_with(".txt");
 }
 
 // Counts a word in text that is read in pieces.

@@ -8,11 +8,11 @@
 
 namespace speedrun {
 
-// Names of JSON Lines files: .jsonl, .ndjson and .json, also compressed (.gz, .zst). Other files are text.
+// JSON Lines are files named .jsonl, .ndjson and .json, with json_key all but .txt; .gz or .zst may follow. Other files are text.
 struct DocumentFormat {
     // A line equal to this ends a document of a text file; empty: one document per file.
     std::string marker{};
-    // Key of the text in JSON Lines, which all files are; empty: "text", and files are JSON Lines by their names.
+    // Key of the text in JSON Lines; empty: "text".
     std::string json_key{};
 };
 

@@ -87,7 +87,9 @@ TEST(DocumentSourceTest, ReadsJsonLines) {
     for (const std::string name : {"a.jsonl", "a.ndjson", "a.json"})
         EXPECT_EQ(documents_of(dir.write(name, lines)), expected) << name;
     EXPECT_EQ(documents_of(dir.write("a.txt", lines)), Documents{lines});
-    EXPECT_EQ(documents_of(dir.file("a.txt"), {.json_key = "text"}), expected);
+    EXPECT_EQ(documents_of(dir.file("a.txt"), {.json_key = "text"}), Documents{lines});
+    EXPECT_EQ(documents_of(dir.write("a", lines)), Documents{lines});
+    EXPECT_EQ(documents_of(dir.file("a"), {.json_key = "text"}), expected);
     EXPECT_EQ(documents_of(dir.write("b.jsonl", "{\"body\": \"b\"}"), {.json_key = "body"}), Documents{"b"});
     std::string found;
     JsonLines pieces("path", "text", [&](std::string_view text) { found += std::string(text) + "|"; });

@@ -261,8 +261,6 @@ TEST_F(PrepareTest, RejectsInvalidArguments) {
                     [](Options& o) { o.val_every = 2, o.val_fraction = 0.1; });
     expect_rejected(ExitCode::usage, {"--document-marker has a line end"},
                     [](Options& o) { o.document_marker = "%%\r"; });
-    expect_rejected(ExitCode::usage, {"--json-key", "choose one"},
-                    [](Options& o) { o.document_marker = o.json_key = "x"; });
     expect_rejected(ExitCode::usage, {"--train-bpe is 256", "257 to 65536"},
                     [](Options& o) { o.train_bpe = 256; });
     expect_rejected(ExitCode::usage, {"leave --vocab out"},

@@ -11,8 +11,9 @@ CLI::App* add_prepare(CLI::App& app, PrepareOptions& options) {
     command->add_option("--input-list", options.input_list, "file with an input per line")->type_name("FILE");
     command->add_option("--document-marker", options.document_marker,
                         "a line equal to this ends a document; default: each text file is a document");
-    command->add_option("--json-key", options.json_key,
-                        "key of the text in JSON Lines, which all inputs are; default: text, in .jsonl");
+    command->add_option(
+        "--json-key", options.json_key,
+        "key of the text in JSON Lines: .jsonl, with this option all but .txt; default: text");
     command->add_option("--tokenizer", options.tokenizer,
                         "bytes, or gpt2; default: gpt2 with a vocabulary, else bytes");
     command->add_option("--vocab", options.vocabulary,
