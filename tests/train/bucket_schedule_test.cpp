@@ -4,8 +4,12 @@
 #include "tests/errors.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
+#include <thread>
 
+#include "kernels/cpu/cpu_device.h"
 #include "tests/train/model_harness.h"
 #include "tests/train/small_model.h"
 #include "train/model/build_model.h"
@@ -134,6 +138,41 @@ TEST_F(BucketScheduleTest, ClippingScalesNormToLimit) {
     const double norm = run.numbers().grad_norm();
     ASSERT_GT(norm, 0.25);
     EXPECT_NEAR(run.numbers().coefficient(), 0.25 / norm, 1e-6 * 0.25 / norm);
+}
+
+// A checkpoint copies the masters before a later step. Updates wait for a slow copy.
+TEST_F(BucketScheduleTest, UpdatesWaitForCopies) {
+    const auto made = make();
+    BucketSchedule& schedule = made->schedule;
+    step(*made, 0);
+    const std::vector<Values> before = masters();
+    std::vector<std::vector<float>> copied(before.size());
+    StateCopies copies;
+    for (const Bucket& bucket : schedule.state().layout().all()) {
+        std::vector<HostCopy>& of_bucket = copies.buckets.emplace_back();
+        for (const Parameter* p : bucket.parameters) {
+            copied[static_cast<size_t>(p->id)].resize(static_cast<size_t>(p->numel()));
+            of_bucket.push_back(
+                {harness_.model.parameters().master(*p), copied[static_cast<size_t>(p->id)].data()});
+        }
+    }
+    harness_.model.track(&schedule);
+    schedule.begin_microbatch({.step = 1});
+    harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
+    std::promise<void> disk_is_ready;
+    static_cast<CpuStream&>(harness_.runtime.copy())
+        .submit("slow copy", [ready = disk_is_ready.get_future().share()] { ready.wait(); });
+    schedule.copy_state(copies);
+    schedule.step(*backward_done_, *reduce_done_);
+    harness_.runtime.compute().synchronize();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for all updates
+    disk_is_ready.set_value();
+    harness_.runtime.synchronize();
+    for (const Parameter& p : harness_.table().all()) {
+        const auto id = static_cast<size_t>(p.id);
+        EXPECT_NE(master(p), before[id]) << p.name;
+        EXPECT_EQ(Values(copied[id].begin(), copied[id].end()), before[id]) << p.name;
+    }
 }
 
 // A single non-finite gradient leaves all parameters unchanged, so the last good ones can be saved.

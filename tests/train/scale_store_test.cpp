@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <thread>
+
 #include "kernels/cpu/cpu_device.h"
 #include "tests/reference/reference.h"
 #include "train/config/config_json.h"
@@ -199,6 +203,29 @@ TEST(ScaleStoreTest, ValidationKeepsScales) {
         EXPECT_EQ(*engine.runner->state().schedule.state().scales().amax(static_cast<int>(i)).as<float>(), 0);
     EXPECT_EQ(engine.scales(), scales);
     EXPECT_EQ(engine.step(2).loss, undisturbed.step(2).loss);
+}
+
+// A checkpoint copies the scales before a later step. The next scales wait for a slow copy.
+TEST(ScaleStoreTest, NextScalesWaitForCopies) {
+    Engine engine(config_of(1));
+    engine.losses(2);
+    const std::vector<float> scales = engine.scales();
+    ScaleStore& store = engine.runner->state().schedule.state().scales();
+    auto& copy = static_cast<CpuStream&>(engine.runtime.copy());
+    std::vector<float> copied(scales.size());
+    std::promise<void> disk_is_ready;
+    store.begin_copy(copy);
+    copy.submit("slow copy", [ready = disk_is_ready.get_future().share()] { ready.wait(); });
+    for (size_t i = 0; i < copied.size(); ++i)
+        engine.runtime.device().copy(&copied[i], store.scale(static_cast<int>(i)).data, sizeof(float), copy);
+    store.end_copy(copy);
+    engine.runner->enqueue(2, engine.source);
+    engine.runtime.compute().synchronize();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for the next scales
+    disk_is_ready.set_value();
+    engine.runner->collect();
+    EXPECT_NE(engine.scales(), scales);
+    EXPECT_EQ(copied, scales);
 }
 
 }  // namespace speedrun::testing::scale_store_test
