@@ -188,7 +188,7 @@ mkdir -p bin build/release data/kjv data/fineweb10B logs made
 cp "$root/logs/README.md" logs/ || exit 1
 cp -r "$root/configs" "$root/examples" "$root/scripts" "$root/records" . && cp -r "$root/tests/train/fixtures/hf_gpt2" hf || exit 1
 cp "$root/data/kjv/prepare.sh" data/kjv/ && cp "$root/tests/data/fixtures/small_tokenizer.json" r50k_base.tiktoken || exit 1
-(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt || exit 1
+(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt && cp book.txt notes.txt || exit 1
 if [ -f "$root/data/kjv/dataset.json" ]; then
     cp "$root"/data/kjv/*.bin "$root/data/kjv/dataset.json" data/kjv/ || exit 1
 else
@@ -234,6 +234,16 @@ train\ *)
     *) set -- "\$@" --name "\${OMPI_COMM_WORLD_SIZE:+ranks}unnamed-\${OMPI_COMM_WORLD_SIZE:+\$PPID}\${OMPI_COMM_WORLD_SIZE:-\$\$}" ;;
     esac
     ! in_parts "\$1" || steps=24 # the length of its momentum's cooldown
+    # The book of docs/your-text.md: checkpoints within the shorter run.
+    [ "\$1" != examples/book.json ] || for argument; do
+        case \$argument in
+        */step-00000180) argument=\${argument%180}002 ;;
+        400) argument=8 ;;
+        esac
+        shift
+        set -- "\$@" "\$argument"
+    done
+    [ "\$1" != examples/book.json ] || set -- "\$@" --set checkpoint.every=2 --set data.val_tokens=256
     set -- train --set data.val_tokens=2048 \$(small --set "\$1") "\$@" \$(last --set)
     ;;
 "records attempt")

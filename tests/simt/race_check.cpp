@@ -111,7 +111,8 @@ void RaceWatch::bulk_begin(unsigned thread, int key, uintptr_t to, int bytes) {
         Cell& cell = shared_[at / kCellBytes];
         const Access access{Access::Kind::copy_begin,     true,    at,
                             static_cast<int>(kCellBytes), nullptr, thread};
-        if (cell.in_flight) report("starts a bulk copy into what a copy is writing", access, cell.writer, at);
+        if (cell.in_flight)
+            report("starts a bulk copy into bytes that a copy is writing", access, cell.writer, at);
         if (races(cell.writer, now))
             report("starts a bulk copy that races with a write", access, cell.writer, at);
         check_proxy(cell, access, at);
@@ -155,10 +156,10 @@ void RaceWatch::note_reader(Cell& cell, const Mark& now) {
 
 void RaceWatch::check_readers(const Cell& cell, const Access& access, const Mark& now,
                               uintptr_t address) const {
-    const char* const what = "overwrites what others still read";
-    if (races(cell.reader, now)) report(what, access, cell.reader, address);
+    const char* const message = "overwrites bytes that others still read";
+    if (races(cell.reader, now)) report(message, access, cell.reader, address);
     for (const Mark& reader : cell.readers) {
-        if (races(reader, now)) report(what, access, reader, address);
+        if (races(reader, now)) report(message, access, reader, address);
     }
 }
 
@@ -201,7 +202,8 @@ void RaceWatch::touch(Cell& cell, const Access& access, const Mark& now, uintptr
         cell.writer = now;  // from now on for this thread, for others after a barrier
         return;
     }
-    if (cell.in_flight) report("touches what an asynchronous copy is writing", access, cell.writer, address);
+    if (cell.in_flight)
+        report("touches bytes that an asynchronous copy is writing", access, cell.writer, address);
     if (races(cell.writer, now)) report("races with a write", access, cell.writer, address);
     if (access.kind == Access::Kind::product) check_proxy(cell, access, address);
     if (access.kind != Access::Kind::write && access.kind != Access::Kind::copy_begin) {

@@ -114,10 +114,10 @@ TEST(RaceCheck, DetectsPlantedFaults) {
         {Fault::none, ""},
         {Fault::no_barrier, "reads shared memory that nobody has written"},
         {Fault::no_reuse_barrier, "races with a write (thread"},
-        {Fault::no_warp_barrier, "overwrites what others still read"},
+        {Fault::no_warp_barrier, "overwrites bytes that others still read"},
         {Fault::shuffle_only, "races with a write (thread"},
         {Fault::unwritten, "reads shared memory that nobody has written"},
-        {Fault::in_flight, "touches what an asynchronous copy is writing"},
+        {Fault::in_flight, "touches bytes that an asynchronous copy is writing"},
         {Fault::no_copy_barrier, "nobody has written"}};
     for (const auto& [fault, message] : messages) {
         SCOPED_TRACE(static_cast<int>(fault));

@@ -171,7 +171,7 @@ SharedPointer<T> shared_memory(int64_t byte_offset, int64_t count, Where where) 
     if (byte_offset < 0 || byte_offset % static_cast<int64_t>(alignof(T)) != 0)
         fail("shared memory at an offset that does not suit its type", where);
     const int64_t room = (bytes - byte_offset) / static_cast<int64_t>(sizeof(T));
-    if (byte_offset > bytes || count > room) fail("shared memory beyond what the launch asked for", where);
+    if (byte_offset > bytes || count > room) fail("shared memory beyond the bytes of the launch", where);
     T* const data = reinterpret_cast<T*>(position->shared + byte_offset);
     return {data, data, data + (count < 0 ? room : count)};
 }

@@ -178,7 +178,7 @@ TEST(Simt, DetectsSharedAccessOutOfBounds) {
                   {"before"});
     // The array ends before the shared memory does; then the launch requests less than the array.
     expect_caught(32, [](float* out, Stream& s) { launch(index_kernel, 1, 32, 124, s, out, 0); },
-                  {"beyond what the launch asked for"});
+                  {"beyond the bytes of the launch"});
 }
 
 template <class T>

@@ -53,7 +53,7 @@ void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Wh
             fail(fmt::format("a product reads {} bytes from {} on, of {} of shared memory", kChunkBytes, at,
                              p.shared_bytes),
                  &where);
-        if (filling_[at / kChunkBytes]) fail("a product reads what a bulk copy is writing", &where);
+        if (filling_[at / kChunkBytes]) fail("a product reads bytes that a bulk copy is writing", &where);
         const Arrival& arrival = arrivals_[at / kChunkBytes];
         if (arrival.thread && arrival.proxy_fences == arrival.thread->products.proxy_fences)
             fail("an unpublished write is read by wgmma (missing fence.proxy.async)", &where);
