@@ -188,7 +188,7 @@ mkdir -p bin build/release data/kjv data/fineweb10B logs made
 cp "$root/logs/README.md" logs/ || exit 1
 cp -r "$root/configs" "$root/examples" "$root/scripts" "$root/records" . && cp -r "$root/tests/train/fixtures/hf_gpt2" hf || exit 1
 cp "$root/data/kjv/prepare.sh" data/kjv/ && cp "$root/tests/data/fixtures/small_tokenizer.json" r50k_base.tiktoken || exit 1
-(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt && cp book.txt notes.txt || exit 1
+(. "$root/tests/runs/tiny_run.sh") && mv text.txt book.txt && tail -n +50 book.txt >notes.txt || exit 1
 if [ -f "$root/data/kjv/dataset.json" ]; then
     cp "$root"/data/kjv/*.bin "$root/data/kjv/dataset.json" data/kjv/ || exit 1
 else
