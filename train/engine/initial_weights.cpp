@@ -92,6 +92,20 @@ std::string model_differences(const Config& there, const Config& here) {
     return found.text();
 }
 
+// Returns the hash of model.safetensors, or of the sums of all such files.
+std::string hash_of_weights(const std::string& folder) {
+    if (fs::exists(folder + kFinalWeights)) return xxh128_file(folder + kFinalWeights);
+    std::map<std::string, std::string> sums;  // key: file
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+        if (entry.path().extension() == ".safetensors")
+            sums[entry.path().filename().string()] = xxh128_file(entry.path().string());
+    std::string lines;
+    for (const auto& [name, sum] : sums) add_sum(lines, sum, name);
+    Xxh128 hash;
+    hash.update(lines.data(), lines.size());
+    return hash.hex();
+}
+
 using Shapes = std::map<std::string, std::vector<int64_t>>;  // key: parameter
 
 // Throws a usage error unless the parameters are these. differences: of the models' keys.
@@ -212,13 +226,13 @@ class WeightReader {
                 throw_data("{}: {} is {}, expected f32", file, p.name, name_of(tensor.dtype));
             add(p, to_floats(tensor.bytes, DType::f32));
         }
-        result_.origin.xxh128 = xxh128_file(file);
+        result_.origin.xxh128 = hash_of_weights(source_->folder);
     }
     void read_transformers() {
         const std::string& folder = source_->folder;
         expect_hf_fits(folder, config_.model, config_.longest_sequence());
         result_.values = read_hf_weights(folder, table_, config_.model);
-        result_.origin.xxh128 = xxh128_file(folder + kFinalWeights);
+        result_.origin.xxh128 = hash_of_weights(folder);
     }
 
     static Shapes shapes_of(const CheckpointInfo& info) {
