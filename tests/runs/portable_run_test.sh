@@ -129,4 +129,11 @@ cd .. && mkdir plain && cp away/pieces/*.bin plain/
 sed 's/tiny\//plain\//g; s/"vocab_size": 257/"vocab_size": 50304/' tiny.json >plain.json
 expect 0 "note: the run folder has no vocabulary: .*need --vocab FILE" "$speedrun" train plain.json --name plain --set schedule.steps=1
 [ ! -e logs/plain/tokenizer ] || fail "a tokenizer of unknown data is stored"
+# A missing vocabulary ends no run.
+cp -r away/pieces gone && rm gone/vocabulary
+sed 's/tiny\//gone\//g; s/"vocab_size": 257/"vocab_size": 857/' tiny.json >gone.json
+expect 0 "note: gone/vocabulary: .*need --vocab FILE" "$speedrun" train gone.json --name gone --set schedule.steps=1
+expect 0 "^a" sample logs/gone --prompt a --tokens 1 --vocab "$fixtures/small_tokenizer.json"
+expect 0 "done" "$speedrun" train plain.json --name named --quiet --set schedule.steps=1 --set "data.vocabulary=$fixtures/small_tokenizer.json"
+[ -s logs/named/tokenizer/vocabulary ] || fail "the vocabulary of data.vocabulary is not stored"
 exit $failures

@@ -25,7 +25,7 @@ Config config_of(const std::string& name, const std::vector<std::string>& settin
 struct Written {
     Json config;
     std::vector<NamedTensor> tensors;
-    size_t parameters = 0;  // of the model
+    size_t model_parameters = 0;
 };
 
 Written written(const TempDir& dir, const Config& whole) {
@@ -38,7 +38,7 @@ Written written(const TempDir& dir, const Config& whole) {
     for (const auto& [name, text] : hf_python_files()) EXPECT_EQ(read_text_file(folder + "/" + name), text);
     return {.config = parse_json<Json>(read_text_file(folder + "/config.json")),
             .tensors = read_safetensors(folder + "/model.safetensors"),
-            .parameters = table.all().size()};
+            .model_parameters = table.all().size()};
 }
 
 // Learned numbers of sums, [parameter, element], at any depth.
@@ -58,7 +58,7 @@ TEST(HfSpeedrunTest, SumsNameTheirParameters) {
         SCOPED_TRACE(name);
         const Config whole = config_of(name, {"model.model_dim=48", "model.vocab_size=300"});
         const Written there = written(dir, whole);
-        EXPECT_EQ(there.tensors.size(), there.parameters);
+        EXPECT_EQ(there.tensors.size(), there.model_parameters);
         std::set<std::pair<std::string, int64_t>> numbers, expected;
         collect(there.config["model"], numbers);
         for (const auto& [parameter, element] : numbers) {

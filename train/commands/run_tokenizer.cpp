@@ -79,21 +79,19 @@ void expect_hash(const std::string& vocabulary, const DatasetInfo& info) {
 
 std::string store_tokenizer(RunFolder& folder, const Config& config) {
     const DatasetInfo info = find_dataset_info(expand_globs(config.data.val)).value_or(DatasetInfo{});
-    std::string vocabulary, note;
+    constexpr const char* kCure =
+        "the run folder has no vocabulary: sample, eval --text and export need --vocab FILE";
     try {
-        vocabulary = find_vocabulary(info);
+        std::string vocabulary = find_vocabulary(info);
         if (vocabulary.empty()) vocabulary = config.data.vocabulary;
+        if (vocabulary.empty() && info.tokenizer != "bytes")
+            return fmt::format("{} (or train with data.vocabulary=FILE)", kCure);
+        folder.write_tokenizer(info, vocabulary);
+        return "";
     } catch (const Error& error) {
-        note = error.what();
+        if (error.code() != ExitCode::data) throw;  // the run folder cannot be written
+        return fmt::format("{}; {}", error.what(), kCure);
     }
-    if (vocabulary.empty() && info.tokenizer != "bytes") {
-        constexpr const char* kCure =
-            "the run folder has no vocabulary: sample, eval --text and export need --vocab FILE";
-        return note.empty() ? fmt::format("{} (or train with data.vocabulary=FILE)", kCure)
-                            : fmt::format("{}; {}", note, kCure);
-    }
-    folder.write_tokenizer(info, vocabulary);
-    return "";
 }
 
 RunTokens tokens_of(const FinishedRun& run, const std::string& vocabulary) {
