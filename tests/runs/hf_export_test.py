@@ -25,7 +25,7 @@ TEXT = "".join(
     f"chapter {i}: the quick brown fox jumps over the lazy dog, and over {i} more.\n" + ("%%\n" if i % 4 == 3 else "")
     for i in range(400)
 )
-STRANGE = "It's 12 o'clock\r\n\n  été 😀\t\x00 <end>"
+STRANGE = "It's 12 o'clock\r\n\n  été 😀\t\x01 <end>"
 BASE = {
     "batch": {"sequence_length": LENGTH, "microbatch_tokens": 256, "tokens_per_step": 256},
     "optimizers": {"groups": [{"type": "adamw", "params": ["*"], "lr": 0.01}]},
