@@ -160,7 +160,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
         }
         for (j0 += kKeys; j0 < end; j0 += kKeys) {
             const int before = n % L::kStages,
-                      value_parity = n / L::kStages % 2;  // of the values of the tile before
+                      value_parity = n / L::kStages % 2;  // parity of the previous values
             ++n;
             const int stage = n % L::kStages;
             float s[kTiles][4];
