@@ -74,18 +74,35 @@ void Executor::named_barrier(int id, int threads, bool waits, bool orders, const
     if (watch) watch->acquire(self.position.linear, key);
 }
 
-// Warpgroups change their registers together, and a multiprocessor has 64 Ki of them.
+// Warpgroups change their registers together. A block has the registers that its threads begin with: at most 64 Ki in a multiprocessor,
+// in units of 8 per thread. Decreases go below that number and increases above it.
 void Executor::check_registers() const {
-    constexpr size_t kWarpgroup = 128, kRegisters = 64 << 10;
+    constexpr size_t kWarpgroup = 128;
     size_t total = 0;
     for (const Thread& thread : threads_) {
         if (thread.registers != threads_[thread.position.linear / kWarpgroup * kWarpgroup].registers)
             fail(fmt::format("thread {} has not changed its registers with its warpgroup",
                              thread.position.linear),
                  nullptr);
-        if (!thread.registers.empty()) total += static_cast<size_t>(thread.registers.back());
+        total +=
+            static_cast<size_t>(thread.registers.empty() ? registers_at_entry() : thread.registers.back());
     }
-    if (total > kRegisters) fail(fmt::format("{} registers, of 65536 of a multiprocessor", total), nullptr);
+    const size_t block = threads_.size() * static_cast<size_t>(registers_at_entry());
+    if (total > block) fail(fmt::format("{} registers, of {} of the block", total, block), nullptr);
+}
+
+int Executor::registers_at_entry() const {
+    constexpr int kMultiprocessor = 64 << 10, kMost = 255;
+    return std::min(kMultiprocessor / static_cast<int>(threads_.size()), kMost) / 8 * 8;
+}
+
+void Executor::change_registers(int count, bool increase, const Where& where) {
+    const int entry = registers_at_entry();
+    if (count % 8 != 0 || count < 24 || count > 256 || (increase ? count < entry : count > entry))
+        fail(fmt::format("{} to {} registers per thread, from {}", increase ? "an increase" : "a decrease",
+                         count, entry),
+             &where);
+    running_->registers.push_back(count);
 }
 
 void named_barrier(int id, int threads, bool waits, Where where) {
@@ -96,10 +113,8 @@ void named_turn(int id, int threads, bool waits, Where where) {
     executor().named_barrier(id, threads, waits, false, where);
 }
 
-void warpgroup_registers(int count, Where where) {
-    if (count % 8 != 0 || count < 24 || count > 256)
-        executor().fail(fmt::format("{} registers per thread", count), &where);
-    executor().self().registers.push_back(count);
+void warpgroup_registers(int count, bool increase, Where where) {
+    executor().change_registers(count, increase, where);
 }
 
 void barrier(Where where) {

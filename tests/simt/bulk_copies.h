@@ -34,6 +34,6 @@ void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& 
 void named_barrier(int id, int threads, bool waits, Where where);
 void named_turn(int id, int threads, bool waits, Where where);  // orders no accesses for a watch
 // A hint: only its rules are checked.
-void warpgroup_registers(int count, Where where = Where::current());
+void warpgroup_registers(int count, bool increase, Where where = Where::current());
 
 }  // namespace speedrun::simt

@@ -64,7 +64,7 @@ inline __global__ void pipeline_kernel(float* c, const __grid_constant__ TensorM
         }
         return;
     }
-    registers::increase<240>();
+    registers::increase<256>();
     float sums[8][4] = {};
     for (int step = 0; step < steps; ++step) {
         const int s = step % kPipelineStages, round = step / kPipelineStages;

@@ -162,19 +162,20 @@ void registers_kernel(int large, int leaving) {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == leaving) return;
     if (thread < 128)
-        simt::warpgroup_registers(40);
+        simt::warpgroup_registers(40, false);
     else
-        simt::warpgroup_registers(large);
+        simt::warpgroup_registers(large, true);
 }
 
 TEST(BulkCopy, RegistersAreOfWholeWarpgroups) {
     const auto with = [](int large, int leaving) {
         return [=] { run(simt::Order::forward, 384, 0, registers_kernel, large, leaving); };
     };
-    EXPECT_NO_THROW(with(232, -1)());
+    EXPECT_NO_THROW(with(232, -1)());  // 128·40 + 256·232 = 64,512 = 384·168
     expect_error(ExitCode::failure, {"thread 200 has not changed its registers"}, with(232, 200));
-    expect_error(ExitCode::failure, {"66560 registers, of 65536"}, with(240, -1));
-    expect_error(ExitCode::failure, {"236 registers per thread"}, with(236, -1));
+    expect_error(ExitCode::failure, {"66560 registers, of 64512 of the block"}, with(240, -1));
+    expect_error(ExitCode::failure, {"an increase to 160 registers"}, with(160, -1));
+    expect_error(ExitCode::failure, {"an increase to 236 registers per thread, from 168"}, with(236, -1));
 }
 
 }  // namespace

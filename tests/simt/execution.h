@@ -113,6 +113,7 @@ class Executor {
     void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, const Where& where);
     // orders: for the watch, too.
     void named_barrier(int id, int threads, bool waits, bool orders, const Where& where);
+    void change_registers(int count, bool increase, const Where& where);
     bool removed(const Where& where);  // True if the watch plants the removal of this call.
     Thread& self() { return *running_; }
 
@@ -137,6 +138,7 @@ class Executor {
     void advance(Mbarrier& b, const Where& where);
     void check_bulk_copies() const;
     void check_registers() const;
+    int registers_at_entry() const;  // of a thread, with one block per multiprocessor
 
     const Launch* launch_ = nullptr;
     Options options_;

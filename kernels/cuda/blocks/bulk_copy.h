@@ -160,11 +160,11 @@ namespace registers {
 #if SPEEDRUN_SIMT
 template <int kCount>
 void decrease() {
-    simt::warpgroup_registers(kCount);
+    simt::warpgroup_registers(kCount, false);
 }
 template <int kCount>
 void increase() {
-    simt::warpgroup_registers(kCount);
+    simt::warpgroup_registers(kCount, true);
 }
 #else
 template <int kCount>

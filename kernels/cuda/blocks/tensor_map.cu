@@ -24,7 +24,7 @@ TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Strea
     CUtensorMap encoded;
     const CUresult result = encode(&encoded, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, x.data, sizes, strides, box,
                                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         throw_internal("cuTensorMapEncodeTiled: error {} for {} with rows {} elements apart",
                        static_cast<int>(result), x.describe(), x.row_stride);

@@ -149,8 +149,8 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
     for (int index = lane; index < 16 * kChunks; index += 32) {
         const int row = i + index / kChunks, chunk = index % kChunks;
         if (begin + row < end) {
-            store_word(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
-                       load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row, chunk))));
+            ptx::store_global(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
+                              load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row, chunk))));
         }
     }
 }

@@ -25,16 +25,20 @@ namespace {
 
 using namespace attention;
 
-// Tiles of queries of all heads, for persistent blocks.
-struct Items {
-    int heads, count;
-    Items(const Problem<false>& p, int64_t num_heads)
-        : heads(static_cast<int>(num_heads)),
-          count(static_cast<int>((p.length + kWgmmaOwned - 1) / kWgmmaOwned * p.num_sequences * num_heads)) {}
-    dim3 grid(Stream& stream) const {
-        return dim3(static_cast<unsigned>(std::min<int64_t>(count, multiprocessors(stream))));
-    }
-};
+// Half of the L2 cache of an H100.
+constexpr int64_t kSectionBytes = 25 << 20;
+
+ItemOrder order_of(const Problem<false>& p, int64_t heads) {
+    const int64_t tiles = (p.length + kWgmmaOwned - 1) / kWgmmaOwned;
+    const int64_t bytes_of_head =
+        int64_t{p.num_sequences} * p.length * p.head_dim * 2 * int64_t{sizeof(Bf16)};
+    return {.heads = static_cast<int>(heads),
+            .section = static_cast<int>(std::clamp<int64_t>(kSectionBytes / bytes_of_head, 1, heads)),
+            .count = static_cast<int>(tiles * p.num_sequences * heads)};
+}
+dim3 grid_of(const ItemOrder& order, Stream& stream) {
+    return dim3(static_cast<unsigned>(std::min<int64_t>(order.count, multiprocessors(stream))));
+}
 
 class WgmmaAttention final : public AttentionLibrary {
   public:
@@ -45,11 +49,10 @@ class WgmmaAttention final : public AttentionLibrary {
         const Problem<false> p{sizes_of(a)};
         with_head_dim(a.options.head_dim, [&]<int D>() {
             using L = ForwardLayout<D>;
-            const Items items(p, a.options.num_heads);
+            const ItemOrder order = order_of(p, a.options.num_heads);
             const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream); };
-            launch(attention_forward_wgmma_kernel<D>, items.grid(stream), kPersistentThreads, L::kBytes,
-                   stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p, items.heads,
-                   items.count);
+            launch(attention_forward_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads, L::kBytes,
+                   stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p, order);
         });
         return true;
     }
@@ -69,12 +72,12 @@ class WgmmaAttention final : public AttentionLibrary {
                    view<const Bf16>(a.dout), a.lse.as<float>(), scratch.delta, scratch.group_low,
                    view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
             using L = QueriesLayout<D>;
-            const Items items(p, heads);
+            const ItemOrder order = order_of(p, heads);
             const auto map = [&](const Tensor& x, int rows) { return map_rows(x, p.length, rows, stream); };
-            launch(attention_backward_queries_wgmma_kernel<D>, items.grid(stream), kPersistentThreads,
+            launch(attention_backward_queries_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads,
                    L::kBytes, stream, view<Bf16>(a.dq), a.lse.as<float>(), scratch.delta,
                    map(a.q, L::kQueries), map(a.dout, L::kQueries), map(a.k, L::kKeys), map(a.v, L::kKeys), p,
-                   items.heads, items.count);
+                   order);
         });
         return true;
     }
@@ -88,12 +91,20 @@ class WgmmaAttention final : public AttentionLibrary {
                                 : options.scale <= 0 ? "a scale that is not positive"
                                 : !uses_mma(operands, options)
                                     ? "another type than bf16, or heads of another size than 64 and 128"
+                                : items_of(operands, options) > kMaxItems ? "2^30 tiles of queries and more"
                                 : !all_fit(operands, options)
                                     ? "sequences of 2^31 numbers and more in the rows of all heads"
                                     : nullptr;
         if (why)
             notes_.insert(std::string("attention by wgmma does not serve ") + why + ": our other kernels do");
         return !why;
+    }
+
+    // Indices of items, plus the blocks of a grid, are 32-bit numbers.
+    static constexpr int64_t kMaxItems = (int64_t{1} << 30) - 1;
+    static int64_t items_of(std::initializer_list<Tensor> operands, const AttentionOptions& options) {
+        const int64_t tiles = (options.sequence_length + kWgmmaOwned - 1) / kWgmmaOwned;
+        return operands.begin()->rows() / options.sequence_length * tiles * options.num_heads;
     }
 
     static bool all_fit(std::initializer_list<Tensor> operands, const AttentionOptions& options) {

@@ -64,11 +64,26 @@ __device__ inline void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTile
 
 constexpr int kPersistentThreads = kWgmmaThreads + wgmma::kThreads;
 
-// Items of all blocks: late queries, which see the most keys, before early ones. A block has items blockIdx.x, + gridDim.x, …
-__device__ inline Where where_of_item(const Problem<false>& p, int item, int heads, int rows_of_tile) {
-    const int tiles = (p.length + rows_of_tile - 1) / rows_of_tile, per_tile = heads * p.num_sequences;
-    const int64_t head = item % per_tile / p.num_sequences, sequence = item % p.num_sequences;
-    return {tiles - 1 - item / per_tile, head, head * p.head_dim, p.first_of(sequence)};
+// Order of the tiles of queries of all heads and sequences. A block has items blockIdx.x, + gridDim.x, … Heads form sections whose keys
+// and values fit the L2 cache together. Within a section, tiles of all its heads and sequences follow by their number, and thus by their
+// work, up in one section and down in the next: the last one ends with the least work.
+struct ItemOrder {
+    int heads, section, count;  // section: heads; count: items
+};
+struct Item {
+    Where where;
+    int sequence;
+};
+__device__ inline Item item_at(const Problem<false>& p, const ItemOrder& order, int index) {
+    const int tiles = (p.length + kWgmmaOwned - 1) / kWgmmaOwned;
+    const int per_section = order.section * tiles * p.num_sequences, section = index / per_section;
+    const int heads = min(order.section, order.heads - section * order.section),
+              within = index - section * per_section;
+    const int level = within / (heads * p.num_sequences), at = within - level * heads * p.num_sequences;
+    const int sequence = at % p.num_sequences, sections = (order.heads + order.section - 1) / order.section;
+    const int64_t head = section * order.section + at / p.num_sequences;
+    const bool down = (sections - 1 - section) % 2 == 0;
+    return {{down ? tiles - 1 - level : level, head, head * p.head_dim, p.first_of(sequence)}, sequence};
 }
 
 // Starts copying kRows rows of a head, from `row` of its sequence on.

@@ -72,13 +72,12 @@ struct ForwardLayout {
 // Producer warp. Tile n of all keys goes to stage n % kStages.
 template <int D>
 __device__ inline void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                               const Problem<false>& p, int heads, int items) {
+                               const Problem<false>& p, const ItemOrder& order) {
     using L = ForwardLayout<D>;
     int round = 0, n = 0;
-    for (int item = static_cast<int>(blockIdx.x); item < items;
-         item += static_cast<int>(gridDim.x), ++round) {
-        const Where w = where_of_item(p, item, heads, L::kQueries);
-        const int sequence = item % p.num_sequences;
+    for (int index = static_cast<int>(blockIdx.x); index < order.count;
+         index += static_cast<int>(gridDim.x), ++round) {
+        const auto [w, sequence] = item_at(p, order, index);
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int first = low_range<L::kQueries>(p, w.first, begin).lowest / L::kKeys * L::kKeys;
         if (ptx::lane_id() == 0) {
@@ -109,7 +108,7 @@ __device__ inline void end_turn(int group) {
 
 // Warpgroup `group`, which owns rows 64·group … 64·group + 63 of each tile of queries.
 template <int D>
-__device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p, int heads, int items) {
+__device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p, const ItemOrder& order) {
     using L = ForwardLayout<D>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block() % 4, group = warp_of_block() / 4, group_row = group * wgmma::kRows;
@@ -117,15 +116,15 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
     const float scale = p.scale * kLog2E;
     if (group == 1) end_turn(group);  // warpgroup 0 begins
     int round = 0, n = 0;
-    for (int item = static_cast<int>(blockIdx.x); item < items;
-         item += static_cast<int>(gridDim.x), ++round) {
-        const Where w = where_of_item(p, item, heads, L::kQueries);
+    for (int index = static_cast<int>(blockIdx.x); index < order.count;
+         index += static_cast<int>(gridDim.x), ++round) {
+        const Where w = item_at(p, order, index).where;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int of_warp = begin + group_row + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
         int low[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) low[h] = own[h] < p.length ? p.low(w.first, own[h]) : 0;
-        const int highest_low = warp_highest(max(low[0], low[1]));
+        int highest_low = 0;
         Softmax softmax;
         float factor[2];
         // Masks the keys of the tile at j0 that the warp's rows do not see.
@@ -152,8 +151,10 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wgmma::begin(s);
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(n % L::kStages));
             end_turn(group);
+            highest_low = warp_highest(max(low[0], low[1]));  // its loads have had the time of the waits
             wgmma::wait<0>(s);
             arrive_of_warp(L::empty(n % L::kStages));
+            if (j0 + kKeys >= end) arrive_of_warp(L::queries_empty());
             hide(s, j0);
             softmax.take(s, factor, scale);
             pack(probabilities, s);
@@ -173,6 +174,8 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             end_turn(group);
             wgmma::wait<1>(s);
             arrive_of_warp(L::empty(stage));
+            if (j0 + kKeys >= end)
+                arrive_of_warp(L::queries_empty());  // the next ones arrive during the rest of this item
             hide(s, j0);
             softmax.take(s, factor, scale);
             wgmma::finish_before_wait(s);
@@ -185,7 +188,6 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             }
             pack(probabilities, s);
         }
-        arrive_of_warp(L::queries_empty());  // the next ones arrive during the rest of this item
         const int last = L::kStages + n % L::kStages;
         mbarrier::wait(L::full(last), n / L::kStages % 2);
         wgmma::begin(sums);
@@ -214,7 +216,7 @@ template <int D>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     attention_forward_wgmma_kernel(View<Bf16> o, float* lse, const __grid_constant__ TensorMap q,
                                    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                                   Problem<false> p, int heads, int items) {
+                                   Problem<false> p, ItemOrder order) {
     using L = ForwardLayout<D>;
     wait_for_prior_kernels();
     if (threadIdx.x == 0) {
@@ -228,14 +230,14 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
         mbarrier::publish();
     }
     __syncthreads();
-    // Registers of a multiprocessor: 128·24 + 256·240 of 65,536.
+    // The block has 384·168 registers: 128·24 + 256·240.
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
-        if (warp == kWgmmaThreads / 32) produce<D>(q, k, v, p, heads, items);
+        if (warp == kWgmmaThreads / 32) produce<D>(q, k, v, p, order);
     } else {
         registers::increase<240>();
-        consume<D>(o, lse, p, heads, items);
+        consume<D>(o, lse, p, order);
     }
 }
 

@@ -36,14 +36,13 @@ struct QueriesLayout {
 // Producer warp. Tile n of all keys and values goes to stage n % kStages.
 template <int D>
 __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& dout, const TensorMap& k,
-                                           const TensorMap& v, const Problem<false>& p, int heads,
-                                           int items) {
+                                           const TensorMap& v, const Problem<false>& p,
+                                           const ItemOrder& order) {
     using L = QueriesLayout<D>;
     int round = 0, n = 0;
-    for (int item = static_cast<int>(blockIdx.x); item < items;
-         item += static_cast<int>(gridDim.x), ++round) {
-        const Where w = where_of_item(p, item, heads, L::kQueries);
-        const int sequence = item % p.num_sequences;
+    for (int index = static_cast<int>(blockIdx.x); index < order.count;
+         index += static_cast<int>(gridDim.x), ++round) {
+        const auto [w, sequence] = item_at(p, order, index);
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int first = low_range<L::kQueries>(p, w.first, begin).lowest / L::kKeys * L::kKeys;
         if (ptx::lane_id() == 0) {
@@ -66,16 +65,16 @@ __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& 
 // Two warpgroups, which own 64 rows each of a tile of queries.
 template <int D>
 __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const float* delta,
-                                       const Problem<false>& p, int heads, int items) {
+                                       const Problem<false>& p, const ItemOrder& order) {
     using L = QueriesLayout<D>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
               t = ptx::lane_id() % 4;
     const float scale = p.scale * kLog2E;
     int round = 0, stage = 0, parity = 0;
-    for (int item = static_cast<int>(blockIdx.x); item < items;
-         item += static_cast<int>(gridDim.x), ++round) {
-        const Where w = where_of_item(p, item, heads, L::kQueries);
+    for (int index = static_cast<int>(blockIdx.x); index < order.count;
+         index += static_cast<int>(gridDim.x), ++round) {
+        const Where w = item_at(p, order, index).where;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
         float base[2], deltas[2];
@@ -88,7 +87,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
             deltas[h] = delta[at];
             low[h] = valid ? p.low(w.first, own[h]) : 0;
         }
-        const int highest_low = warp_highest(max(low[0], low[1]));
+        int highest_low = 0;
         float sums[D / 8][4];
         // One tile of keys. Its last matmul is still running at the end.
         const auto step = [&]<bool kFirst>(int j0) {
@@ -136,6 +135,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
             parity ^= stage == 0;
         };
         mbarrier::wait(L::queries_full(), round % 2);
+        highest_low = warp_highest(max(low[0], low[1]));
         const int first = *L::first_key();
         step.template operator()<true>(first);
         for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                             const __grid_constant__ TensorMap q,
                                             const __grid_constant__ TensorMap dout,
                                             const __grid_constant__ TensorMap k,
-                                            const __grid_constant__ TensorMap v, Problem<false> p, int heads,
-                                            int items) {
+                                            const __grid_constant__ TensorMap v, Problem<false> p,
+                                            ItemOrder order) {
     using L = QueriesLayout<D>;
     wait_for_prior_kernels();
     if (threadIdx.x == 0) {
@@ -172,10 +172,10 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
-        if (warp == kWgmmaThreads / 32) produce_for_queries<D>(q, dout, k, v, p, heads, items);
+        if (warp == kWgmmaThreads / 32) produce_for_queries<D>(q, dout, k, v, p, order);
     } else {
         registers::increase<240>();
-        compute_queries<D>(dq, lse, delta, p, heads, items);
+        compute_queries<D>(dq, lse, delta, p, order);
     }
 }
 
