@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "data/dataset.h"
 #include "data/json_text.h"
 #include "data/text_file.h"
 #include "data/tokenizer_json.h"
@@ -100,11 +101,13 @@ VocabularyFiles vocabulary_files(const std::string& path) {
             throw_data("{}: {} is missing in its folder: {} and {} are one vocabulary", path,
                        fs::exists(tokens, ignored) ? pair.merges : pair.tokens, pair.tokens, pair.merges);
     }
+    if (is_folder && fs::exists(folder / kVocabularyFile, ignored))
+        return {(folder / kVocabularyFile).string(), ""};
     if (is_folder)
         throw_data(
-            "{}: no vocabulary in this folder, expected tokenizer.json, vocab.json with merges.txt, or encoder.json with "
-            "vocab.bpe",
-            path);
+            "{}: no vocabulary in this folder, expected tokenizer.json, vocab.json with merges.txt, encoder.json with "
+            "vocab.bpe, or a dataset's {}",
+            path, kVocabularyFile);
     return {path, ""};
 }
 

@@ -33,8 +33,8 @@ struct VocabularyFiles {
     std::string merges;  // empty: one file has all
 };
 
-// Returns the files of the vocabulary at `path`: a file, or a folder with tokenizer.json, vocab.json and merges.txt, or
-// encoder.json and vocab.bpe. One of these pairs' files stands for both. Throws a data error if a file is missing.
+// Returns the files of the vocabulary at `path`: a file, or a folder with the first of tokenizer.json, vocab.json and merges.txt,
+// encoder.json and vocab.bpe, kVocabularyFile. One of these pairs' files stands for both. Throws a data error if a file is missing.
 VocabularyFiles vocabulary_files(const std::string& path);
 
 // Reads one of

@@ -125,6 +125,22 @@ TEST_F(PrepareTest, CopiesVocabularyToShards) {
     EXPECT_EQ(find_vocabulary(find_dataset_info({shard_file}).value()), "");
 }
 
+// A folder with `vocabulary` alone: a dataset, or a run's tokenizer.
+TEST_F(PrepareTest, TakesVocabularyOfDataset) {
+    const std::string vocabulary = SPEEDRUN_SOURCE_ROOT "/tests/data/fixtures/small_tokenizer.json";
+    PrepareOptions settings = options({dir_.write("a", "they'll run")});
+    settings.vocabulary = vocabulary;
+    const std::string sha256 = prepare_dataset(settings).info.vocabulary_sha256;
+    settings.vocabulary = settings.out_dir;
+    settings.force = true;
+    EXPECT_EQ(prepare_dataset(settings).info.vocabulary_sha256, sha256) << "its own vocabulary";
+    EXPECT_EQ(read_text(dir_.file("out/vocabulary")), read_text(vocabulary));
+    settings.out_dir = dir_.file("other");
+    EXPECT_EQ(prepare_dataset(settings).info.vocabulary_sha256, sha256);
+    dir_.write("out/tokenizer.json", "{}");
+    expect_error(ExitCode::data, {"out/tokenizer.json"}, [&] { prepare_dataset(settings); });
+}
+
 TEST_F(PrepareTest, HoldsOutFractionAtLines) {
     std::string lines;
     for (int i = 0; i < 100; ++i) lines += fmt::format("line {:3}\n", i);  // 9 bytes

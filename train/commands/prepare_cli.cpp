@@ -17,7 +17,7 @@ CLI::App* add_prepare(CLI::App& app, PrepareOptions& options) {
     command->add_option("--tokenizer", options.tokenizer,
                         "bytes, or gpt2; default: gpt2 with a vocabulary, else bytes");
     command->add_option("--vocab", options.vocabulary,
-                        "tiktoken file, tokenizer.json, or folder of vocab.json and merges.txt");
+                        "tiktoken file, tokenizer.json, folder of vocab.json and merges.txt, or dataset");
     command
         ->add_option("--train-bpe", options.train_bpe,
                      "train a byte-level BPE vocabulary of N tokens on the inputs")
