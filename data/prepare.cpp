@@ -249,12 +249,8 @@ void print_summary(const PrepareOptions& options, const Sources& sources, const 
 void print_warnings(const PrepareOptions& options, const PrepareSummary& summary,
                     const TextFindings& findings) {
     constexpr size_t kMost = 10;
-    for (size_t i = 0; i < std::min(findings.invalid.size(), kMost); ++i) {
-        const TextFindings::InvalidUtf8& found = findings.invalid[i];
-        fmt::print(stderr,
-                   "warning: {}: {} bytes outside UTF-8, the first at byte {} of the text; they are kept\n",
-                   found.path, found.bytes, found.first);
-    }
+    for (size_t i = 0; i < std::min(findings.invalid.size(), kMost); ++i)
+        fmt::print(stderr, "warning: {}\n", findings.invalid[i].describe());
     if (findings.invalid.size() > kMost)
         fmt::print(stderr, "warning: {} more files have bytes outside UTF-8\n",
                    findings.invalid.size() - kMost);

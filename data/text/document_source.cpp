@@ -1,5 +1,7 @@
 #include "data/text/document_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -50,6 +52,11 @@ class WordCount {
 };
 
 }  // namespace
+
+std::string TextFindings::InvalidUtf8::describe() const {
+    return fmt::format("{}: {} bytes outside UTF-8, the first at byte {} of the text; they are kept", path,
+                       bytes, first);
+}
 
 void read_documents(const std::string& path, const DocumentFormat& format, const DocumentHandler& handler,
                     TextFindings& findings) {

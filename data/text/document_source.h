@@ -31,6 +31,8 @@ struct TextFindings {
     struct InvalidUtf8 {
         std::string path;
         int64_t bytes = 0, first = 0;  // first: offset in the text
+
+        std::string describe() const;  // a sentence for a warning
     };
     std::vector<InvalidUtf8> invalid;  // files with bytes outside UTF-8, which are kept
 };

@@ -109,6 +109,28 @@ if command -v python3 >/dev/null; then
 a = json.load(open("of_short")); b = json.load(open("choice"))["scores"][0][0]
 assert a["tokens"] == b["tokens"] and abs(a["loss"] * a["tokens"] + b["sum"]) < 1e-4, (a, b)' || fail "--text and --multiple-choice differ"
 fi
+# --text reads files as prepare does.
+same_as_text() {
+    "$speedrun" eval bytes --text "$@" --json >out 2>&1
+    cmp -s out of_bytes || fail "--text $1 has other figures than the text"
+}
+gzip -k text && same_as_text text.gz
+{ printf '\377\376'; iconv -f utf-8 -t utf-16le text; } >text16 && same_as_text text16
+{ printf '\357\273\277'; cat text; } >marked && same_as_text marked
+if command -v python3 >/dev/null; then
+    python3 -c 'import json; print(json.dumps({"body": open("text").read()}))' >text.jsonl
+    same_as_text text.jsonl --json-key body
+fi
+expect 3 "text.jsonl: line 1: key 'text' is missing; the object has body" "$speedrun" eval bytes --text text.jsonl
+# A document is predicted without the documents before it.
+printf '{"text": "the quick brown fox"}\n{"text": ""}\n{"text": "the quick brown fox"}\n' >two.jsonl
+"$speedrun" eval bytes --text short --json >once
+expect 0 '"tokens":38,"bytes":38' "$speedrun" eval bytes --text two.jsonl --json
+[ "$(cut -d, -f1-3 out)" = "$(cut -d, -f1-3 once)" ] || fail "two equal documents have another loss than one"
+expect 3 "looks binary" "$speedrun" eval bytes --text "$speedrun"
+printf 'a text with 1 byte \377\n' >latin
+expect 0 "warning: latin: 1 bytes outside UTF-8, the first at byte 19" "$speedrun" eval bytes --text latin
+expect 2 "json-key" "$speedrun" eval bytes --json-key body
 : >empty
 expect 3 "empty: empty" "$speedrun" eval bytes --text empty
 expect 3 "none: cannot be read" "$speedrun" eval bytes --text none

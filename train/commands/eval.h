@@ -16,11 +16,11 @@ void add_eval_options(CLI::App& eval, EvalOptions& options);
 
 int run_multiple_choice(const EvalOptions& options);
 
-// Loss of a text, as one document.
+// Loss of the documents of a text.
 struct TextLoss {
     double sum = 0;      // nats
     int64_t tokens = 0;  // targets, the separators of documents excluded
-    int64_t bytes = 0;
+    int64_t bytes = 0;   // of the decoded text
 
     double mean() const { return sum / static_cast<double>(tokens); }  // nats per token
     double perplexity() const;

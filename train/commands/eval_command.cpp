@@ -123,6 +123,9 @@ void add_eval_options(CLI::App& eval, EvalOptions& options) {
                 "--text", options.text,
                 "loss, perplexity and bits per byte of this text file, instead of the validation shards")
             ->type_name("FILE");
+    eval.add_option("--json-key", options.json_key,
+                    "key of the text in --text: .jsonl, with this option all but .txt; default: text")
+        ->needs(text);
     eval.add_option(
             "--multiple-choice", options.multiple_choice,
             "print how often the right ending is the likeliest, instead of the loss; a line of the file: "
@@ -135,7 +138,8 @@ void add_eval_options(CLI::App& eval, EvalOptions& options) {
     eval.add_flag("--json", options.json,
                   "print the result as one JSON object, with all scores of --multiple-choice");
     eval.footer(
-        "--text: the file is one document, tokenised with the run's vocabulary and cut into rows of the run's length.\n"
+        "--text: the file is read as by `prepare`: a text is one document, and so is each line of JSON Lines. A document is\n"
+        "tokenised with the run's vocabulary and cut into rows of the run's length.\n"
         "Bits per byte compare models with different vocabularies.\n"
         "--multiple-choice: the score of an ending is the mean over its tokens of log p(token | all tokens before it),\n"
         "in nats and the config's precision. A text is a separator, the context and an ending. The accuracy is the\n"
