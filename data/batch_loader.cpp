@@ -193,8 +193,10 @@ ValidationLoader::ValidationLoader(const TokenDataset& dataset, const Validation
                    dataset.shard(0).path(), dataset.num_tokens());
     }
     if (options.val_tokens > available) {
-        throw_data("validation data is too short: val_tokens is {}, the shards ({} …) have {} targets",
-                   options.val_tokens, dataset.shard(0).path(), available);
+        throw_data(
+            "validation data is too short: val_tokens is {}, the shards ({} …) have {} targets; lower data.val_tokens to at "
+            "most {}, or prepare the data with a larger --val-fraction",
+            options.val_tokens, dataset.shard(0).path(), available, available);
     }
     num_targets_ = options.val_tokens == 0 ? available : options.val_tokens;
     num_rows_ = (num_targets_ + S - 1) / S;

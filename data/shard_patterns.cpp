@@ -122,6 +122,23 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
 }
 
+// Returns how to make the files of a pattern that has no match.
+std::string cure_of(const std::string& pattern) {
+    const fs::path path = pattern, folder = path.has_parent_path() ? path.parent_path() : ".";
+    std::error_code error;
+    if (path.filename().string().starts_with("val") && fs::exists(folder / "dataset.json", error)) {
+        std::vector<std::string> shards;
+        add_matches((folder / "val_*.bin").string(), shards);
+        if (shards.empty())
+            return fmt::format(
+                "the dataset in {} has no validation shards: `prepare --val-fraction 0.1` holds out a tenth of its text, "
+                "`--val-every K` each K-th document",
+                folder.string());
+    }
+    return "data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset (if installed, in share/speedrun), and "
+           "`prepare` one of your text";
+}
+
 }  // namespace
 
 std::vector<std::string> matching_files(const std::string& pattern) {
@@ -137,10 +154,7 @@ std::vector<std::string> expand_globs(const std::vector<std::string>& patterns) 
         const std::vector<std::string> matches = matching_files(pattern);
         files.insert(files.end(), matches.begin(), matches.end());
         if (!matches.empty()) continue;
-        throw_data(
-            "no file matches '{}'; data/kjv/prepare.sh or data/fineweb10B/download.sh makes a dataset "
-            "(if installed, in share/speedrun)",
-            shown_pattern(pattern));
+        throw_data("no file matches '{}'; {}", shown_pattern(pattern), cure_of(pattern));
     }
     std::sort(files.begin(), files.end());
     return files;

@@ -73,6 +73,10 @@ TEST_F(ExpandGlobs, ErrorNamesPatternWithoutMatch) {
     expect_error(ExitCode::data, {"none_*.bin", "data/kjv/prepare.sh", "data/fineweb10B/download.sh"}, [&] {
         match({"a.bin", "none_*.bin"});
     });
+    make("dataset.json");
+    expect_error(ExitCode::data, {"val_*.bin", "has no validation shards", "--val-fraction", "--val-every"},
+                 [&] { match({"val_*.bin"}); });
+    expect_error(ExitCode::data, {"train_*.bin", "prepare.sh"}, [&] { match({"train_*.bin"}); });
 }
 
 std::string repeated(const std::string& text, int count) {

@@ -85,7 +85,8 @@ TEST_F(ValidationLoaderTest, RowsAfterEndArePadding) {
 }
 
 TEST_F(ValidationLoaderTest, RejectsTooLittleData) {
-    expect_error(ExitCode::data, {"val_tokens is 23", "22 targets"},
+    expect_error(ExitCode::data,
+                 {"val_tokens is 23", "22 targets", "data.val_tokens to at most 22", "--val-fraction"},
                  [&] { ValidationLoader loader(dataset_, {.sequence_length = 4, .val_tokens = 23}); });
     const TokenDataset empty({write_tokens(dir_.file("empty.bin"), {})}, 100, kSeparator);
     expect_error(ExitCode::data, {"empty", "empty.bin", "0 tokens"},
