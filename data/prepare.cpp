@@ -80,9 +80,9 @@ void check_options(const PrepareOptions& options) {
         throw_usage("prepare: --shard-tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
     if (options.document_marker.find_first_of("\r\n") != std::string::npos)
         throw_usage("prepare: --document-marker has a line end; it is one line, compared without its end");
-    if (options.train_bpe == 0) return;
+    if (!options.train_bpe) return;
     if (options.train_bpe < kSmallestTrainedVocabulary || options.train_bpe > UINT16_MAX + 1)
-        throw_usage("prepare: --train-bpe is {}, expected {} to {} tokens", options.train_bpe,
+        throw_usage("prepare: --train-bpe is {}, expected {} to {} tokens", *options.train_bpe,
                     kSmallestTrainedVocabulary, UINT16_MAX + 1);
     if (!options.vocabulary.empty() || options.tokenizer == "bytes")
         throw_usage("prepare: --train-bpe makes a vocabulary for the tokenizer gpt2; leave {} out",
@@ -95,7 +95,7 @@ void expect_free(const PrepareOptions& options) {
     if (!existing.empty() && !options.force)
         throw_usage("prepare: {} already contains a dataset ({}); --force replaces it", options.out_dir,
                     existing.front().filename().string());
-    if (options.train_bpe > 0 && fs::exists(folder / kTokenizerFile) && !has_prepared_tokenizer(folder))
+    if (options.train_bpe && fs::exists(folder / kTokenizerFile) && !has_prepared_tokenizer(folder))
         throw_usage("prepare: {} has a {} that is not a dataset's; choose another folder, or move the file",
                     options.out_dir, kTokenizerFile);
 }
@@ -133,13 +133,13 @@ void survey(const PrepareOptions& options, Sources& sources) {
     TextFindings ignored;  // reported by the second reading
     const auto add = [&](std::string_view text, bool) {
         bytes += static_cast<int64_t>(text.size());
-        if (options.train_bpe > 0) pieces.add(text);
+        if (options.train_bpe) pieces.add(text);
     };
     read_all(options, sources.files, {.text = add, .end = [&] { pieces.end_document(); }}, ignored);
     if (options.val_fraction > 0)
         sources.rule.from_byte = std::llround(static_cast<double>(bytes) * (1 - options.val_fraction));
-    if (options.train_bpe == 0) return;
-    BpeVocabulary vocabulary = train_bpe(pieces, static_cast<int32_t>(options.train_bpe));
+    if (!options.train_bpe) return;
+    BpeVocabulary vocabulary = train_bpe(pieces, static_cast<int32_t>(*options.train_bpe));
     sources.stored_vocabulary = write_tokenizer_json(vocabulary);
     sources.tokenizer = make_gpt2_tokenizer(std::move(vocabulary));
 }
@@ -147,7 +147,7 @@ void survey(const PrepareOptions& options, Sources& sources) {
 Sources find_sources(const PrepareOptions& options) {
     Sources sources;
     sources.rule.every = options.val_every;
-    if (options.train_bpe == 0) {
+    if (!options.train_bpe) {
         const char* const other = options.vocabulary.empty() ? "bytes" : "gpt2";
         sources.tokenizer =
             make_tokenizer(options.tokenizer.empty() ? other : options.tokenizer, options.vocabulary);
@@ -157,7 +157,7 @@ Sources find_sources(const PrepareOptions& options) {
         make_tokenizer(options.tokenizer);  // throws: unknown
     }
     sources.files = input_files(options.inputs, options.input_list);
-    if (options.train_bpe > 0 || options.val_fraction > 0) survey(options, sources);
+    if (options.train_bpe || options.val_fraction > 0) survey(options, sources);
     return sources;
 }
 
@@ -197,7 +197,7 @@ void store_vocabulary(const PrepareOptions& options, const Sources& sources, con
     } else if (!options.vocabulary.empty()) {
         fs::copy_file(vocabulary_files(options.vocabulary).tokens, path);
     }
-    if (options.train_bpe > 0)
+    if (options.train_bpe)
         write_file((folder / kTokenizerFile).string(), sources.stored_vocabulary, OutputFile::Path::own);
 }
 
@@ -260,10 +260,10 @@ void print_warnings(const PrepareOptions& options, const PrepareSummary& summary
             "warning: {0} occurs {1} times in the text and is encoded as ordinary text; if it is a line of its "
             "own, --document-marker '{0}' ends documents there\n",
             kSeparatorText, findings.separator_texts);
-    if (options.train_bpe > summary.info.vocab_size)
+    if (options.train_bpe && *options.train_bpe > summary.info.vocab_size)
         fmt::print(stderr,
                    "warning: the vocabulary has {} of {} tokens: no other pair occurs twice in the text\n",
-                   summary.info.vocab_size, options.train_bpe);
+                   summary.info.vocab_size, *options.train_bpe);
 }
 
 }  // namespace

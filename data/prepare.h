@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +15,13 @@ struct PrepareOptions {
     std::string input_list;           // file with more inputs; empty: none
     std::string document_marker;      // a line equal to this ends a document; empty: one document per file
     std::string json_key;             // see DocumentFormat
-    std::string tokenizer;    // see make_tokenizer; empty: bytes, or gpt2 with a vocabulary or train_bpe
-    std::string vocabulary;   // see read_bpe_vocabulary, stored in out_dir; empty: not needed
-    int64_t train_bpe = 0;    // tokens of a vocabulary that is trained on the documents; 0: none is trained
-    std::string out_dir;      // created if absent
-    std::string name;         // name of the dataset; empty: last component of out_dir
-    int64_t val_every = 0;    // document K, 2K, … (from 1) is validation; 0: none
-    double val_fraction = 0;  // share of the text, at its end, for validation; 0: none
+    std::string tokenizer;   // see make_tokenizer; empty: bytes, or gpt2 with a vocabulary or train_bpe
+    std::string vocabulary;  // see read_bpe_vocabulary, stored in out_dir; empty: not needed
+    std::optional<int64_t> train_bpe{};  // tokens of a vocabulary that is trained on the documents
+    std::string out_dir;                 // created if absent
+    std::string name;                    // name of the dataset; empty: last component of out_dir
+    int64_t val_every = 0;               // document K, 2K, … (from 1) is validation; 0: none
+    double val_fraction = 0;             // share of the text, at its end, for validation; 0: none
     int64_t shard_tokens = 100'000'000;  // tokens per shard file; the last shard of a split has the rest
     bool force = false;                  // replace an existing dataset in out_dir
     bool quiet = false;                  // no summary on stdout, no warnings on stderr

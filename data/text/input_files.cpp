@@ -63,7 +63,10 @@ void add_list(const std::string& list, std::vector<std::string>& files) {
     const std::string content = read_text_file(list);
     const size_t before = files.size();
     int64_t number = 1;
-    for (std::string_view text = content; !text.empty(); ++number) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    std::string_view text = content;
+    if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    for (; !text.empty(); ++number) {
         std::string_view line = text.substr(0, text.find('\n'));
         text.remove_prefix(std::min(text.size(), line.size() + 1));
         if (line.ends_with('\r')) line.remove_suffix(1);

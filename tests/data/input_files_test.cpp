@@ -48,6 +48,8 @@ TEST_F(InputFilesTest, ReadsLists) {
         dir_.write("list", "# comment\r\n" + dir_.file("in/b.txt") + "\r\n\n" + dir_.file("in/sub") + "\n");
     EXPECT_EQ(found({}, list), (Names{"in/b.txt", "in/sub/c.txt"}));
     EXPECT_EQ(found({"in/a.txt"}, list), (Names{"in/a.txt", "in/b.txt", "in/sub/c.txt"}));
+    dir_.write("list", "\xef\xbb\xbf" + dir_.file("in/a.txt") + "\r\n");
+    EXPECT_EQ(found({}, list), Names{"in/a.txt"}) << "with a byte order mark";
     expect_error(ExitCode::data, {"none", "no input in this list"},
                  [&] { found({}, dir_.write("none", "# x\n")); });
     expect_error(ExitCode::data, {"absent"}, [&] { found({}, dir_.file("absent")); });

@@ -219,7 +219,7 @@ TEST_F(PrepareTest, TrainsVocabulary) {
     settings.train_bpe = 260;
     EXPECT_EQ(prepare_dataset(settings).info.vocab_size, 260);
     EXPECT_EQ(read_text(dir_.file("out/tokenizer.json")), read_text(dir_.file("out/vocabulary")));
-    settings.train_bpe = 0;
+    settings.train_bpe.reset();
     prepare_dataset(settings);
     EXPECT_FALSE(fs::exists(dir_.file("out/tokenizer.json")));
     dir_.write("out/tokenizer.json", "mine");
@@ -279,6 +279,8 @@ TEST_F(PrepareTest, RejectsInvalidArguments) {
                     [](Options& o) { o.document_marker = "%%\r"; });
     expect_rejected(ExitCode::usage, {"--train-bpe is 256", "257 to 65536"},
                     [](Options& o) { o.train_bpe = 256; });
+    expect_rejected(ExitCode::usage, {"--train-bpe is 0", "257 to 65536"},
+                    [](Options& o) { o.train_bpe = 0; });
     expect_rejected(ExitCode::usage, {"leave --vocab out"},
                     [](Options& o) { o.train_bpe = 300, o.vocabulary = "x"; });
     expect_rejected(ExitCode::usage, {"leave --tokenizer bytes out"},
