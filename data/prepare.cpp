@@ -1,5 +1,7 @@
 #include "data/prepare.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -12,6 +14,7 @@
 #include "data/bpe_trainer.h"
 #include "data/bpe_vocabulary.h"
 #include "data/durable_file.h"
+#include "data/errno_text.h"
 #include "data/folder_lock.h"
 #include "data/gpt2_tokenizer.h"
 #include "data/text/document_source.h"
@@ -75,6 +78,10 @@ void check_options(const PrepareOptions& options) {
     if (options.inputs.empty() && options.input_list.empty())
         throw_usage("prepare: no input; name files or folders with --input");
     if (options.out_dir.empty()) throw_usage("prepare: no output folder; name one with --out");
+    std::error_code ignored;  // reported when the folder is created
+    if (fs::exists(options.out_dir, ignored) && !fs::is_directory(options.out_dir, ignored))
+        throw_usage("prepare: --out {}: a file, expected a folder, which is created if absent",
+                    options.out_dir);
     check_val_options(options);
     if (options.shard_tokens < 1 || options.shard_tokens > INT32_MAX)
         throw_usage("prepare: --shard-tokens is {}, expected 1 to {}", options.shard_tokens, INT32_MAX);
@@ -99,6 +106,30 @@ void expect_free(const PrepareOptions& options) {
         throw_usage("prepare: {} has a {} that is not a dataset's; choose another folder, or move the file",
                     options.out_dir, kTokenizerFile);
 }
+
+// Creates a writable folder. Unless kept, the folder and parents that it created are removed if they are empty.
+class CreatedFolder {
+  public:
+    explicit CreatedFolder(const fs::path& folder) {
+        fs::path missing = fs::absolute(folder).lexically_normal();
+        if (!missing.has_filename()) missing = missing.parent_path();
+        for (; !fs::exists(missing); missing = missing.parent_path()) created_.push_back(missing);
+        fs::create_directories(folder);
+        if (::access(folder.c_str(), W_OK | X_OK) != 0)
+            throw_data("prepare: {}: cannot be written: {}", folder.string(), errno_text());
+    }
+    ~CreatedFolder() {
+        std::error_code error;
+        for (const fs::path& folder : created_)
+            if (!fs::remove(folder, error)) return;
+    }
+    CreatedFolder(const CreatedFolder&) = delete;
+    CreatedFolder& operator=(const CreatedFolder&) = delete;
+    void keep() { created_.clear(); }
+
+  private:
+    std::vector<fs::path> created_;  // innermost first
+};
 
 std::string dataset_name(const PrepareOptions& options) {
     if (!options.name.empty()) return options.name;
@@ -273,7 +304,7 @@ PrepareSummary prepare_dataset(const PrepareOptions& options) try {
     expect_free(options);
     const Sources sources = find_sources(options);
     const fs::path out_dir = options.out_dir;
-    fs::create_directories(out_dir);
+    CreatedFolder folder(out_dir);
     const FolderLock lock(options.out_dir);
     expect_free(options);  // again: another process may have written a dataset before the lock
     const fs::path staging = out_dir / ".staging";
@@ -289,13 +320,15 @@ PrepareSummary prepare_dataset(const PrepareOptions& options) try {
         throw;
     }
     replace_dataset(staging, out_dir, summary.info);
+    folder.keep();
     if (!options.quiet) {
         print_summary(options, sources, summary);
         print_warnings(options, summary, findings);
     }
     return summary;
 } catch (const fs::filesystem_error& error) {
-    throw_data("prepare: {}", error.what());
+    throw_data("prepare: {}: {}", error.path1().empty() ? options.out_dir : error.path1().string(),
+               error.code().message());
 }
 
 }  // namespace speedrun

@@ -109,11 +109,23 @@ std::string quote_literal(const std::string& pattern) {
     return quoted + pattern.substr(length);
 }
 
+// glob(3) reads ** as *, which matches a single level of folders.
+void expect_no_double_star(const std::string& pattern) {
+    for (const fs::path& component : fs::path(pattern.substr(literal_length(pattern)))) {
+        if (component == "**")
+            throw_usage(
+                "pattern '{}': ** is not supported: name each level of folders by *, or for an input of `prepare` the folder, "
+                "which is read with its subfolders",
+                shown_pattern(pattern));
+    }
+}
+
 // Appends the matches of a pattern without braces.
 void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     if (pattern.size() >= PATH_MAX)
         throw_usage("pattern '{}': {} characters, a path has at most {}", shown_pattern(pattern),
                     pattern.size(), PATH_MAX - 1);
+    expect_no_double_star(pattern);
     glob_t found{};
     const int result = ::glob(quote_literal(pattern).c_str(), GLOB_TILDE | GLOB_NOSORT, nullptr, &found);
     const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "data/shard_patterns.h"
@@ -25,13 +26,20 @@ bool is_hidden(const fs::path& path) {
 
 std::vector<std::string> files_in_folder(const std::string& folder) {
     std::vector<std::string> files;
-    auto entries = fs::recursive_directory_iterator(folder);
-    for (auto entry = begin(entries); entry != end(entries); ++entry) {
-        if (is_hidden(entry->path())) {
-            entry.disable_recursion_pending();
-        } else if (!entry->is_directory()) {
-            files.push_back(entry->path().string());
+    std::vector<std::string> pending = {folder};
+    while (!pending.empty()) {
+        const std::string next = std::move(pending.back());
+        pending.pop_back();
+        std::error_code error, ignored;
+        auto entry = fs::directory_iterator(next, error);
+        for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+            if (is_hidden(entry->path())) continue;
+            if (!entry->is_directory(ignored))
+                files.push_back(entry->path().string());
+            else if (!entry->is_symlink(ignored))
+                pending.push_back(entry->path().string());
         }
+        if (error) throw_data("{}: cannot be read: {}", next, error.message());
     }
     if (files.empty()) throw_data("{}: no file in this folder", folder);
     std::sort(files.begin(), files.end());
@@ -39,7 +47,8 @@ std::vector<std::string> files_in_folder(const std::string& folder) {
 }
 
 void add_path(const std::string& path, std::vector<std::string>& files) {
-    if (!fs::is_directory(path)) {
+    std::error_code ignored;  // reported by the reader of the path
+    if (!fs::is_directory(path, ignored)) {
         files.push_back(path);
         return;
     }
@@ -48,7 +57,9 @@ void add_path(const std::string& path, std::vector<std::string>& files) {
 }
 
 void add_input(const std::string& input, std::vector<std::string>& files) {
-    if (fs::exists(input)) return add_path(input, files);
+    std::error_code error;
+    if (fs::exists(input, error)) return add_path(input, files);
+    if (error == std::errc::permission_denied) throw_data("{}: cannot be read: {}", input, error.message());
     const std::vector<std::string> matches = matching_files(input);
     if (matches.empty() && input.starts_with('@') && fs::exists(input.substr(1)))
         throw_data("{}: no such file; a file that lists inputs is given as --input-list {}", input,

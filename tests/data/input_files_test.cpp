@@ -43,6 +43,18 @@ TEST_F(InputFilesTest, ExpandsFoldersAndPatterns) {
     EXPECT_EQ(found({"in/*.txt"}), (Names{"in/*.txt"}));
 }
 
+TEST_F(InputFilesTest, FollowsNoLinkToFolder) {
+    fs::create_directory_symlink(dir_.file("in"), dir_.file("in/sub/loop"));
+    EXPECT_EQ(found({"in"}), (Names{"in/a.txt", "in/b.txt", "in/sub/c.txt"}));
+    EXPECT_EQ(found({"in/sub/loop"}).size(), 3U) << "named by the user";
+}
+
+TEST_F(InputFilesTest, RefusesDoubleStar) {
+    for (const char* const pattern : {"in/**/*.txt", "in/**", "{in,empty}/**/c.txt"})
+        expect_error(ExitCode::usage, {"** is not supported", "the folder"}, [&] { found({pattern}); });
+    EXPECT_EQ(found({"in/**.txt"}), (Names{"in/a.txt", "in/b.txt"}));
+}
+
 TEST_F(InputFilesTest, ReadsLists) {
     const std::string list =
         dir_.write("list", "# comment\r\n" + dir_.file("in/b.txt") + "\r\n\n" + dir_.file("in/sub") + "\n");

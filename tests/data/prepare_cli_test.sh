@@ -62,8 +62,31 @@ refused "marker '##' is no line of the 1 text file" --input marked.txt --documen
 refused "no_such.txt: cannot be read: no such file" --input no_such.txt
 refused "named twice\|name this file twice" --input parts parts/a.txt
 refused "val-fraction 0.1 leaves no text for validation" --input parts/b.txt --val-fraction 0.1
+expect 2 "train-bpe is 0, expected 257 to 65536" prepare --input parts --train-bpe 0
+expect 2 "'parts/\*\*/\*.txt': \*\* is not supported" prepare --input 'parts/**/*.txt'
 refused "read their inputs twice" --input /dev/stdin --train-bpe 300
 [ "$(cat made/* | cksum)" = "$before" ] || fail "a refused input changed the dataset"
+
+# Folders without permission: the path and the cause in one line.
+if [ "$(id -u)" -ne 0 ]; then as_user=; else as_user="setpriv --reuid 65534 --regid 65534 --clear-groups"; fi
+chmod 755 . parts && mkdir -p tree/closed locked && echo text >tree/a.txt && chmod 0 tree/closed && chmod 555 locked
+denied() {
+    text=$1; shift
+    # shellcheck disable=SC2086  # words
+    expect 3 "^error: $text: .*Permission denied$" $as_user "$speedrun" prepare "$@"
+    [ "$(wc -l <out)" -eq 1 ] || fail "more than one line"
+}
+# shellcheck disable=SC2086
+if $as_user "$speedrun" --version >/dev/null 2>&1; then
+    mkdir open && chmod 777 open
+    denied "tree/closed: cannot be read" --input tree --out open/made
+    denied "tree/closed/x.txt: cannot be read" --input tree/closed/x.txt --out open/made
+    denied "prepare: locked: cannot be written" --input parts --out locked
+    denied "prepare: locked/new" --input parts --out locked/new
+    [ -z "$(ls -A open)" ] || fail "a refused input left a folder"
+else
+    echo "skipped: no other user can start $speedrun"
+fi
 
 # Vocabularies.
 small=$root/tests/data/fixtures/small_tokenizer.json

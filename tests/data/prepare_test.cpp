@@ -257,6 +257,18 @@ TEST_F(PrepareTest, FailureKeepsOldDataset) {
     EXPECT_EQ(read_text(dir_.file("out/notes.txt")), "mine");
 }
 
+TEST_F(PrepareTest, FailureLeavesNoNewFolder) {
+    PrepareOptions settings = options({dir_.write("binary", std::string(20, '\0'))});
+    for (const char* const folder : {"out", "out/", "out/a/b"}) {
+        settings.out_dir = dir_.file(folder);
+        expect_error(ExitCode::data, {"looks binary"}, [&] { prepare_dataset(settings); });
+        EXPECT_FALSE(fs::exists(dir_.file("out"))) << folder;
+    }
+    fs::create_directory(dir_.file("out"));
+    expect_error(ExitCode::data, {"looks binary"}, [&] { prepare_dataset(settings); });
+    EXPECT_TRUE(files().empty()) << "the user's folder stays, without the folders in it";
+}
+
 TEST_F(PrepareTest, RejectsInvalidArguments) {
     const std::string input = dir_.write("a", "text");
     const auto expect_rejected = [&](ExitCode code, std::initializer_list<std::string> parts, auto change) {
@@ -292,7 +304,10 @@ TEST_F(PrepareTest, RejectsInvalidArguments) {
     expect_rejected(ExitCode::usage, {"'words'"}, [](Options& o) { o.tokenizer = "words"; });
     expect_rejected(ExitCode::data, {"--val-every 2", "only 1"}, [](Options& o) { o.val_every = 2; });
     expect_rejected(ExitCode::data, {"no text"}, [&](Options& o) { o.inputs = {dir_.write("empty", "")}; });
-    expect_rejected(ExitCode::data, {"Not a directory"}, [&](Options& o) { o.out_dir = input + "/out"; });
+    expect_rejected(ExitCode::usage, {"--out", "a: a file, expected a folder"},
+                    [&](Options& o) { o.out_dir = input; });
+    expect_rejected(ExitCode::data, {"a/out: Not a directory"},
+                    [&](Options& o) { o.out_dir = input + "/out"; });
 }
 
 }  // namespace speedrun::prepare_test
