@@ -114,8 +114,8 @@ void expect_no_double_star(const std::string& pattern) {
     for (const fs::path& component : fs::path(pattern.substr(literal_length(pattern)))) {
         if (component == "**")
             throw_usage(
-                "pattern '{}': ** is not supported: name each level of folders by *, or for an input of `prepare` the folder, "
-                "which is read with its subfolders",
+                "pattern '{}': ** is not supported: name each level of folders by *, or the folder: `prepare` reads it with its "
+                "subfolders",
                 shown_pattern(pattern));
     }
 }

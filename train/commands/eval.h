@@ -20,7 +20,7 @@ int run_multiple_choice(const EvalOptions& options);
 struct TextLoss {
     double sum = 0;      // nats
     int64_t tokens = 0;  // targets, the separators of documents excluded
-    int64_t bytes = 0;   // of the decoded text
+    int64_t bytes = 0;   // size of the decoded text
 
     double mean() const { return sum / static_cast<double>(tokens); }  // nats per token
     double perplexity() const;
