@@ -113,12 +113,12 @@ expect 2 "candidate-seed1 is still being written by process $pid on" timeout 30 
 stop KILL
 
 # Two processes prepare one dataset: the first one waits for its text here.
-mkfifo slow.txt
-"$speedrun" prepare --input slow.txt --out both >first.out 2>&1 &
+mkfifo go
+{ cat go >/dev/null; cat text.txt; } | "$speedrun" prepare --input /dev/stdin --out both >first.out 2>&1 &
 pid=$!
 wait_until test -s both/.lock
 expect 2 "both is being written by process $pid on" "$speedrun" prepare --input text.txt --out both --force
-cat text.txt >slow.txt
+echo >go
 wait $pid || fail "the first is disturbed: $(cat first.out)"
 expect 2 "both already contains a dataset" "$speedrun" prepare --input text.txt --out both
 expect 0 "" "$speedrun" prepare --verify both
