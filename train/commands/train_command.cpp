@@ -1,5 +1,6 @@
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -189,6 +190,12 @@ DataIdentity check_run(const Config& config, const Ranks& ranks) {
             "simulate keys, or measure with --set record.track=",
             config.record.track);
     }
+    const auto& groups = config.optimizers.groups;
+    if (config.schedule.total_steps() > 0 &&
+        std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.frozen(); }))
+        throw_usage(
+            "optimizers.groups: every group is frozen (lr 0): nothing would be trained. Set the lr of a group, or "
+            "schedule.steps=0");
     bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                  config.optimizers);
     return check_data(config);
