@@ -133,6 +133,9 @@ cmp -s out of_twenty || fail "final weights of a later step are not sampled"
 sample bytes/checkpoints/final/ --prompt "the " --tokens 20 --temperature 0 | cmp -s - of_twenty || fail "final weights have another text"
 expect 0 "tokenizer$" "$speedrun" export bytes/checkpoints/final hf_final
 cmp -s hf_final/model.safetensors hf_bytes/model.safetensors || fail "final weights are exported differently"
+sed -i 's/"status": "done"/"status": "failed"/' later/summary.json
+expect 0 "^the " sample later --prompt "the " --tokens 20 --temperature 0
+cmp -s out of_ten || fail "final weights that a failed run did not write are sampled"
 rm -r killed/checkpoints/step-00000010
 expect 2 "killed: the run has no checkpoint and has not ended" sample killed
 expect 2 "hf_bytes: not a run folder: .speedrun import. makes one" sample hf_bytes

@@ -347,14 +347,21 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         }
         folder.log("memory\n" + runtime->device().memory().print());
         handle_stop_signals(on_signal);
-        const RunSummary summary = trainer.run();
+        RunSummary summary = trainer.run();
         if (const int signal = stop_signal; signal != 0)
             say(fmt::format("stopped by {} after step {}", signal_text(signal), summary.steps));
         runtime->synchronize();
         TrainState& state = trainer.runner().state();
-        save_weights(
-            folder.path() + "/checkpoints/final", state.table(),
-            [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
+        try {
+            save_weights(
+                folder.path() + "/checkpoints/final", state.table(),
+                [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
+        } catch (const std::exception& error) {
+            summary.status = "failed";
+            summary.message = error.what();
+            folder.write_summary(summary);
+            throw;
+        }
         say(source_table(summary) + time_table(summary));
         folder.log(result_line(summary));
         if (is_first_rank && options.print_result) std::printf("%s\n", result_line(summary).c_str());

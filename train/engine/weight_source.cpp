@@ -17,12 +17,14 @@ namespace fs = std::filesystem;
 
 using Kind = WeightSource::Kind;
 
-// Returns the steps in summary.json; -1 without this file.
+// Returns the steps in summary.json; -1 without this file, and for status "failed": the final weights are older.
 int64_t steps_of_summary(const std::string& run) {
     const std::string path = run + "/summary.json";
     if (!fs::is_regular_file(path)) return -1;
     try {
-        return value_of(parse_json<nlohmann::json>(read_text_file(path)), &RunSummary::steps);
+        const auto summary = parse_json<nlohmann::json>(read_text_file(path));
+        return value_of(summary, &RunSummary::status) == "failed" ? -1
+                                                                  : value_of(summary, &RunSummary::steps);
     } catch (const JsonError& error) {
         throw_data("{}: {}", path, error.what());
     } catch (const nlohmann::json::exception& error) {
