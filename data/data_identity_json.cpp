@@ -56,7 +56,8 @@ DataIdentity data_identity_from_json(std::string_view text) {
     try {
         return {.train = split_of(json.at("train")), .val = split_of(json.at("val"))};
     } catch (const Json::exception& error) {
-        throw JsonError(error.what());
+        const std::string what = error.what();  // "[json.exception...] key 'val' not found"
+        throw JsonError("not an identity of shards:" + what.substr(what.find(']') + 1));
     }
 }
 

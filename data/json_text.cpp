@@ -39,7 +39,8 @@ class JsonBuilder {
     }
     [[noreturn]] bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
         constexpr size_t kLongest = 300;
-        const std::string_view text = error.what();
+        std::string_view text = error.what();
+        text.remove_prefix(text.find("] ") + 2);  // "[json.exception.parse_error.101] "
         const size_t last = text.rfind("; last read: '");
         // The library prints the whole token, which may be the whole file.
         if (last == std::string_view::npos) throw JsonError(std::string(text.substr(0, kLongest)));

@@ -34,6 +34,7 @@ expect 0 done "$speedrun" train tiny.json --name good --quiet --set schedule.ste
 for value in '\000\000\300\177' '\000\000\200\177'; do # little-endian f32: NaN, infinity
     rm -rf logs/bad
     cp -r logs/good logs/bad
+    rm -r logs/bad/checkpoints/step-*
     weights=logs/bad/checkpoints/final/model.safetensors
     printf '%b' "$value" >word
     size=$(wc -c <$weights)

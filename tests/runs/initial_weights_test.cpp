@@ -1,5 +1,5 @@
 // model.init_from: runs that start from a checkpoint or from final weights, on any mesh.
-// Covers: train/runlog/run_origin.cpp
+// Covers: train/runlog/run_origin.cpp train/engine/weight_source.cpp
 #include "train/engine/initial_weights.h"
 
 #include "data/xxh128.h"
@@ -132,7 +132,8 @@ TEST_F(InitialWeightsTest, NamesWhatDoesNotMatch) {
                    from(weights, {"model.layers.count=2"}));
     expect_refused(ExitCode::usage, {"blocks.0.mlp.", " is there and not here"},
                    from(weights, {"model.layers.each.mlp=null"}));
-    expect_refused(ExitCode::data, {"nowhere"}, from((folder_ / "nowhere").string()));
+    expect_refused(ExitCode::usage, {"model.init_from ", "nowhere: not a run folder"},
+                   from((folder_ / "nowhere").string()));
     // Equal shapes, another function: a warning.
     run_ranks(1, [&](World& world) {
         const InitialWeights read =

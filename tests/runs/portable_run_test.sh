@@ -55,7 +55,7 @@ expect 0 "^the quick" sample changed --vocab "$fixtures/small_tokenizer.json" --
 cp -r bytes old && rm -r old/tokenizer
 expect 0 "^chapter " sample old --prompt "chapter " --tokens 5
 echo '{' >old/data.json
-expect 3 "old: the identity of its data is damaged" sample old
+expect 3 "old: the identity of its data (data.json.* is damaged" sample old
 
 # Sample i does not depend on the number of samples, and a line of --interactive has the samples of --prompt.
 draw="--tokens 12 --seed 7 --top-k 40 --top-p 0.9 --temperature 1.1"
@@ -137,8 +137,33 @@ expect 3 "none: cannot be read" "$speedrun" eval bytes --text none
 expect 2 "vocab" "$speedrun" eval bytes --vocab x
 expect 2 "text" "$speedrun" eval bytes --text text --multiple-choice items.jsonl
 
+# A killed run has no final weights: its newest checkpoint is read. Final weights of an earlier step are not.
+sample bytes/checkpoints/step-00000010 --prompt "the " --tokens 20 --temperature 0 >of_ten
+cp -r bytes killed && rm -r killed/checkpoints/final killed/summary.json killed/checkpoints/step-00000020
+expect 0 "^the " sample killed --prompt "the " --tokens 20 --temperature 0
+cmp -s out of_ten || fail "a killed run is not sampled from its newest checkpoint"
+sample bytes --prompt "the " --tokens 20 --temperature 0 | cmp -s - out && fail "steps 10 and 20 have one text"
+expect 0 "^loss" "$speedrun" eval killed/ --text text
+expect 0 "tokenizer$" "$speedrun" export killed hf_killed
+sample bytes --prompt "the " --tokens 20 --temperature 0 >of_twenty
+cp -r bytes extended && sed -i 's/"steps": 20/"steps": 5/' extended/summary.json && : >extended/checkpoints/final/model.safetensors
+expect 0 "^the " sample extended --prompt "the " --tokens 20 --temperature 0
+cmp -s out of_twenty || fail "a continued run is not sampled from its newest checkpoint"
+cp -r bytes later && rm -r later/checkpoints/step-00000020
+expect 0 "^the " sample later --prompt "the " --tokens 20 --temperature 0
+cmp -s out of_twenty || fail "final weights of a later step are not sampled"
+sample bytes/checkpoints/final/ --prompt "the " --tokens 20 --temperature 0 | cmp -s - of_twenty || fail "final weights have another text"
+expect 0 "tokenizer$" "$speedrun" export bytes/checkpoints/final hf_final
+cmp -s hf_final/model.safetensors hf_bytes/model.safetensors || fail "final weights are exported differently"
+sed -i 's/"status": "done"/"status": "failed"/' later/summary.json
+expect 0 "^the " sample later --prompt "the " --tokens 20 --temperature 0
+cmp -s out of_ten || fail "final weights that a failed run did not write are sampled"
+rm -r killed/checkpoints/step-00000010
+expect 2 "killed: the run has no checkpoint and has not ended" sample killed
+expect 2 "hf_bytes: not a run folder: .speedrun import. makes one" sample hf_bytes
+
 # Weights that are not finite.
-cp -r bytes bad
+cp -r bytes bad && rm -r bad/checkpoints/step-*
 weights=bad/checkpoints/final/model.safetensors
 printf '\000\000\300\177' | dd of=$weights bs=1 seek=$(($(wc -c <$weights) - 4)) conv=notrunc 2>/dev/null
 expect 4 "bad: the run has diverged" "$speedrun" eval bad --text text

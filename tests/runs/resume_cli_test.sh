@@ -103,6 +103,9 @@ grep -q "^result: done" out || fail "a full disk kept the run from its end"
 [ "$(ls -A logs/full/checkpoints | tr '\n' ' ')" = "final step-00000018 " ] || fail "after a full disk there is $(ls -A logs/full/checkpoints)"
 expect 0 "continues after step 18" train --name full --resume logs/full/checkpoints/step-00000018/
 same whole full
+# A disk that is too small for the final weights.
+expect 1 "model.safetensors.*: .*File too large" sh -c "trap '' XFSZ; ulimit -f 60; exec '$speedrun' train tiny.json --name unsaved --set checkpoint.last=false --set checkpoint.every=0"
+has logs/unsaved/summary.json '"status": "failed"' '"message": ".*model.safetensors.*: .*File too large"'
 # The metrics exceed the limit too.
 expect 1 "metrics.jsonl: writing failed" sh -c "trap '' XFSZ; ulimit -f 24; exec '$speedrun' train tiny.json --name tight --set schedule.steps=100"
 # A folder in which no file can be created.

@@ -22,18 +22,11 @@
 #include "train/engine/finite_check.h"
 #include "train/engine/memory_plan.h"
 #include "train/engine/runner_state.h"
+#include "train/engine/weight_source.h"
 
 namespace speedrun {
 
 namespace {
-
-// Returns the folder of a checkpoint's run; empty if the checkpoint is elsewhere.
-std::string run_of_checkpoint(const std::string& checkpoint) {
-    std::filesystem::path path = std::filesystem::absolute(checkpoint).lexically_normal();
-    if (!path.has_filename()) path = path.parent_path();
-    const std::filesystem::path parent = path.parent_path();
-    return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
-}
 
 std::vector<std::string> validation_files(const Config& config) {
     try {
@@ -48,27 +41,30 @@ std::vector<std::string> validation_files(const Config& config) {
 
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence) {
-    std::optional<CheckpointReader> checkpoint;
     const bool untrained = run.ends_with(".json") && std::filesystem::is_regular_file(run);
-    if (is_checkpoint(run)) {
-        checkpoint.emplace(run);
+    if (run.ends_with(".json") && !std::filesystem::exists(run))
+        throw_usage("{}: no such file: not a config and not a run folder", run);
+    WeightSource source{WeightSource::Kind::final_weights, ""};
+    if (!untrained) source = find_weights(run);
+    if (source.kind == WeightSource::Kind::transformers)
+        throw_usage(
+            "{}: not a run folder: `speedrun import` makes one of a GPT-2 of the transformers library", run);
+    std::optional<CheckpointReader> checkpoint;
+    if (source.kind == WeightSource::Kind::checkpoint) {
+        checkpoint.emplace(source.folder);
+        const std::string path = source.folder + "/checkpoint.json";
         for (const CheckpointFile& file : checkpoint->info().files) checkpoint->verify_file(file);
         checkpoint->index();
-    } else if (!untrained && !std::filesystem::is_regular_file(run + "/config.json")) {
-        throw_usage(
-            "{}: not a run folder (it has no config.json), not a checkpoint and not a config; runs are in "
-            "logs/, or where --out said",
-            run);
+        check_position(checkpoint->info(), parse_config(checkpoint->info().config, path + ": config", {}),
+                       path);
     }
+    const bool is_checkpoint_alone = is_checkpoint(run);
     FinishedRun result;
-    if (!untrained) result.folder = checkpoint ? run_of_checkpoint(run) : run;
-    result.config = checkpoint
-                        ? parse_config(checkpoint->info().config, run + "/checkpoint.json: config", settings)
-                        : read_config(untrained ? run : run + "/config.json", settings);
-    if (checkpoint)
-        check_position(checkpoint->info(),
-                       parse_config(checkpoint->info().config, run + "/checkpoint.json: config", {}),
-                       run + "/checkpoint.json");
+    result.folder = source.run;
+    result.config =
+        is_checkpoint_alone
+            ? parse_config(checkpoint->info().config, source.folder + "/checkpoint.json: config", settings)
+            : read_config(untrained ? run : source.run + "/config.json", settings);
     Config& config = result.config;
     if (single_sequence)
         config.batch.microbatch_tokens = config.batch.tokens_per_step = config.batch.sequence_length;
@@ -79,13 +75,16 @@ FinishedRun open_finished_run(const std::string& run, const std::vector<std::str
         checkpoint->expect_tensors(checkpoint_tensors(model.table(), config.optimizers));
         RunnerState state(*result.runner);
         load_checkpoint(*checkpoint, *result.runtime, state);
-        result.data = checkpoint->info().data;
     } else if (untrained) {
         result.runner->state().initialize(static_cast<uint64_t>(config.seed));
     } else {
-        load_weights(run + "/checkpoints/final", model.table(), model.parameters());
+        load_weights(source.folder, model.table(), model.parameters());
+    }
+    if (is_checkpoint_alone) {
+        result.data = checkpoint->info().data;
+    } else if (!untrained) {
         std::ostringstream data;
-        data << std::ifstream(run + "/data.json").rdbuf();
+        data << std::ifstream(source.run + "/data.json").rdbuf();
         result.data = data.str();
     }
     if (const std::string bad = first_bad_parameter(result.runner->state()); !bad.empty())

@@ -17,9 +17,10 @@ struct FinishedRun {
     std::string data;  // identity of the training and validation shards, JSON; empty: unknown
 };
 
-// Opens RUN/config.json (with settings applied) and loads RUN/checkpoints/final; or a checkpoint, which has both; or a config,
-// with the model initialised from its seed. The microbatch is one of the run's, or a single sequence. Throws a usage or data
-// error that names the missing part, and Error(diverged) for weights that are not finite.
+// Opens a run, a checkpoint or final weights (find_weights()), or a config, with the model initialised from its seed. A
+// checkpoint named alone has its own config and data; others have RUN/config.json and RUN/data.json. `settings` are applied. The
+// microbatch is one of the run's, or a single sequence. Throws a usage or data error that names the missing part, and
+// Error(diverged) for weights that are not finite.
 FinishedRun open_finished_run(const std::string& run, const std::vector<std::string>& settings,
                               bool single_sequence);
 

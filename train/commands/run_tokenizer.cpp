@@ -31,7 +31,9 @@ std::optional<DatasetInfo> identified_tokens(const FinishedRun& run) {
         info.vocabulary_sha256 = val.vocabulary_sha256;
         return info;
     } catch (const JsonError& error) {
-        throw_data("{}: the identity of its data is damaged: {}", run.folder, error.what());
+        throw_data(
+            "{}: the identity of its data (data.json, or checkpoint.json of a checkpoint) is damaged: {}",
+            run.folder, error.what());
     }
 }
 

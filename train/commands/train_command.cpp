@@ -1,5 +1,6 @@
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -189,6 +190,12 @@ DataIdentity check_run(const Config& config, const Ranks& ranks) {
             "simulate keys, or measure with --set record.track=",
             config.record.track);
     }
+    const auto& groups = config.optimizers.groups;
+    if (config.schedule.total_steps() > 0 &&
+        std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.frozen(); }))
+        throw_usage(
+            "optimizers.groups: every group is frozen (lr 0): nothing would be trained. Set the lr of a group, or "
+            "schedule.steps=0");
     bucket_rules(ranks, parameters_of(config.model, config.longest_sequence(), ranks.tensor()),
                  config.optimizers);
     return check_data(config);
@@ -340,14 +347,21 @@ int train_on(World& world, const TrainOptions& options, const std::function<Conf
         }
         folder.log("memory\n" + runtime->device().memory().print());
         handle_stop_signals(on_signal);
-        const RunSummary summary = trainer.run();
+        RunSummary summary = trainer.run();
         if (const int signal = stop_signal; signal != 0)
             say(fmt::format("stopped by {} after step {}", signal_text(signal), summary.steps));
         runtime->synchronize();
         TrainState& state = trainer.runner().state();
-        save_weights(
-            folder.path() + "/checkpoints/final", state.table(),
-            [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
+        try {
+            save_weights(
+                folder.path() + "/checkpoints/final", state.table(),
+                [&](const Parameter& p, float* host) { state.read_master(p, host); }, &world);
+        } catch (const std::exception& error) {
+            summary.status = "failed";
+            summary.message = error.what();
+            folder.write_summary(summary);
+            throw;
+        }
         say(source_table(summary) + time_table(summary));
         folder.log(result_line(summary));
         if (is_first_rank && options.print_result) std::printf("%s\n", result_line(summary).c_str());

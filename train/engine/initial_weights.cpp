@@ -9,6 +9,7 @@
 #include <map>
 
 #include "data/json_text.h"
+#include "data/shard_patterns.h"
 #include "data/text_file.h"
 #include "data/xxh128.h"
 #include "train/checkpoint/problem_list.h"
@@ -17,9 +18,11 @@
 #include "train/comm/joint_check.h"
 #include "train/config/config_json.h"
 #include "train/config/config_keys.h"
+#include "train/engine/weight_source.h"
 #include "train/hf/hf_gpt2.h"
+#include "train/hf/hf_tokenizer.h"
 #include "train/model/build_model.h"
-#include "train/runlog/metrics_json.h"
+#include "train/runlog/run_folder.h"
 
 namespace speedrun {
 
@@ -29,50 +32,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFinalWeights = "/model.safetensors";
 constexpr int64_t kShown = 5;  // parameters, and keys, in a message
-
-struct WeightSource {
-    enum class Kind : uint8_t { checkpoint, final_weights, transformers };
-    Kind kind;
-    std::string folder;    // folder of the weights
-    std::string run = {};  // folder of the run of final_weights
-    int64_t step = -1;     // -1: unknown
-};
-
-// Returns the steps in summary.json; -1 without a readable one.
-int64_t steps_of_summary(const std::string& run) {
-    const std::string path = run + "/summary.json";
-    if (!fs::is_regular_file(path)) return -1;
-    try {
-        return value_of(parse_json<nlohmann::json>(read_text_file(path)), &RunSummary::steps);
-    } catch (const JsonError& error) {
-        throw_data("{}: {}", path, error.what());
-    } catch (const nlohmann::json::exception& error) {
-        throw_data("{}: {}", path, error.what());
-    }
-}
-
-WeightSource final_weights_of(const std::string& run) {
-    return {WeightSource::Kind::final_weights, run + "/checkpoints/final", run, steps_of_summary(run)};
-}
-
-WeightSource find_weights(const std::string& from) {
-    if (is_checkpoint(from)) return {WeightSource::Kind::checkpoint, from};
-    fs::path folder(from);
-    if (!folder.has_filename()) folder = folder.parent_path();  // "logs/a/"
-    if (folder.filename() == "final" && folder.parent_path().filename() == "checkpoints")
-        return final_weights_of(folder.parent_path().parent_path().string());
-    if (!fs::is_directory(folder / "checkpoints")) return {WeightSource::Kind::transformers, from};
-    const std::vector<std::string> saved = list_checkpoints(folder.string());
-    const bool ended = fs::exists(folder.string() + "/checkpoints/final" + kFinalWeights);
-    if (saved.empty() && !ended)
-        throw_usage("model.init_from {}: the run has no checkpoint and has not ended: it has no weights yet",
-                    from);
-    const int64_t newest =
-        saved.empty() ? -1 : step_of_checkpoint(fs::path(saved.front()).filename().string());
-    const WeightSource last = final_weights_of(folder.string());
-    if (saved.empty() || (ended && last.step > newest)) return last;
-    return {WeightSource::Kind::checkpoint, saved.front()};
-}
 
 std::string shape_text(const std::vector<int64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ","));
@@ -145,6 +104,29 @@ void expect_tokenizer(const std::string& identity, const std::string& path, cons
         path, tokenizer_text(there.train), tokenizer_text(data->train));
 }
 
+// Returns the vocabulary of the config's data; nullopt if no file has it.
+std::optional<BpeVocabulary> vocabulary_of_data(const Config& config) {
+    const DatasetInfo info = find_dataset_info(expand_globs(config.data.val)).value_or(DatasetInfo{});
+    std::string file = find_vocabulary(info);
+    if (file.empty()) file = config.data.vocabulary;
+    if (file.empty() && info.tokenizer != "bytes") return std::nullopt;
+    return vocabulary_of({.tokenizer = info.tokenizer, .vocabulary = file});
+}
+
+// Returns the tokenizer in the folder of a transformers model, or of an imported run; nullopt if it has none.
+std::optional<HfTokenizer> stored_tokenizer(const WeightSource& source) {
+    if (source.kind == WeightSource::Kind::transformers) {
+        for (const char* name : {"/tokenizer.json", "/vocab.json"})
+            if (fs::exists(source.folder + name))
+                return HfTokenizer{.tokenizer = "gpt2", .vocabulary = source.folder + name};
+        return std::nullopt;
+    }
+    const std::string path = fmt::format("{}/{}/dataset.json", source.run, kTokenizerFolder);
+    if (!fs::exists(path)) return std::nullopt;
+    const DatasetInfo info = read_dataset_info(path);
+    return HfTokenizer{.tokenizer = info.tokenizer, .vocabulary = find_vocabulary(info)};
+}
+
 std::vector<float> to_floats(const std::vector<char>& bytes, DType dtype) {
     std::vector<float> values(bytes.size() / static_cast<size_t>(size_of(dtype)));
     if (dtype == DType::f32) {
@@ -174,7 +156,13 @@ class WeightReader {
           table_(parameters_of(config.model, config.longest_sequence())) {}
 
     InitialWeights read() {
-        check_together(world_, [&] { source_ = find_weights(config_.model.init_from); });
+        check_together(world_, [&] {
+            try {
+                source_ = find_weights(config_.model.init_from);
+            } catch (const Error& error) {
+                throw Error(error.code(), fmt::format("model.init_from {}", error.what()));
+            }
+        });
         if (source_->kind == WeightSource::Kind::checkpoint) {
             read_checkpoint();
         } else {
@@ -219,7 +207,10 @@ class WeightReader {
         }
         compare(read_config(source_->run + "/config.json", {}), std::move(shapes));
         const std::string identity = source_->run + "/data.json";
-        if (fs::exists(identity)) expect_tokenizer(read_text_file(identity), identity, data_);
+        if (fs::exists(identity))
+            expect_tokenizer(read_text_file(identity), identity, data_);
+        else
+            expect_vocabulary();
         for (const Parameter& p : table_.all()) {
             const NamedTensor& tensor = tensors.at(p.name);
             if (tensor.dtype != DType::f32)
@@ -231,8 +222,36 @@ class WeightReader {
     void read_transformers() {
         const std::string& folder = source_->folder;
         expect_hf_fits(folder, config_.model, config_.longest_sequence());
+        expect_vocabulary();
         result_.values = read_hf_weights(folder, table_, config_.model);
         result_.origin.xxh128 = hash_of_weights(folder);
+    }
+
+    // Compares the vocabulary of weights without data with that of the run's data.
+    void expect_vocabulary() {
+        if (!data_) return;
+        std::optional<HfTokenizer> tokenizer;
+        std::optional<BpeVocabulary> there;
+        try {
+            tokenizer = stored_tokenizer(*source_);
+            if (!tokenizer) return;
+            there = vocabulary_of(*tokenizer);
+        } catch (const Error& error) {
+            result_.warnings.push_back(fmt::format(
+                "{}; the tokenizer of the weights is not compared with the data's", error.what()));
+            return;
+        }
+        std::string difference;
+        if (const auto here = vocabulary_of_data(config_))
+            difference = vocabulary_difference(*there, *here);
+        else if (there->separator != data_->train.separator)
+            difference = fmt::format("separator {} there, {} here", there->separator, data_->train.separator);
+        if (difference.empty()) return;
+        throw_data(
+            "model.init_from {}: the weights are for other tokens than those of data.train: {}. Prepare the text with the "
+            "tokenizer of the weights{}, or start from random weights",
+            source_->folder, difference,
+            tokenizer->vocabulary.empty() ? "" : fmt::format(" (--vocab {})", tokenizer->vocabulary));
     }
 
     static Shapes shapes_of(const CheckpointInfo& info) {

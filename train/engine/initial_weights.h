@@ -17,13 +17,12 @@ struct InitialWeights {
     std::vector<std::string> warnings;
 };
 
-// Reads the weights in config.model.init_from. A checkpoint has the masters; its files are compared with their hashes. A run's
-// folder is read as its newest checkpoint, or as its final weights if they have a later step. RUN/checkpoints/final has the final
-// weights. Any other folder is a GPT-2 in the layout of the transformers library.
+// Reads the weights in config.model.init_from, a path of find_weights(). A checkpoint has the masters; its files are compared with
+// their hashes. A folder of the transformers library has a GPT-2.
 //
 // Parameters are matched by name and shape. data: identity of the new run's shards; null: not compared. Collective. Throws
 // JointError on all ranks:
-//   usage: parameters do not match (names each one, both shapes, and the keys of the model that differ); a run without weights
+//   usage: parameters do not match (names each one, both shapes, and the keys of the model that differ); a path without weights
 //   data: a file is missing or damaged, or the weights are for another tokenizer
 //   diverged: a weight is not finite
 InitialWeights read_initial_weights(World& world, const Config& config, const DataIdentity* data);

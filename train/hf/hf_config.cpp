@@ -136,6 +136,11 @@ HfGpt2 read_hf_config(const std::string& folder) {
     const std::string path = folder + "/config.json";
     const Json root = parse_file(path);
     const KeyReader reader(path, root);
+    if (reader.get("model_type") == "speedrun")
+        throw_data(
+            "{}: model_type: expected \"gpt2\", found \"speedrun\": an export of a model that is no GPT-2 is not read back; use "
+            "the run's folder instead",
+            path);
     reader.expect("model_type", "gpt2", Json());
     reader.expect("scale_attn_weights", true, true);
     reader.expect("scale_attn_by_inverse_layer_idx", false, false);

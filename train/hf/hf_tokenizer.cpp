@@ -1,5 +1,7 @@
 #include "train/hf/hf_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "data/bpe_vocabulary.h"
 #include "data/durable_file.h"
 #include "data/json_text.h"
+#include "data/text_file.h"
 #include "data/tokenizer_json.h"
 
 namespace speedrun {
@@ -87,12 +90,40 @@ BpeVocabulary with_one_merge_per_rank(BpeVocabulary vocabulary) {
     return vocabulary;
 }
 
+// Returns the number of tokens, without the ids at the end that have no bytes, such as special tokens.
+size_t num_texts(const BpeVocabulary& vocabulary) {
+    size_t size = vocabulary.tokens.size();
+    while (size > 0 && vocabulary.tokens[size - 1].empty()) --size;
+    return size;
+}
+
 }  // namespace
 
+BpeVocabulary vocabulary_of(const HfTokenizer& tokenizer) {
+    return with_one_merge_per_rank(
+        tokenizer.tokenizer == "bytes" ? byte_vocabulary() : read_bpe_vocabulary(tokenizer.vocabulary));
+}
+
+std::string vocabulary_difference(const BpeVocabulary& there, const BpeVocabulary& here) {
+    if (there.separator != here.separator)
+        return fmt::format("separator {} there, {} here", there.separator, here.separator);
+    if (num_texts(there) != num_texts(here))
+        return fmt::format("{} tokens there, {} here", num_texts(there), num_texts(here));
+    for (size_t id = 0; id < num_texts(here); ++id)
+        if (there.tokens[id] != here.tokens[id])
+            return fmt::format("token {} is {} there, {} here", id, shown_text(there.tokens[id]),
+                               shown_text(here.tokens[id]));
+    const auto same = [](const BpeMerge& a, const BpeMerge& b) {
+        return a.left == b.left && a.right == b.right;
+    };
+    const auto [a, b] =
+        std::mismatch(there.merges.begin(), there.merges.end(), here.merges.begin(), here.merges.end(), same);
+    if (a == there.merges.end() && b == here.merges.end()) return "";
+    return fmt::format("merge {} differs", a - there.merges.begin());
+}
+
 void write_hf_tokenizer(const std::string& folder, const HfTokenizer& tokenizer) {
-    const bool bytes = tokenizer.tokenizer == "bytes";
-    const BpeVocabulary vocabulary = bytes ? byte_vocabulary() : read_bpe_vocabulary(tokenizer.vocabulary);
-    write_file(folder + "/tokenizer.json", write_tokenizer_json(with_one_merge_per_rank(vocabulary)));
+    write_file(folder + "/tokenizer.json", write_tokenizer_json(vocabulary_of(tokenizer)));
     const nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                            {"bos_token", kSeparatorText},
                                            {"eos_token", kSeparatorText},
@@ -103,8 +134,9 @@ void write_hf_tokenizer(const std::string& folder, const HfTokenizer& tokenizer)
 }
 
 bool is_byte_vocabulary(const std::string& vocabulary) {
-    const BpeVocabulary there = read_bpe_vocabulary(vocabulary), bytes = byte_vocabulary();
-    return there.tokens == bytes.tokens && there.merges.empty() && there.separator == bytes.separator;
+    return vocabulary_difference(vocabulary_of({.tokenizer = "gpt2", .vocabulary = vocabulary}),
+                                 byte_vocabulary())
+        .empty();
 }
 
 }  // namespace speedrun

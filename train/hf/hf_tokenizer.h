@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "data/bpe_vocabulary.h"
+
 namespace speedrun {
 
 struct HfTokenizer {
@@ -15,6 +17,12 @@ struct HfTokenizer {
 // Writes both files. The library encodes a text to the tokens of make_tokenizer(), except for <|endoftext|> in the text, which
 // is the separator. It adds no separator by itself.
 void write_hf_tokenizer(const std::string& folder, const HfTokenizer& tokenizer);
+
+// Returns the vocabulary of a tokenizer, with one merge per rank as in tokenizer.json.
+BpeVocabulary vocabulary_of(const HfTokenizer& tokenizer);
+
+// Returns the first difference in tokens, merges and separator, in words; empty: none.
+std::string vocabulary_difference(const BpeVocabulary& there, const BpeVocabulary& here);
 
 // True if the vocabulary file is that of a written "bytes": 256 byte values and the separator 256, without merges.
 bool is_byte_vocabulary(const std::string& vocabulary);

@@ -79,8 +79,8 @@ using OptionalNumber = std::optional<double>;        // null in the file if ther
     X(int64_t, max_at_step, none, "", "slowest step", "index of the slowest step; -1: no step was made")
 
 #define SPEEDRUN_SUMMARY_METRICS(X)                                                                          \
-    X(std::string, status, none, "", "status", "done, stopped or diverged")                                  \
-    X(std::string, message, none, "", "message", "why it diverged, or which shard could not be read")        \
+    X(std::string, status, none, "", "status", "done, stopped, diverged or failed (no final weights written)")    \
+    X(std::string, message, none, "", "message", "why it diverged or failed, or which shard could not be read") \
     X(int64_t, steps, none, "", "steps", "steps that were made")                                             \
     SPEEDRUN_TOKENS_METRIC(X)                                                                                \
     X(int64_t, epoch_tokens_seen, none, "", "seen of the data",                                              \
