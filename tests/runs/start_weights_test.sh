@@ -12,7 +12,7 @@ prepare() { expect 0 "vocabulary 857" "$speedrun" prepare --input text.txt --out
 sed 's/"A":32,"B":33/"A":33,"B":32/' "$vocabulary" >swapped.json
 prepare pieces "$vocabulary"
 prepare swapped swapped.json
-# The same tokens in another file.
+# A file with other bytes and equal tokens.
 sed 's/"model":/ "model":/' "$vocabulary" >spaced.json
 prepare spaced spaced.json
 for data in pieces swapped spaced; do

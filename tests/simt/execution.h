@@ -138,7 +138,7 @@ class Executor {
     void advance(Mbarrier& b, const Where& where);
     void check_bulk_copies() const;
     void check_registers() const;
-    int registers_at_entry() const;  // of a thread, with one block per multiprocessor
+    int registers_at_entry() const;  // registers of a thread, with one block per multiprocessor
 
     const Launch* launch_ = nullptr;
     Options options_;

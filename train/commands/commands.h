@@ -77,7 +77,7 @@ struct EvalOptions {
     std::string run;  // run folder, a checkpoint in it, or a config
     std::vector<std::string> settings;
     std::string text;             // file to evaluate instead of the validation shards
-    std::string json_key;         // of the text; see DocumentFormat
+    std::string json_key;         // DocumentFormat::json_key for `text`
     std::string multiple_choice;  // items to score instead
     std::string vocabulary;       // with these: SampleOptions::vocabulary
     bool json = false;

@@ -9,17 +9,15 @@ namespace speedrun {
 struct WeightSource {
     enum class Kind : uint8_t { checkpoint, final_weights, transformers };
     Kind kind;
-    std::string folder;    // of the weights
+    std::string folder;    // holds the weights
     std::string run = {};  // run folder; empty: the weights are outside of one
     int64_t step = -1;     // -1: unknown
 };
 
-// `path` is one of
-//   a run's folder           its newest checkpoint, or its final weights if they have a later step
-//   a checkpoint
-//   RUN/checkpoints/final    final weights
-//   a folder of the transformers library: config.json without checkpoints and data.json
-// Throws a usage error for other paths and for a run without weights, and a data error for a damaged summary.json.
+// Returns the weights of a path: a checkpoint, RUN/checkpoints/final, a run's folder, or a folder of the transformers library. A run's
+// folder means its newest checkpoint, or its final weights if they have a later step. A folder of that library has config.json, no
+// checkpoints and no data.json. Throws a usage error for other paths and for a run without weights, a data error for a damaged
+// summary.json.
 WeightSource find_weights(const std::string& path);
 
 }  // namespace speedrun

@@ -65,8 +65,8 @@ __device__ inline void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTile
 constexpr int kPersistentThreads = kWgmmaThreads + wgmma::kThreads;
 
 // Order of the tiles of queries of all heads and sequences. A block has items blockIdx.x, + gridDim.x, … Heads form sections whose keys
-// and values fit the L2 cache together. Within a section, tiles of all its heads and sequences follow by their number, and thus by their
-// work, up in one section and down in the next: the last one ends with the least work.
+// and values fit the L2 cache together. The tiles of a section are sorted by their number, and thus by their work: up in one section and
+// down in the next. The last section ends with the least work.
 struct ItemOrder {
     int heads, section, count;  // section: heads; count: items
 };
@@ -94,6 +94,22 @@ __device__ inline void copy_tile(Bf16* tile, const TensorMap& map, mbarrier::Bar
     for (int panel = 0; panel < D / 64; ++panel)
         copy_box(tile + panel * kRows * 64, map, full, static_cast<int>(w.column) + 64 * panel, row,
                  sequence);
+}
+
+// Initialises the barriers of a layout with kBuffers tiles besides the queries: one arrival fills a tile, one of each warp empties it.
+template <class L>
+__device__ inline void init_barriers() {
+    if (threadIdx.x == 0) {
+        constexpr int kWarps = kWgmmaThreads / 32;
+        mbarrier::init(L::queries_full(), 1);
+        mbarrier::init(L::queries_empty(), kWarps);
+        for (int i = 0; i < L::kBuffers; ++i) {
+            mbarrier::init(L::full(i), 1);
+            mbarrier::init(L::empty(i), kWarps);
+        }
+        mbarrier::publish();
+    }
+    __syncthreads();
 }
 
 // One arrival for the warp, after the reads of all its lanes.

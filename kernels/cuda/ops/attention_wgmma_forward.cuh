@@ -57,6 +57,7 @@ struct ForwardLayout {
     __device__ static Bf16* output() { return tile(1); }
     __device__ static Bf16* keys(int stage) { return tile(2 + stage); }
     __device__ static Bf16* values(int stage) { return tile(2 + kStages + stage); }
+    static constexpr int kBuffers = 2 * kStages;
     // full: the producer's bytes have arrived; empty: all warps have read them.
     __device__ static mbarrier::Barrier* barrier(int index) {
         return shared_memory<mbarrier::Barrier>(kBarriers) + index;
@@ -219,17 +220,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                    Problem<false> p, ItemOrder order) {
     using L = ForwardLayout<D>;
     wait_for_prior_kernels();
-    if (threadIdx.x == 0) {
-        constexpr int kWarps = kWgmmaThreads / 32;
-        mbarrier::init(L::queries_full(), 1);
-        mbarrier::init(L::queries_empty(), kWarps);
-        for (int i = 0; i < 2 * L::kStages; ++i) {
-            mbarrier::init(L::full(i), 1);
-            mbarrier::init(L::empty(i), kWarps);
-        }
-        mbarrier::publish();
-    }
-    __syncthreads();
+    init_barriers<L>();
     // The block has 384·168 registers: 128·24 + 256·240.
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {

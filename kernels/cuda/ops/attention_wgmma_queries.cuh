@@ -21,6 +21,7 @@ struct QueriesLayout {
         return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kKeysBytes});
     }
     __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * D; }
+    static constexpr int kBuffers = kStages;
     // full: the producer's bytes have arrived; empty: all warps have read them.
     __device__ static mbarrier::Barrier* barrier(int index) {
         return shared_memory<mbarrier::Barrier>(kBarriers) + index;
@@ -158,17 +159,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                             ItemOrder order) {
     using L = QueriesLayout<D>;
     wait_for_prior_kernels();
-    if (threadIdx.x == 0) {
-        constexpr int kWarps = kWgmmaThreads / 32;
-        mbarrier::init(L::queries_full(), 1);
-        mbarrier::init(L::queries_empty(), kWarps);
-        for (int i = 0; i < L::kStages; ++i) {
-            mbarrier::init(L::full(i), 1);
-            mbarrier::init(L::empty(i), kWarps);
-        }
-        mbarrier::publish();
-    }
-    __syncthreads();
+    init_barriers<L>();
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
