@@ -37,7 +37,7 @@ def needs(*packages):
 def ordinary_texts():
     """Source code and prose of this repository and of Python's library."""
     kjv = ROOT / "data/kjv/kjv.txt"
-    if kjv.is_file():
+    if kjv.is_file() and kjv.stat().st_size > 0:  # prepare refuses an empty text
         yield "kjv", kjv.read_text()[:ORDINARY_BYTES]
     for name, folder, patterns in (("repository", ROOT, ("docs/*.md", "*/*.md", "*.md", "data/*.cpp", "train/**/*.h", "train/**/*.cpp")),
                                    ("python", Path(unittest.__file__).parents[1], ("*.py", "*/*.py"))):
