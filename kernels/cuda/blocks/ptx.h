@@ -227,7 +227,7 @@ __device__ inline float sqrt_approx(float x) {
     return y;
 }
 
-// Of two bf16 each: larger values, b's for a NaN in a; products. Compute capability 9.0 and above.
+// Larger values of two pairs of bf16, b for a NaN in a; their products. Compute capability 9.0 and above.
 __device__ inline uint32_t larger_bf16(uint32_t a, uint32_t b) {
     uint32_t larger = 0;
 #if __CUDA_ARCH__ >= 900

@@ -1,10 +1,10 @@
 // Matmuls by wgmma with an epilogue. Main loop: product_wgmma.cuh; epilogues: product_wgmma_epilogues.cuh.
 //
-// Roofline bound: 2·M·N·K FLOP; a, b and what the epilogue reads and writes, each once.
+// Roofline bound: 2·M·N·K FLOP; each operand read and each result written once.
 //
-//   kernel   tile of c   K step            stages   threads           a warp owns   shared memory
-//   bf16     128 × 256   64                     4   384 (12 warps)     16 × 256      224 KiB and barriers
-//   e4m3     128 × 256   128                    4   384                16 × 256      224 KiB and barriers
+//   kernel   tile of c   K step   stages   threads          a warp owns   shared memory
+//   bf16     128 × 256       64        4   384 (12 warps)      16 × 256        224 KiB
+//   e4m3     128 × 256      128        4   384                 16 × 256        224 KiB
 #include "kernels/cuda/ops/product_wgmma.h"
 
 #include "kernels/cuda/ops/product_wgmma_epilogues.cuh"

@@ -1,5 +1,5 @@
 // Epilogues of product_wgmma.cuh with c in bf16. A warp has 16 x 256 sums, in panels of 64 columns: a value per sum in f32, rounded to
-// bf16, passes through the warp's shared memory to the lane that has eight columns of its row. A body computes what is stored from
+// bf16, passes through the warp's shared memory to the lane that has eight columns of its row. A body computes the stored values from
 // eight rounded values.
 //
 //   Value<kScaled, kBias, kAddend>: (scale_a·scale_b·) sum (+ addend) (+ bias[column])
@@ -26,7 +26,7 @@ struct Value {
     __device__ void start() {
         if constexpr (kScaled) scale = *scale_a * *scale_b;
     }
-    // Of two adjacent columns. offset: their bias; addends: their addends.
+    // Values of two adjacent columns. offset: their bias; addends: bf16.
     __device__ uint32_t rounded(float low, float high, const float2& offset, uint32_t addends) const {
         if constexpr (kScaled) {
             low *= scale;
@@ -46,7 +46,7 @@ struct Value {
 
 using Eight = Packed<8, Bf16>;
 
-// Of a warp's 16 rows of a panel, a lane has four, four rows apart.
+// A lane stores four of a warp's 16 rows of a panel, four rows apart.
 constexpr int kPanelColumns = 64, kPanels = kColumns / kPanelColumns, kRowsAtOnce = 4,
               kPasses = kWarpRows / kRowsAtOnce;
 
@@ -166,11 +166,10 @@ struct PanelEpilogue {
     Body body;
     int m, n;  // n: a multiple of 8
 
-    struct Nothing {};
-    struct Chunks {
-        Eight of[kPanels][kPasses];
+    struct Ahead {
+        decltype(std::declval<Body>().lines(0, 0)) lines;
+        Eight of[kReads ? kPanels : 1][kPasses];  // with kReads
     };
-    using Ahead = std::conditional_t<kReads, Chunks, Nothing>;
 
     __device__ void start() {
         value.start();
@@ -178,7 +177,7 @@ struct PanelEpilogue {
     }
 
     __device__ Ahead begin(const Place& place) const {
-        Ahead ahead;
+        Ahead ahead{body.lines(row_of(place), col_of(place)), {}};
         if constexpr (kReads) {
             const Lines<const Bf16> from(source(), row_of(place), col_of(place));
 #pragma unroll
@@ -186,7 +185,6 @@ struct PanelEpilogue {
 #pragma unroll
                 for (int pass = 0; pass < kPasses; ++pass) {
                     Eight& eight = ahead.of[panel][pass];
-                    eight.words[0] = make_uint4(0, 0, 0, 0);
                     if (inside(place, pass, panel)) eight = load_packed<8>(from.at(pass, panel));
                 }
             }
@@ -196,10 +194,9 @@ struct PanelEpilogue {
 
     __device__ void end(const Place& place, const float (&sums)[wgmma::kWideTiles][4], const Ahead& ahead,
                         void* staging) {
-        const auto to = body.lines(row_of(place), col_of(place));
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel) {
-            // Of two buffers: a barrier of the other one has ended the reads of this one.
+            // Two buffers alternate: the barrier of one ends the reads of the other.
             char* const buffer = static_cast<char*>(staging) + panel % 2 * kPanelBytes;
             uint32_t addends[4][4] = {};
             if constexpr (Value::kAddend) {
@@ -211,7 +208,6 @@ struct PanelEpilogue {
 #pragma unroll
                 for (int four = 0; four < 4; ++four)
                     ptx::ldmatrix_x4(addends[four], buffer + matrix_offset(four));
-                __syncwarp();
             }
 #pragma unroll
             for (int four = 0; four < 4; ++four) {
@@ -224,7 +220,7 @@ struct PanelEpilogue {
                     words[2 * i + 1] =
                         value.rounded(sums[tile][2], sums[tile][3], offset, addends[four][2 * i + 1]);
                 }
-                ptx::stmatrix_x4(buffer + matrix_offset(four), words);
+                ptx::stmatrix_x4(buffer + matrix_offset(four), words);  // over the addends of these words
             }
             __syncwarp();
             Eight eight[kPasses];
@@ -235,7 +231,7 @@ struct PanelEpilogue {
             for (int pass = 0; pass < kPasses; ++pass) {
                 const Eight* operand = &eight[pass];
                 if constexpr (Body::kOperand) operand = &ahead.of[panel][pass];
-                body.store(to, pass, panel, eight[pass], *operand, inside(place, pass, panel));
+                body.store(ahead.lines, pass, panel, eight[pass], *operand, inside(place, pass, panel));
             }
         }
     }
