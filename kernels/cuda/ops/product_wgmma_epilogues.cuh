@@ -21,7 +21,7 @@ struct Value {
     const float *scale_a, *scale_b;  // with kScaled
     const float* bias;               // with kBias
     Rows<const Bf16> addend;         // with kAddend
-    float scale = 1.0f;
+    float scale;                     // with kScaled
 
     __device__ void start() {
         if constexpr (kScaled) scale = *scale_a * *scale_b;
@@ -105,16 +105,17 @@ struct StoreQuantizedSquares {
     Rows<Bf16> c;
     Rows<E4m3> quantized;
     float* scale;
-    float constant;        // above 0: the scale
-    uint32_t* amax;        // bits of a value ≥ 0; null: not requested
-    uint32_t largest = 0;  // two bf16
-    float inverse = 0.0f;
+    float constant;    // above 0: the scale
+    uint32_t* amax;    // bits of a value ≥ 0; null: not requested
+    uint32_t largest;  // two bf16
+    float inverse;
 
     struct Outputs {
         Lines<Bf16> c;
         Lines<E4m3> quantized;
     };
     __device__ void start() {
+        largest = 0;
         const float divisor = constant > 0.0f ? constant : *scale;
         inverse = divisor == 0.0f ? 0.0f : 1.0f / divisor;
         if (constant > 0.0f && blockIdx.x + threadIdx.x == 0) *scale = divisor;
@@ -164,7 +165,7 @@ struct PanelEpilogue {
     static_assert(kStagingBytes == 2 * kPanelBytes && !(Value::kAddend && Body::kOperand));
     Value value;
     Body body;
-    int m, n;  // n: a multiple of 8
+    int m, n;  // of c, a matrix of a batch; n: a multiple of 8
 
     struct Ahead {
         decltype(std::declval<Body>().lines(0, 0)) lines;
@@ -177,9 +178,9 @@ struct PanelEpilogue {
     }
 
     __device__ Ahead begin(const Place& place) const {
-        Ahead ahead{body.lines(row_of(place), col_of(place)), {}};
+        Ahead ahead{body.lines(place.batch * m + row_of(place), col_of(place)), {}};
         if constexpr (kReads) {
-            const Lines<const Bf16> from(source(), row_of(place), col_of(place));
+            const Lines<const Bf16> from(source(), place.batch * m + row_of(place), col_of(place));
 #pragma unroll
             for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
