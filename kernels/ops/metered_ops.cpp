@@ -8,7 +8,8 @@ std::string OpCost::name() const {
     if (!is_product()) return op;
     const auto [first, second, third] = product.sizes;
     const std::string text = fmt::format("{} {}x{}x{}", op, first, second, third);
-    return product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    const std::string laid_out = product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    return product.epilogue.empty() ? laid_out : fmt::format("{} {}", laid_out, product.epilogue);
 }
 
 void MeteredOps::start() {

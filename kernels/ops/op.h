@@ -117,6 +117,7 @@ void count_elementwise(const Op& op, Traffic& traffic) {
 struct ProductShape {
     std::array<int64_t, 3> sizes{};  // M, N, K, or n, R, C of a batch; zeros: no matmul
     std::string_view layout = {};    // "nt": a normal, b transposed; empty if fixed
+    std::string_view epilogue = {};  // Epilogue::name(); empty: none
 };
 
 }  // namespace speedrun::op

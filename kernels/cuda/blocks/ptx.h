@@ -37,6 +37,10 @@ inline float reciprocal_approx(float x) {
     return 1.0f / x;
 }
 
+inline float sqrt_approx(float x) {
+    return std::sqrt(x);
+}
+
 inline void store_global(uint4* to, const uint4& word) {
     store_word(to, word);
 }
@@ -188,6 +192,13 @@ __device__ inline float exp2_approx(float x) {
 __device__ inline float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// √x, relative error 2^-23; 0 below 2^-126.
+__device__ inline float sqrt_approx(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -33,6 +33,10 @@ class CudaOps final : public Ops {
     // by one operation at a time; its contents do not survive a call. Grows (and then waits for the stream)
     // only for new shapes. With SPEEDRUN_SIMT each call poisons it.
     void* workspace(Stream& stream, int64_t bytes);
+    // Epilogue of a matmul on its result, in place. matmul.cu.
+    void apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream);
+    // As above, if it writes an FP8 form. fp8.cu.
+    void apply_quantized(const op::Epilogue& epilogue, const Tensor& c, Stream& stream);
     // Gradients of gain and bias, if requested. norm.cu.
     void norm_parameters(const op::NormBackward& a, Stream& stream);
     // Gradients of scalar coefficients, from the sums of blocks, partial[j][block]. weighted_sum.cu.

@@ -156,15 +156,24 @@ void CudaOps::enqueue(const op::Matmul& a, Stream& stream) {
             for_library.bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
             cast({.out = for_library.bias, .in = a.bias}, stream);
         }
-        if (library_->matmul(for_library, stream)) return;
+        if (library_->matmul(for_library, stream)) return apply(a.epilogue, a.c, stream);
     }
     Product product{a.c, a.a, a.b, a.transpose_a, a.transpose_b};
-    if (a.accumulate) {
-        product.beta = 1.0f;
-        product.addend = a.c;
-    }
+    product.addend = a.accumulate ? a.c : a.addend;
+    product.beta = product.addend.present() ? 1.0f : 0.0f;
     product.bias = a.bias;
     tile_product(product, workspace(stream, product_workspace(product)), stream);
+    apply(a.epilogue, a.c, stream);
+}
+
+void CudaOps::apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream) {
+    constexpr Activation kActivation = Activation::relu_squared;
+    if (epilogue.quantized.present()) return apply_quantized(epilogue, c, stream);
+    if (epilogue.relu_squared)
+        enqueue(op::ActivationForward{.y = c, .x = c, .activation = kActivation}, stream);
+    if (!epilogue.squares.present()) return;
+    enqueue(op::ActivationBackward{.dx = c, .dy = c, .saved = epilogue.squares, .activation = kActivation},
+            stream);
 }
 
 }  // namespace speedrun
