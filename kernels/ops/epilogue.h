@@ -5,7 +5,7 @@
 
 namespace speedrun::op {
 
-// c = f(r). r is the matmul with its bias, rounded to c's type: the bits are those of the matmul followed by f. At most
+// c = f(r). r is the matmul with its bias, rounded to c's type: c has the bits of the matmul followed by f. At most
 // one of relu_squared and squares.
 struct Epilogue {
     bool relu_squared = false;  // f(r) = relu(r)²
@@ -29,10 +29,10 @@ struct Epilogue {
             t.reads(scale);
         t.updates(amax);
     }
-    // Name in profiles.
-    std::string_view name() const {
-        if (quantized.present()) return "relu_squared fp8";
-        return relu_squared ? "relu_squared" : squares.present() ? "relu_squared_backward" : "";
+    EpilogueKind kind() const {
+        if (quantized.present()) return EpilogueKind::relu_squared_fp8;
+        if (relu_squared) return EpilogueKind::relu_squared;
+        return squares.present() ? EpilogueKind::relu_squared_backward : EpilogueKind::none;
     }
 };
 

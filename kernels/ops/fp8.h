@@ -61,7 +61,7 @@ struct ScaledMatmul {
         t.reads(a, b, scale_a, scale_b);
         epilogue.traffic(t);
     }
-    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt", epilogue.name()}; }
+    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt", epilogue.kind()}; }
 };
 
 #define SPEEDRUN_FP8_OPS(X)      \

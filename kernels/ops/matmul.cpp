@@ -20,8 +20,8 @@ void op::Matmul::check() const {
         if (accumulate || epilogue.present())
             throw_internal("matmul: an addend excludes accumulate and an epilogue");
         if (addend.row_stride != c.row_stride)
-            throw_internal("matmul: rows of the addend {} are {} apart, those of c {}", addend.describe(),
-                           addend.row_stride, c.row_stride);
+            throw_internal("matmul: the addend {} has not the row stride of c {}", addend.describe(),
+                           c.describe());
     }
     if (epilogue.present() && (accumulate || c.dtype != a.dtype))
         throw_internal("matmul: an epilogue excludes accumulate and a result {} of {}", c.describe(),

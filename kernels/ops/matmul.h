@@ -28,7 +28,7 @@ struct Matmul {
         constexpr std::string_view kLayouts[2][2] = {{"nn", "nt"}, {"tn", "tt"}};
         return {{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1]},
                 kLayouts[transpose_a][transpose_b],
-                epilogue.name()};
+                epilogue.kind()};
     }
 };
 

@@ -9,7 +9,8 @@ std::string OpCost::name() const {
     const auto [first, second, third] = product.sizes;
     const std::string text = fmt::format("{} {}x{}x{}", op, first, second, third);
     const std::string laid_out = product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
-    return product.epilogue.empty() ? laid_out : fmt::format("{} {}", laid_out, product.epilogue);
+    constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
+    return laid_out + kEpilogues[static_cast<size_t>(product.epilogue)];
 }
 
 void MeteredOps::start() {

@@ -28,7 +28,7 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
     backend.peaks = peak_sizes(*backend.device);
-    backend.library_matmul = libraries.products == MatmulKind::library && cuda.notes.empty();
+    backend.library_matmul = libraries.products != MatmulKind::native && cuda.notes.empty();
     if (libraries.products == MatmulKind::native) {
         // The library also sets the peak for our own kernels; it uses the same GPU memory and streams.
         auto library = std::make_shared<CudaBackend>(

@@ -6,7 +6,7 @@
 
 namespace speedrun::testing::epilogue_test {
 
-SPEEDRUN_OP_TEST(EpilogueTest);
+SPEEDRUN_OP_TEST_ON(EpilogueTest, wgmma_backends());
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -60,7 +60,7 @@ double largest(const Matrix& x) {
     return most;
 }
 
-// Zeros of both signs are equal, as are NaNs.
+// Compares values: zeros of both signs are equal, as are NaNs.
 void expect_same(const Matrix& actual, const Matrix& expected) {
     ASSERT_EQ(actual.size(), expected.size());
     for (int64_t i = 0; i < actual.size(); ++i)
@@ -120,8 +120,8 @@ TEST_P(EpilogueTest, MultipliesByTheRoot) {
     }
 }
 
-// Where the square of an f32 is normal and finite, its root is exact. Below |x| = 2^-63 the square loses bits, from
-// 2^-75 on all.
+// The root of an f32 square is exact if the square is normal and finite. Below |x| = 2^-63 the square loses bits; below 2^-75
+// it is 0.
 TEST_P(EpilogueTest, RootOfSquareIsExact) {
     Matrix x(1, 4096);
     for (int64_t i = 0; i < x.size(); ++i) {
@@ -190,7 +190,7 @@ TEST_P(EpilogueTest, QuantizesTheSquare) {
     }
 }
 
-// The same epilogues of the FP8 matmul.
+// FP8 matmuls have the same epilogues.
 TEST_P(EpilogueTest, OfScaledMatmul) {
     for (const Sizes& sizes : {Sizes{1, 48, 96}, {33, 16, 64}, {130, 272, 96}, {16, 16, 16}}) {
         SCOPED_TRACE(name_of(sizes));

@@ -38,7 +38,7 @@ TEST_P(OpChecksTest, Matmul) {
     epilogue({"epilogue", "accumulate"}, [](auto& m) { m.accumulate = true; });
     epilogue({"relu_squared and squares"}, [](auto& m) { m.epilogue.squares = real({7, 33}); });
     epilogue({"quantized without relu_squared"}, [](auto& m) { m.epilogue.relu_squared = false; });
-    epilogue({"matmul epilogue quantized", "e4m3[7,33]", "e5m2[7,33]"}, [](auto& m) {
+    epilogue({"matmul epilogue quantized", "expected e4m3", "e5m2[7,33]"}, [](auto& m) {
         m.epilogue.quantized = make(DType::e5m2, {7, 33});
     });
     epilogue({"matmul epilogue scale", "f32[1]"}, [](auto& m) { m.epilogue.scale = {}; });
@@ -61,7 +61,7 @@ TEST_P(OpChecksTest, Matmul) {
     added({"matmul addend", "[7,33]", "[7,32]"}, [](auto& m) { m.addend = real({7, 32}); });
     added({"addend excludes"}, [](auto& m) { m.accumulate = true; });
     added({"addend excludes"}, [](auto& m) { m.epilogue.relu_squared = true; });
-    added({"rows of the addend", "33 apart", "64"}, [](auto& m) { m.addend.row_stride = 64; });
+    added({"addend", "rows 64 apart", "row stride of c"}, [](auto& m) { m.addend.row_stride = 64; });
     refuse(op::ColumnSum{.out = f32({47}), .x = real({3, 48}), .accumulate = false}, {"[48]", "[47]"});
 }
 

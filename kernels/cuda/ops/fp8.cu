@@ -238,6 +238,7 @@ void CudaOps::enqueue(const op::RenewScales& a, Stream& stream) {
 void CudaOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
     using namespace fp8_cu;
     flops_ += 2 * a.c.numel() * a.a.cols();
+    if (by_wgmma(a, stream)) return;
     if (library_ && library_->scaled_matmul(a, stream)) return apply(a.epilogue, a.c, stream);
     const LaunchSite site(stream);
     cuda::with_real(a.c.dtype, [&]<class Out>() {

@@ -150,6 +150,7 @@ void CudaOps::enqueue(const op::Matmul& a, Stream& stream) {
     using namespace matmul_cu;
     const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.transpose_a ? a.a.shape[0] : a.a.shape[1];
     flops_ += 2 * m * n * k;
+    if (by_wgmma(a, stream)) return;
     if (library_) {
         op::Matmul for_library = a;
         if (a.bias.present() && a.c.dtype == DType::bf16) {  // libraries require a bias of c's type
@@ -164,16 +165,6 @@ void CudaOps::enqueue(const op::Matmul& a, Stream& stream) {
     product.bias = a.bias;
     tile_product(product, workspace(stream, product_workspace(product)), stream);
     apply(a.epilogue, a.c, stream);
-}
-
-void CudaOps::apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream) {
-    constexpr Activation kActivation = Activation::relu_squared;
-    if (epilogue.quantized.present()) return apply_quantized(epilogue, c, stream);
-    if (epilogue.relu_squared)
-        enqueue(op::ActivationForward{.y = c, .x = c, .activation = kActivation}, stream);
-    if (!epilogue.squares.present()) return;
-    enqueue(op::ActivationBackward{.dx = c, .dy = c, .saved = epilogue.squares, .activation = kActivation},
-            stream);
 }
 
 }  // namespace speedrun
