@@ -1,9 +1,7 @@
 // Epilogues of matmuls: by our matmul for compute capability 9.0, or as a pass in place over the result.
 // Roofline bound of the pass, c of b bytes: relu² 2·M·N·b, with its FP8 form M·N more, backward 3·M·N·b.
 #include "kernels/cuda/ops/cuda_ops.h"
-#if __has_include("kernels/cuda/ops/product_wgmma.h")
 #include "kernels/cuda/ops/product_wgmma.h"
-#endif
 #include "kernels/ops/epilogue_model.h"
 
 namespace speedrun {
@@ -11,7 +9,6 @@ namespace speedrun {
 namespace epilogue_cu {
 namespace {
 
-#if __has_include("kernels/cuda/ops/product_wgmma.h")
 WgmmaProduct product_of(const op::Matmul& a) {
     return {.c = a.c,
             .a = a.a,
@@ -24,7 +21,6 @@ WgmmaProduct product_of(const op::Matmul& a) {
 WgmmaProduct product_of(const op::ScaledMatmul& a) {
     return {.c = a.c, .a = a.a, .b = a.b, .transpose_b = true, .scale_a = a.scale_a, .scale_b = a.scale_b};
 }
-#endif
 
 }  // namespace
 }  // namespace epilogue_cu
@@ -32,7 +28,6 @@ WgmmaProduct product_of(const op::ScaledMatmul& a) {
 template <class Arguments>
 bool CudaOps::by_wgmma(const Arguments& a, Stream& stream) {
     if (!wgmma_epilogues_ || !wgmma_matmul_wins(a.product(), a.a.dtype)) return false;
-#if __has_include("kernels/cuda/ops/product_wgmma.h")
     WgmmaProduct product = epilogue_cu::product_of(a);
     product.relu_squared = a.epilogue.relu_squared;
     product.squares = a.epilogue.squares;
@@ -41,7 +36,6 @@ bool CudaOps::by_wgmma(const Arguments& a, Stream& stream) {
     product.constant = a.epilogue.constant;
     product.amax = a.epilogue.amax;
     if (wgmma_product(product, stream)) return true;
-#endif
     const auto [m, n, k] = a.product().sizes;
     notes_.insert(
         fmt::format("our matmul by wgmma does not support {}x{}x{}, {} to {}: a pass runs after the matmul",
