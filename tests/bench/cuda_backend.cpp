@@ -22,6 +22,7 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     for (const std::string& note : cuda.notes) {
         if (libraries.attention != AttentionKind::native && note.find("attention") != std::string::npos)
             backend.missing = note;
+        if (note.find("matmuls by wgmma") != std::string::npos) backend.missing = note;
     }
     backend.device = std::move(cuda.device);
     backend.ops = std::move(cuda.ops);
