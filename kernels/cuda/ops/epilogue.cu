@@ -27,7 +27,8 @@ WgmmaProduct product_of(const op::ScaledMatmul& a) {
 
 template <class Arguments>
 bool CudaOps::by_wgmma(const Arguments& a, Stream& stream) {
-    if (!wgmma_epilogues_ || !wgmma_matmul_wins(a.product(), a.a.dtype)) return false;
+    if (!wgmma_epilogues_ || a.c.dtype != DType::bf16 || !wgmma_matmul_wins(a.product(), a.a.dtype))
+        return false;
     WgmmaProduct product = epilogue_cu::product_of(a);
     product.relu_squared = a.epilogue.relu_squared;
     product.squares = a.epilogue.squares;
