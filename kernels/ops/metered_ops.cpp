@@ -8,7 +8,9 @@ std::string OpCost::name() const {
     if (!is_product()) return op;
     const auto [first, second, third] = product.sizes;
     const std::string text = fmt::format("{} {}x{}x{}", op, first, second, third);
-    return product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    const std::string laid_out = product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
+    return laid_out + kEpilogues[static_cast<size_t>(product.epilogue)];
 }
 
 void MeteredOps::start() {

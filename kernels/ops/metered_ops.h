@@ -24,7 +24,7 @@ struct OpCost {
 
     bool is_product() const { return product.sizes[0] > 0; }
     // Key for sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". The letters say whether a and b are
-    // transposed (n, t).
+    // transposed (n, t). An epilogue follows them.
     std::string name() const;
 };
 
