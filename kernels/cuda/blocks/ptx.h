@@ -37,6 +37,21 @@ inline float reciprocal_approx(float x) {
     return 1.0f / x;
 }
 
+inline float min_nan(float a, float b) {
+    return b < a || std::isnan(b) ? b : a;
+}
+inline uint32_t min_nan_bf16(uint32_t a, uint32_t b) {
+    return pack_bf16(min_nan(half_of(a, 0), half_of(b, 0)), min_nan(half_of(a, 1), half_of(b, 1)));
+}
+
+// A product of bf16 values is exact in f32, and its sum with another one in f64.
+inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+    const auto of = [&](int i) {
+        return static_cast<float>(double{half_of(a, i)} * double{half_of(b, i)} + double{half_of(c, i)});
+    };
+    return pack_bf16(of(0), of(1));
+}
+
 inline void store_global(uint4* to, const uint4& word) {
     store_word(to, word);
 }
@@ -188,6 +203,24 @@ __device__ inline float exp2_approx(float x) {
 __device__ inline float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The smaller number; NaN if one is NaN.
+__device__ inline float min_nan(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+// Pairs of bf16: as above, and a·b + c with one rounding.
+__device__ inline uint32_t min_nan_bf16(uint32_t a, uint32_t b) {
+    uint32_t y;
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+__device__ inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
     return y;
 }
 
