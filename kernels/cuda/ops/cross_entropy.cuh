@@ -83,12 +83,15 @@ struct Cap {
     __device__ __forceinline__ float value(const Real* in, int column, int64_t vocab) const {
         const int64_t first = int64_t{column / W} * W;
         const Chunk<W> chunk{static_cast<int>(min(int64_t{W}, vocab - first))};
-        const Vector<W> z = values<false>(chunk.load_packed(in + first));
-        float found = z[0];
+        Vector<W> z = values<false>(chunk.load_packed(in + first));
+        // Halves by the bits of the place: a chain of selections would be an array in local memory on sm_100.
 #pragma unroll
-        for (int i = 1; i < W; ++i)
-            if (i == column % W) found = z[i];
-        return found;
+        for (int half = W / 2; half > 0; half /= 2) {
+            const bool upper = (column & half) != 0;
+#pragma unroll
+            for (int i = 0; i < half; ++i) z[i] = upper ? z[i + half] : z[i];
+        }
+        return z[0];
     }
     // The capped logit with this g.
     __device__ __forceinline__ float capped(float g) const {

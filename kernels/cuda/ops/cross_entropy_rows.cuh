@@ -153,7 +153,10 @@ struct GradientRow {
     __device__ __forceinline__ void store_one(int64_t col, float d) const {
         if constexpr (std::is_same_v<Out, E5m2>) {
             const float x = to_float(from_float<Real>(d)) * inverse;
-            out[col].bits = static_cast<uint8_t>(ptx::pack_fp8<E5m2>(x, x, x, x) & 0xffu);
+            const uint32_t byte = ptx::pack_fp8<E5m2>(x, x, x, x) & 0xffu, shift = 8 * (col % 4);
+            auto* const word =
+                reinterpret_cast<uint32_t*>(out + col / 4 * 4);  // written before by this thread
+            *word = (*word & ~(0xffu << shift)) | byte << shift;
         } else {
             out[col] = from_float<Real>(d);
         }
