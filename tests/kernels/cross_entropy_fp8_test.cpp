@@ -11,7 +11,7 @@ struct Problem {
     std::vector<double> weights = {};  // empty: one target
     Softcap softcap = {};
     float scale = 0.0f;
-    int64_t rows = 80;  // two and a half of the groups that CUDA transposes together
+    int64_t rows = 144;  // one and an eighth of the groups that CUDA transposes together
 };
 
 // FP8 gradients and their transpose, from the loss itself (fused) or from op::Quantize. `loss` enqueues the

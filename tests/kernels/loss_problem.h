@@ -9,6 +9,7 @@
 namespace speedrun::testing::loss_problem {
 
 constexpr float kGradientScale = 0.125f;
+constexpr float kLargestSoftcapAsMaximum = 40.0f;  // kLossMaxSoftcap of the CUDA kernels
 // None, the standard form, a softcap too large to replace the maximum, and 23·σ((z + 5)/7.5).
 constexpr Softcap kSoftcaps[] = {{}, {15.0f}, {60.0f}, {11.5f, 5.0f, 15.0f}};
 
@@ -178,7 +179,8 @@ struct Tolerances {
 
 // A loss is a difference of values up to 30, each rounded, plus the error of a vectorized tanh (2e-7) times the softcap, which also
 // shifts each probability by that relative error. The targets' weights multiply them. The log of the sum of a part rounds in
-// proportion to large logits, and shifts all probabilities.
+// proportion to large logits, and shifts all probabilities. CUDA rounds bf16 gradients twice where it replaces the maximum by a softcap:
+// the terms before their sum is known, and the results.
 inline Tolerances tolerances(const LossProblem& problem, LossBy by) {
     const double cap = std::max(15.0, static_cast<double>(problem.softcap.cap)) / 15.0;
     const double weight = std::max(1.0, problem.sum_of_weights());
@@ -189,7 +191,10 @@ inline Tolerances tolerances(const LossProblem& problem, LossBy by) {
     const double of_large = largest > 100.0 ? 4.0 * largest * kF32Roundoff : 0.0;
     Tolerances result;
     result.losses = {16 * kF32Roundoff, 0, (1e-5 * cap + of_large) * weight};
-    result.gradients = {problem.dtype == DType::bf16 ? kBf16Ulp : 2e-5 * cap, 0,
+    const bool twice =
+        by == LossBy::whole && problem.softcap.present() && problem.softcap.cap <= kLargestSoftcapAsMaximum;
+    const double of_bf16 = twice ? 2 * kBf16Ulp : kBf16Ulp;
+    result.gradients = {problem.dtype == DType::bf16 ? of_bf16 : 2e-5 * cap, 0,
                         (2e-6 + of_large) * weight * static_cast<double>(kGradientScale)};
     return result;
 }

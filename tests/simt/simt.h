@@ -329,7 +329,11 @@ constexpr T max(T a, T b) {
 
 template <class T>
 T __ldcg(const T* p) {
-    return *p;
+    if constexpr (sizeof(T) >= 8) {
+        return speedrun::simt::load_word(p);
+    } else {
+        return *p;
+    }
 }
 
 inline unsigned __float_as_uint(float x) {

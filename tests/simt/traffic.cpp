@@ -8,7 +8,7 @@ namespace speedrun::simt {
 
 namespace {
 
-constexpr uintptr_t kSectorBytes = 32, kBankBytes = 4, kBanks = 32;
+constexpr uintptr_t kSectorBytes = 32, kLineBytes = 128, kBankBytes = 4, kBanks = 32;
 
 int64_t count_distinct(std::vector<uintptr_t>& values) {
     std::sort(values.begin(), values.end());
@@ -100,14 +100,21 @@ void TrafficWatch::close(const Request& request) {
         moved.least += ceil_div(bytes, kBanks * kBankBytes);
         return;
     }
-    std::vector<uintptr_t> sectors;
-    for (int i = 0; i < request.count; ++i) sectors.push_back(request.address[i] / kSectorBytes);
-    sectors.resize(static_cast<size_t>(count_distinct(sectors)));
+    const auto units = [&](uintptr_t unit) {
+        std::vector<uintptr_t> all;
+        for (int i = 0; i < request.count; ++i) all.push_back(request.address[i] / unit);
+        all.resize(static_cast<size_t>(count_distinct(all)));
+        return all;
+    };
+    const std::vector<uintptr_t> sectors = units(kSectorBytes);
     auto& seen = request.store ? sectors_written_ : sectors_read_;
     seen.insert(sectors.begin(), sectors.end());
     Moved& moved = request.store ? traffic_->stores : traffic_->loads;
     moved.units += static_cast<int64_t>(sectors.size());
     moved.least += ceil_div(bytes, kSectorBytes);
+    if (!request.store) return;
+    traffic_->stored_lines.units += static_cast<int64_t>(units(kLineBytes).size());
+    traffic_->stored_lines.least += ceil_div(bytes, kLineBytes);
 }
 
 void TrafficWatch::end_block() {

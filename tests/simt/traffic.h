@@ -23,6 +23,7 @@ struct Moved {
 
 struct Traffic {
     Moved loads, stores;                // 32-byte sectors of device memory
+    Moved stored_lines;                 // 128-byte lines, the unit of L2, of the stores
     Moved shared_loads, shared_stores;  // wavefronts
     int64_t distinct_bytes = 0;  // device memory: sectors read plus sectors written, each once per launch
     int64_t mma = 0;             // matmuls of a warp

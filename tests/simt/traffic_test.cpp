@@ -26,6 +26,10 @@ using simt::Traffic;
 __global__ void strided_kernel(float* out, const float* in, int stride) {
     out[threadIdx.x] = in[static_cast<int>(threadIdx.x) * stride];
 }
+__global__ void spread_kernel(uint4* out, const uint4* in) {
+    const auto lane = static_cast<int>(threadIdx.x);
+    store_word(out + lane / 4 * 8 + lane % 4, load_word(in + lane));
+}
 template <class Word>
 __global__ void word_kernel(Word* out, const Word* in, int shared_stride) {
     const auto words = shared_memory<Word>(0);
@@ -62,8 +66,18 @@ TEST(Traffic, SectorsOfOneWarp) {
         });
         expect_moved(t.loads, expected, stride == 0 ? 1 : 4);
         expect_moved(t.stores, 4, 4);
+        expect_moved(t.stored_lines, 1, 1);
         EXPECT_EQ(t.distinct_bytes, (expected + 4) * 32);
     }
+}
+
+// Eight lines of 64 bytes each.
+TEST(Traffic, LinesOfOneWarp) {
+    const Traffic t = traffic_of([](float* out, const float* in, Stream& stream) {
+        launch(spread_kernel, 1, 32, 0, stream, reinterpret_cast<uint4*>(out),
+               reinterpret_cast<const uint4*>(in));
+    });
+    expect_moved(t.stored_lines, 8, 4);
 }
 
 TEST(Traffic, WavefrontsOfOneWarp) {
@@ -122,6 +136,27 @@ std::vector<simt::WatchedCase> selected_cases() {
         }
     }
     return selected;
+}
+
+// A warp's stores of FP8 gradients and of their transpose fill whole lines. The rest of a row: its loss, its targets, and the last
+// chunks, which padding shares.
+TEST(TrafficLines, Fp8GradientsAreStoredInWholeLines) {
+    const bench::Shapes shapes = simt::watched_shapes();
+    constexpr int64_t kLine = 128, kTargets = 3, kOthers = 1 + kTargets + 2;
+    const int64_t rows = shapes.recipe.tokens, whole = 2 * rows * shapes.recipe.padded_vocab / kLine;
+    int found = 0;
+    for (const simt::WatchedCase& w : simt::watched(bench::all_cases(shapes), DType::bf16)) {
+        if (w.c.name != "pointwise.recipe.cross_entropy_3_targets_fp8") continue;
+        simt::TrafficWatch watch;
+        run_watched(w, watch, {.shared_memory = simt::kSharedMemoryOfH100});
+        for (const auto& [kernel, t] : watch.by_kernel()) {
+            if (kernel.find("E5m2") == std::string::npos) continue;
+            ++found;
+            EXPECT_GE(t.stored_lines.units, whole) << kernel;
+            EXPECT_LE(t.stored_lines.units, whole + kOthers * rows) << kernel;
+        }
+    }
+    EXPECT_EQ(found, 1);
 }
 
 std::string column(const Moved& moved) {

@@ -36,8 +36,9 @@ constexpr int kEmbeddingThreads = 256;     // maximum: one thread per four colum
 constexpr int kEmbeddingAhead = 8;         // rows loaded before the first of them is added
 constexpr int64_t kEmbeddingSegment = 64;  // maximum sorted tokens of one id that a block sums
 
-constexpr int kLossThreads = 512;              // cross-entropy: one block per row, two per multiprocessor
-constexpr int64_t kLossCacheBytes = 96 << 10;  // bytes of a row cached between sum and gradient, if they fit
-constexpr float kLossMaxSoftcap = 40.0f;       // e^(−2c) must not underflow if c replaces the maximum
+constexpr int kLossThreads = 512;  // cross-entropy: one block per row, two per multiprocessor
+constexpr int64_t kLossCacheBytes =
+    112 << 10;                            // bytes of a row cached between sum and gradient, if two blocks fit
+constexpr float kLossMaxSoftcap = 40.0f;  // e^(−2c) must not underflow if c replaces the maximum
 
 }  // namespace speedrun::sizes

@@ -1,7 +1,7 @@
-// All inline PTX except wgmma.h: tensor-core matmuls, conversions, matrix loads from shared memory,
-// asynchronous copies into it, vector stores. Each function has a twin for the host executor (tests/simt)
-// that follows the fragment layouts of the PTX ISA ("Matrix fragments for mma.m16n8k16" and "ldmatrix"). So a
-// wrong index in a kernel gives a wrong result there too. Non-goal: TMA.
+// Inline PTX of warps: tensor-core matmuls, FP8 conversions, matrix loads and stores in shared memory, asynchronous
+// copies into it, vector stores. arithmetic.h has single values and pairs, wgmma.h and bulk_copy.h the instructions of compute capability
+// 9.0. Each function has a twin for the host executor (tests/simt) that follows the fragment layouts of the PTX ISA ("Matrix fragments
+// for mma.m16n8k16" and "ldmatrix"). So a wrong index in a kernel gives a wrong result there too.
 //
 // Legend: lane 0…31 of a warp · g = lane / 4 · t = lane % 4. All functions with "warp" are called by all 32
 // lanes together; blocks are one-dimensional.
@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/cuda/blocks/arithmetic.h"
 #include "kernels/cuda/blocks/launch.h"
 #include "kernels/device/dtype.h"
 
@@ -20,38 +21,6 @@ __device__ inline int lane_id() {
 }
 
 #if SPEEDRUN_SIMT
-
-inline float half_of(uint32_t pair, int index) {
-    return std::bit_cast<float>(index ? pair & 0xffff0000u : pair << 16);
-}
-
-inline uint32_t pack_bf16(float low, float high) {
-    return static_cast<uint32_t>(Bf16(high).bits) << 16 | Bf16(low).bits;
-}
-
-inline float exp2_approx(float x) {
-    return std::exp2(x);
-}
-
-inline float reciprocal_approx(float x) {
-    return 1.0f / x;
-}
-
-inline float sqrt_approx(float x) {
-    return std::sqrt(x);
-}
-
-inline uint32_t larger_bf16(uint32_t a, uint32_t b) {
-    const auto larger = [&](int i) { return half_of(a, i) > half_of(b, i) ? half_of(a, i) : half_of(b, i); };
-    return pack_bf16(larger(0), larger(1));
-}
-inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
-    return pack_bf16(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
-}
-inline uint32_t larger_halves(uint32_t a, uint32_t b) {
-    constexpr uint32_t kLow = 0xffffu;
-    return std::max(a & ~kLow, b & ~kLow) | std::max(a & kLow, b & kLow);
-}
 
 inline void store_global(uint4* to, const uint4& word) {
     store_word(to, word);
@@ -198,64 +167,6 @@ void copy_async_wait() {
 }
 
 #else
-
-// Two f32 rounded to bf16, `low` in the lower half.
-__device__ inline uint32_t pack_bf16(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// 2^x within 2 ulp; 2^−∞ = 0.
-__device__ inline float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// 1/x within 1 ulp; 1/∞ = 0, as is that of |x| > 2^126.
-__device__ inline float reciprocal_approx(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// √x, relative error 2^-23; 0 below 2^-126.
-__device__ inline float sqrt_approx(float x) {
-    float y;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// Larger values of two pairs of bf16, b for a NaN in a; their products. Compute capability 9.0 and above.
-__device__ inline uint32_t larger_bf16(uint32_t a, uint32_t b) {
-    uint32_t larger = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-#else
-    __trap();
-#endif
-    return larger;
-}
-__device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
-    uint32_t products = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
-#else
-    __trap();
-#endif
-    return products;
-}
-// Larger of each unsigned 16-bit half; compute capability 9.0 and above.
-__device__ inline uint32_t larger_halves(uint32_t a, uint32_t b) {
-    uint32_t larger = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-#else
-    __trap();
-#endif
-    return larger;
-}
 
 // Stores 16 bytes to global memory with one instruction, for kernels whose stores the compiler would split.
 __device__ inline void store_global(uint4* to, const uint4& word) {

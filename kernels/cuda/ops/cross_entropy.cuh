@@ -1,4 +1,7 @@
 // Common code of the loss kernels: exponentials, the softcap through g, and threads per row.
+//
+// Multiply-adds are fused by fmaf: the build forbids the compiler to contract, so that hosts and GPUs agree.
+// Legend: W elements of a chunk · z a logit · c softcap.
 #pragma once
 
 #include <algorithm>
@@ -13,24 +16,104 @@
 
 namespace speedrun::loss {
 
-// e^x, with one extra rounding of x·log₂e; 0 where the result is subnormal.
-__device__ __forceinline__ float exp_approx(float x) {
-    return ptx::exp2_approx(x * 1.4426950408889634f);
-}
-constexpr float kTwiceLog2E = 2.8853900817779268f;
-// Softcap for a logit x, with g = 1/(e^(2(x + shift)/d) + 1), where the exponential may be infinite.
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Softcap for a logit x, with g = 1/(e^(2(x + shift)/d) + 1).
 // c·tanh((x + shift)/d) = c·(1 − 2g), and its slope in x is c/d·4g·(1 − g). Without a cap: c = scale = 0 and
 // slope 1.
 struct Cap {
     float cap, scale, offset, slope;  // c, 2·log₂e/d, shift·scale, c/d
+    float largest;  // a bf16; larger logits may be replaced by it: g is at most 2^-30 for both
 
     explicit Cap(const Softcap& softcap)
         : cap(softcap.present() ? softcap.cap : 0.0f),
-          scale(softcap.present() ? kTwiceLog2E / softcap.divisor() : 0.0f),
+          scale(softcap.present() ? 2 * kLog2E / softcap.divisor() : 0.0f),
           offset(softcap.shift * scale),
-          slope(softcap.slope()) {}
-    __device__ __forceinline__ float gap(float x) const {
-        return ptx::reciprocal_approx(ptx::exp2_approx(fmaf(x, scale, offset)) + 1.0f);
+          slope(softcap.slope()),
+          largest(softcap.present() ? largest_below((kLargestExponent - offset) / scale) : 0.0f) {}
+
+    // Logits become their g, which is NaN for all four of a group with a NaN. Four share a reciprocal: three
+    // special functions fewer per group, and a relative error of g below 2^-21. A softcap by tanh.approx,
+    // whose error is 2^-11, would shift losses by c·2^-11. Chunks of several logits: from bounded().
+    template <int W>
+    __device__ __forceinline__ void gaps(Vector<W>& x) const {
+        if constexpr (W == 1) {
+            x[0] = ptx::reciprocal_approx(sum(x[0]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; ++i) x[i] = sum(x[i]);
+#pragma unroll
+            for (int i = 0; i < W; i += kGroup) {
+                const float low = x[i] * x[i + 1], high = x[i + 2] * x[i + 3];
+                const float r = ptx::reciprocal_approx(low * high), of_low = r * high, of_high = r * low;
+                const float first = of_low * x[i + 1], third = of_high * x[i + 3];
+                x[i + 1] = of_low * x[i];
+                x[i] = first;
+                x[i + 3] = of_high * x[i + 2];
+                x[i + 2] = third;
+            }
+        }
+    }
+    // Replaces logits above `largest`, so that the product of a group is finite. NaN stays.
+    template <int W, class Real>
+    __device__ __forceinline__ Packed<W, Real> bounded(Packed<W, Real> x) const {
+        if constexpr (W > 1 && sizeof(Real) == 4) {
+#pragma unroll
+            for (int i = 0; i < W; ++i)
+                x.bits[i] = __float_as_uint(ptx::min_nan(__uint_as_float(x.bits[i]), largest));
+        } else if constexpr (W > 1) {
+            const uint32_t high = __float_as_uint(largest), pair = high | high >> 16;
+#pragma unroll
+            for (int i = 0; i < W / 2; ++i) x.bits[i] = ptx::min_nan_bf16(x.bits[i], pair);
+        }
+        return x;
+    }
+
+    // A chunk's g, or the logits without a cap. kAlways: there is a cap.
+    template <bool kAlways, int W, class Real>
+    __device__ __forceinline__ Vector<W> values(const Packed<W, Real>& logits) const {
+        if (!kAlways && cap == 0.0f) return unpack(logits);
+        Vector<W> z = unpack(bounded(logits));
+        gaps(z);
+        return z;
+    }
+    // The value of one column, with the same bits as in its chunk: a probability near 1 needs equal errors in its
+    // exponential and in the sum.
+    template <int W, class Real>
+    __device__ __forceinline__ float value(const Real* in, int column, int64_t vocab) const {
+        const int64_t first = int64_t{column / W} * W;
+        const Chunk<W> chunk{static_cast<int>(min(int64_t{W}, vocab - first))};
+        Vector<W> z = values<false>(chunk.load_packed(in + first));
+        // Halves by the bits of the place: a chain of selections would be an array in local memory on sm_100.
+#pragma unroll
+        for (int half = W / 2; half > 0; half /= 2) {
+            const bool upper = (column & half) != 0;
+#pragma unroll
+            for (int i = 0; i < half; ++i) z[i] = upper ? z[i + half] : z[i];
+        }
+        return z[0];
+    }
+    // The capped logit with this g.
+    __device__ __forceinline__ float capped(float g) const {
+        return cap * fmaf(-2.0f, g, 1.0f);
+    }
+    // Slope of the cap at a value.
+    __device__ __forceinline__ float slope_at(float g) const {
+        return cap > 0.0f ? slope * (4.0f * fmaf(-g, g, g)) : 1.0f;
+    }
+
+  private:
+    static constexpr int kGroup = 4;
+    static constexpr float kLargestExponent = 30.0f;  // a product of kGroup powers of two is below 2^126
+
+    // The largest bf16 that is at most x.
+    static float largest_below(float x) {
+        Bf16 y(x);
+        if (static_cast<float>(y) > x) y.bits = static_cast<uint16_t>(x > 0 ? y.bits - 1 : y.bits + 1);
+        return static_cast<float>(y);
+    }
+    __device__ __forceinline__ float sum(float x) const {
+        return ptx::exp2_approx(fmaf(x, scale, offset)) + 1.0f;
     }
 };
 
@@ -41,13 +124,35 @@ inline Method method_of(const Softcap& softcap) {
     return softcap.present() && softcap.cap <= sizes::kLossMaxSoftcap ? Method::bounded : Method::online;
 }
 
-// The first `count` columns of a row, in chunks.
-template <int W>
-struct Columns {
-    int64_t count;
-    __device__ __forceinline__ Chunk<W> chunk(int64_t index) const {
-        const int64_t left = count - index * W;
-        return Chunk<W>{left < W ? static_cast<int>(left < 0 ? 0 : left) : W};
+// Exponential of a logit times the slope of its cap, relative to 2^exponent: without constant factors.
+struct Terms {
+    Cap cap;
+    float
+        exponent;  // bounded: −2c·log₂e, times g. Otherwise the logarithm to base 2 of what e^z is divided by
+
+    // bounded: e^(−2c·g)·g·(1 − g). z: g. Adds the exponentials of the first `count` elements.
+    template <int W>
+    __device__ __forceinline__ void of_gaps(Vector<W>& z, int count, float& sum) const {
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            const float e = ptx::exp2_approx(exponent * z[i]);
+            if (i < count) sum += e;
+            z[i] = e * fmaf(-z[i], z[i], z[i]);
+        }
+    }
+    // Without a cap e^z, with one e^(c·tanh)·4g·(1 − g), divided by 2^exponent. z: values of the cap.
+    template <int W>
+    __device__ __forceinline__ void of_values(Vector<W>& z) const {
+        if (cap.cap > 0.0f) {
+#pragma unroll
+            for (int i = 0; i < W; ++i) z[i] = power(cap.capped(z[i])) * (4.0f * fmaf(-z[i], z[i], z[i]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; ++i) z[i] = power(z[i]);
+        }
+    }
+    __device__ __forceinline__ float power(float z) const {
+        return ptx::exp2_approx(fmaf(z, kLog2E, -exponent));
     }
 };
 
@@ -55,95 +160,89 @@ struct Columns {
 template <Method kMethod>
 struct RowSum {
     static constexpr bool kOnline = kMethod == Method::online;
-    float maximum = -std::numeric_limits<float>::max(), sum = 0.0f;
+    // Finite also after multiplication by log₂e, so that the exponential of −∞ is 0.
+    float maximum = -0.5f * std::numeric_limits<float>::max(), sum = 0.0f;
 
-    // Adds a chunk. bounded: z becomes each exponential times g·(1 − g).
-    template <int W>
-    __device__ __forceinline__ void add(Vector<W>& z, Chunk<W> chunk, const Cap& cap) {
-        if constexpr (kOnline) {
+    // Adds the first `count` logits of a chunk. bounded: returns the chunk's terms. terms.exponent: bounded only.
+    template <int W, class Real>
+    __device__ __forceinline__ Vector<W> add(const Packed<W, Real>& chunk, int count, const Terms& terms) {
+        Vector<W> z = terms.cap.template values<!kOnline>(chunk);
+        if constexpr (!kOnline) {
+            terms.of_gaps(z, count, sum);
+        } else {
+            if (terms.cap.cap > 0.0f) {
+#pragma unroll
+                for (int i = 0; i < W; ++i) z[i] = terms.cap.capped(z[i]);
+            }
             float highest = maximum;
 #pragma unroll
-            for (int i = 0; i < W; ++i) {
-                if (cap.cap > 0.0f) z[i] = cap.cap * (1.0f - 2.0f * cap.gap(z[i]));
-                if (i < chunk.count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
-            }
-            sum *= exp_approx(maximum - highest);
+            for (int i = 0; i < W; ++i)
+                if (i < count) highest = fmaxf(highest, z[i]);  // ignores NaN; the sum keeps it
+            sum *= rescaled(highest);
             maximum = highest;
+            const Terms relative{terms.cap, highest * kLog2E};
 #pragma unroll
-            for (int i = 0; i < W; ++i) sum += i < chunk.count ? exp_approx(z[i] - maximum) : 0.0f;
-        } else {
-            const float exponent = -kTwiceLog2E * cap.cap;  // −2c·log₂e
-#pragma unroll
-            for (int i = 0; i < W; ++i) {
-                const float g = cap.gap(z[i]), e = ptx::exp2_approx(exponent * g);
-                sum += i < chunk.count ? e : 0.0f;
-                z[i] = e * (g * (1.0f - g));
-            }
+            for (int i = 0; i < W; ++i)
+                if (i < count) sum += relative.power(z[i]);
         }
+        return z;
+    }
+    // Factor of the sum relative to another maximum.
+    __device__ __forceinline__ float rescaled(float to) const {
+        return ptx::exp2_approx(maximum * kLog2E - to * kLog2E);
     }
 };
 
-// Destination of a row's gradients. Their type is that of the logits; E5m2: rounded to that type, multiplied
-// by 1/scale, then rounded to FP8.
-template <class Real, class Out>
-struct GradientRow {
-    Out* out;
-    float inverse;
+// Terms of a row times a factor, rounded to the type of the logits. The product of pairs of bf16 has the factor as a sum of
+// two bf16, so that its error is that of one rounding.
+template <class Real>
+struct Factor {
+    float value;
+    uint32_t high = 0, low = 0;  // pairs; bf16 only
 
-    __device__ __forceinline__ float scaled(float d) const { return to_float(from_float<Real>(d)) * inverse; }
-    // Stores W elements from `col` on, or the remaining ones. FP8: always all W.
+    explicit __device__ __forceinline__ Factor(float factor) : value(factor) {
+        if constexpr (std::is_same_v<Real, Bf16>) {
+            high = ptx::pack_bf16(factor, factor);
+            const float rest = factor - __uint_as_float(high & 0xffff0000u);
+            low = ptx::pack_bf16(rest, rest);
+        }
+    }
     template <int W>
-    __device__ __forceinline__ void store(int64_t col, const Chunk<W>& chunk, const Vector<W>& d) const {
-        if constexpr (std::is_same_v<Out, E5m2>) {
-            Packed<W, E5m2> packed;
+    __device__ __forceinline__ Packed<W, Real> operator*(const Packed<W, Real>& terms) const {
+        constexpr uint32_t kZeros = 0x80008000u;  // −0
+        if constexpr (W == 1 || sizeof(Real) == 4) {
+            Vector<W> d = unpack(terms);
 #pragma unroll
-            for (int i = 0; i < W / 4; ++i)
-                packed.bits[i] = ptx::pack_fp8<E5m2>(scaled(d[4 * i]), scaled(d[4 * i + 1]),
-                                                     scaled(d[4 * i + 2]), scaled(d[4 * i + 3]));
-            expect_aligned<W>(out + col);
-            store_word(reinterpret_cast<typename Packed<W, E5m2>::Word*>(out + col), packed.words[0]);
+            for (int i = 0; i < W; ++i) d[i] *= value;
+            return pack<Real>(d);
         } else {
-            chunk.store(out + col, d);
-        }
-    }
-    __device__ __forceinline__ void store_one(int64_t col, float d) const {
-        if constexpr (std::is_same_v<Out, E5m2>) {
-            const float x = scaled(d);
-            out[col].bits = static_cast<uint8_t>(ptx::pack_fp8<E5m2>(x, x, x, x) & 0xffu);
-        } else {
-            out[col] = from_float<Real>(d);
+            Packed<W, Real> d;
+#pragma unroll
+            for (int i = 0; i < W / 2; ++i)
+                d.bits[i] = ptx::fma_bf16(terms.bits[i], high, ptx::fma_bf16(terms.bits[i], low, kZeros));
+            return d;
         }
     }
 };
-template <class Real, class Out>
-struct Gradients {
-    Rows<Out> rows;
-    const float* scale;  // FP8 only; 0 gives zeros
 
-    template <class Operation>
-    explicit Gradients(const Operation& a) : rows(a.dlogits), scale(a.scale.template as<float>()) {}
-    __device__ __forceinline__ GradientRow<Real, Out> row(int64_t row) const {
-        float inverse = 1.0f;
-        if constexpr (std::is_same_v<Out, E5m2>) inverse = *scale == 0.0f ? 0.0f : 1.0f / *scale;
-        return {rows.at(row), inverse};
+// Calls body(chunk, load(chunk)) for a thread's chunks of [begin, end), with two loads in flight.
+template <class Load, class Body>
+__device__ __forceinline__ void for_chunks(int begin, int end, Load&& load, Body&& body) {
+    const int stride = static_cast<int>(blockDim.x);
+    int chunk = begin + static_cast<int>(threadIdx.x);
+    for (; chunk + stride < end; chunk += 2 * stride) {
+        const auto first = load(chunk), second = load(chunk + stride);
+        body(chunk, first);
+        body(chunk + stride, second);
     }
-};
+    if (chunk < end) body(chunk, load(chunk));
+}
 
 // Smallest number of threads that processes a row in the same number of rounds as kLossThreads.
 inline int block_threads(int64_t chunks) {
     const int64_t rounds = std::max<int64_t>(1, (chunks + sizes::kLossThreads - 1) / sizes::kLossThreads);
     const int64_t threads = std::max<int64_t>(1, (chunks + rounds - 1) / rounds);
     return static_cast<int>((threads + sizes::kWarp - 1) / sizes::kWarp * sizes::kWarp);
-}
-
-// Calls body.template operator()<Out, W>() with the type of dlogits and the elements per access. FP8 rows are
-// always aligned.
-template <class Real, class Operation, class Body>
-void with_gradients(const Operation& a, Body&& body) {
-    constexpr int kWidth = kVectorWidth<Real>;
-    if (a.scale.present()) return body.template operator()<E5m2, kWidth>();
-    if (aligned_rows(kWidth, {a.dlogits, a.logits})) return body.template operator()<Real, kWidth>();
-    body.template operator()<Real, 1>();
 }
 
 }  // namespace speedrun::loss

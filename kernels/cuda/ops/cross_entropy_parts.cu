@@ -8,15 +8,15 @@
 // needs only its own logit: one pass. All parts compute the same losses from the same values, to the bit.
 //
 // Roofline bound, real of b bytes: T·V·b, then 2·T·V·b (logits read, dlogits written), or T·V·(b + 2) with
-// transposed FP8 gradients (finished_rows.cuh), or 8·P·T without gradient. With softcap 3 special-function
-// operations per element and pass. Legend: T rows, V columns of which the first `vocab` are valid, from the
+// transposed FP8 gradients (finished_rows.cuh), or 8·P·T without gradient. With softcap 2.25 special
+// functions per element and pass. Legend: T rows, V columns of which the first `vocab` are valid, from the
 // id `first` on · W elements of a chunk · z a logit · c softcap · P parts · L log Σ exp over all parts.
 #include <limits>
 
-#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cross_entropy.cuh"
+#include "kernels/cuda/ops/cross_entropy_rows.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/finished_rows.cuh"
 
@@ -25,66 +25,33 @@ namespace speedrun {
 namespace cross_entropy_parts_cu {
 namespace {
 
-using loss::block_threads, loss::Columns, loss::exp_approx, loss::Gradients, loss::GradientRow,
-    loss::kTwiceLog2E, loss::Method;
-
-// Targets of the rows, over all parts, and the columns of this part.
-struct PartTargets {
-    const int32_t* ids;
-    int64_t stride;        // stride between targets of a row
-    const float* weights;  // null: one target
-    int count;
-    int64_t first, vocab, whole_vocab;
-
-    template <class Operation>
-    explicit PartTargets(const Operation& a)
-        : ids(a.targets.template as<int32_t>()),
-          stride(a.weights.present() ? a.targets.row_stride : 0),
-          weights(a.weights.present() ? a.weights.template as<float>() : nullptr),
-          count(a.weights.present() ? static_cast<int>(a.weights.numel()) : 1),
-          first(a.first),
-          vocab(a.vocab_size),
-          whole_vocab(a.whole_vocab_size) {}
-    __device__ __forceinline__ int32_t id(int k, int64_t row) const { return ids[k * stride + row]; }
-    __device__ __forceinline__ float weight(int k) const { return weights ? weights[k] : 1.0f; }
-    // Column of an id; −1 if it is in another part.
-    __device__ __forceinline__ int column(int32_t id) const {
-        const int64_t at = id - first;
-        return id >= 0 && at >= 0 && at < vocab ? static_cast<int>(at) : -1;
-    }
-};
+using loss::GradientRow, loss::Gradients, loss::kLog2E, loss::Method, loss::RowChunks, loss::Targets,
+    loss::Terms;
 
 template <class Real, int W, Method kMethod>
 __global__ void __launch_bounds__(sizes::kLossThreads, 2)
-    cross_entropy_part_kernel(float* part, Rows<Real> logits, PartTargets targets, int64_t chunks,
-                              loss::Cap cap) {
+    cross_entropy_part_kernel(float* part, Rows<Real> logits, Targets targets, int full, loss::Cap cap) {
     wait_for_prior_kernels();
     constexpr bool kOnline = kMethod == Method::online;
+    using Logits = Packed<W, Real>;
     const int64_t row = blockIdx.x;
     const Real* const in = logits.at(row);
-    const bool capped = !kOnline || cap.cap > 0.0f;
-    // One thread per target, in one warp. Loaded before the row, to overlap with it.
-    float target_logit = 0.0f, target_weight = 0.0f;
-    if (const int k = static_cast<int>(threadIdx.x); k < targets.count) {
-        const int column = targets.column(targets.id(k, row));
-        if (column >= 0) {
-            target_logit = to_float(in[column]);
-            target_weight = targets.weight(k);
-        }
-    }
+    // Loaded before the row, to overlap with it.
+    const loss::OwnTarget own =
+        targets.own(row, [&](int column) { return cap.value<W>(in, column, targets.vocab); });
 
+    const Terms terms{cap, -2 * kLog2E * cap.cap};
     loss::RowSum<kMethod> of_thread;
-    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
-        Vector<W> z = elements.load(in + chunk * W);
-        of_thread.add(z, elements, cap);
-    }
+    loss::for_chunks(
+        0, full, [&](int chunk) { return load_packed<W>(in + int64_t{chunk} * W); },
+        [&](int, const Logits& chunk) { of_thread.add(chunk, W, terms); });
+    if (const int last = loss::count_of<W>(full, targets.vocab); W > 1 && last > 0 && threadIdx.x == 0)
+        of_thread.add(Chunk<W>{last}.load_packed(in + int64_t{full} * W), last, terms);
     const float top = kOnline ? block_max(of_thread.maximum) : cap.cap;
-    const float total =
-        block_sum(kOnline ? of_thread.sum * exp_approx(of_thread.maximum - top) : of_thread.sum);
+    const float total = block_sum(kOnline ? of_thread.sum * of_thread.rescaled(top) : of_thread.sum);
     if (warp_index() != 0) return;
-    const float z = capped ? cap.cap * (1.0f - 2.0f * cap.gap(target_logit)) : target_logit;
-    const float of_targets = warp_sum(target_weight * z);
+    const float z = cap.cap > 0.0f ? cap.capped(own.value) : own.value;
+    const float of_targets = warp_sum(own.weight * z);
     if (threadIdx.x != 0) return;
     part[2 * row] = logf(total) + top;  // −∞ for a part without columns
     part[2 * row + 1] = of_targets;
@@ -96,7 +63,7 @@ struct OfPartsArguments {
     Gradients<Real, Out> dlogits;
     Rows<Real> logits;
     const float* parts;
-    int64_t num_parts, rows, padded;
+    int64_t num_parts, rows;
     loss::Cap cap;
     float gradient_scale;
 };
@@ -112,95 +79,82 @@ __device__ __forceinline__ Merged merge(const Arguments& a, int64_t row) {
     float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f, targets = 0.0f;
     for (int64_t p = 0; p < a.num_parts; ++p) highest = fmaxf(highest, of[p * next]);
     for (int64_t p = 0; p < a.num_parts; ++p) {
-        sum += exp_approx(of[p * next] - highest);  // NaN propagates
+        sum += ptx::exp2_approx((of[p * next] - highest) * kLog2E);  // NaN propagates
         targets += of[p * next + 1];
     }
     return {logf(sum) + highest, targets};
 }
 
-// Weight of the valid targets of a row, and a bit for each target whose chunk this thread stores.
-struct Counted {
-    float weight = 0.0f;
-    uint32_t stored_here = 0;
-    bool valid = true, counts = false;
-};
-template <int W>
-__device__ __forceinline__ Counted counted_targets(const PartTargets& targets, int64_t row) {
-    Counted all;
-    for (int k = 0; k < targets.count; ++k) {
-        const int32_t id = targets.id(k, row);
-        all.valid = all.valid && id >= -1 && id < targets.whole_vocab;
-        if (id < 0) continue;
-        all.counts = true;
-        all.weight += targets.weight(k);
-        const int column = targets.column(id);
-        if (column >= 0 && threadIdx.x == static_cast<unsigned>(column) / W % blockDim.x)
-            all.stored_here |= 1u << k;
-    }
-    return all;
-}
+// Shared memory: of FinishedRows, the targets' logits.
+constexpr int64_t kTargetsOffset = FinishedRows::kSharedBytes,
+                  kSharedBytes = kTargetsOffset + Targets::kSharedBytes;
 
 template <class Real, class Out, int W, bool kCapped>
-__device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& a, const PartTargets& targets,
-                                             int64_t row, int64_t chunks) {
-    const Counted all = counted_targets<W>(targets, row);
-    const GradientRow<Real, Out> out = a.dlogits.row(row);
+__device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& a, const Targets& targets,
+                                             int64_t row, const RowChunks& chunks) {
+    using Logits = Packed<W, Real>;
+    const loss::Counted all = targets.counted<W>(row, chunks);
     if (!all.valid || !all.counts) {
         if (threadIdx.x == 0) a.losses[row] = all.valid ? 0.0f : quiet_nan();
-        Vector<W> zero;
-#pragma unroll
-        for (int i = 0; i < W; ++i) zero[i] = 0.0f;
-        for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x)
-            out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), zero);
+        a.dlogits.template clear<W>(row, 0, chunks);
         return;
     }
     const Merged merged = merge(a, row);
     if (threadIdx.x == 0) a.losses[row] = all.weight * merged.log_sum - merged.targets;
+    if (chunks.all == 0) return;
 
-    const loss::Cap cap = a.cap;
-    const float exponent = -kTwiceLog2E * cap.cap;                         // −2c·log₂e
-    const float origin = 0.5f * kTwiceLog2E * (cap.cap - merged.log_sum);  // (c − L)·log₂e
+    const loss::Cap& cap = a.cap;
+    const Real* const in = a.logits.at(row);
+    targets.keep(all, row, kTargetsOffset,
+                 [&](int column) { return cap.value<W>(in, column, targets.vocab); });
+    const GradientRow<Real, Out> out = a.dlogits.row(row);
+    const float log_sum = merged.log_sum * kLog2E;
+    const float exponent = -2 * kLog2E * cap.cap,
+                origin = kLog2E * (cap.cap - merged.log_sum);  // (c − L)·log₂e
     const float factor =
         (kCapped ? 4.0f * cap.slope : 1.0f) * a.gradient_scale * all.weight;  // slope c/d·4g·(1 − g)
-    for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        const Real* const in = a.logits.at(row, chunk * W);
-        const Chunk<W> elements = Columns<W>{targets.vocab}.chunk(chunk);
-        Vector<W> d = elements.load(in);
+    // kCapped: d becomes the gradients of logits with these g, otherwise of the logits d.
+    const auto gradients = [&]<int kCount>(Vector<kCount>& d) {
 #pragma unroll
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < kCount; ++i) {
             if constexpr (kCapped) {
-                const float g = cap.gap(d[i]);
-                d[i] = ptx::exp2_approx(fmaf(exponent, g, origin)) * (g * (1.0f - g));
+                const float scaled = factor * d[i];
+                d[i] = ptx::exp2_approx(fmaf(exponent, d[i], origin)) * fmaf(-scaled, d[i], scaled);
             } else {
-                d[i] = exp_approx(d[i] - merged.log_sum);
+                d[i] = ptx::exp2_approx(fmaf(d[i], kLog2E, -log_sum)) * factor;
             }
-            d[i] = i < elements.count ? d[i] * factor : 0.0f;  // padding
         }
-        for (int k = 0; k < targets.count && all.stored_here != 0; ++k) {
-            if ((all.stored_here >> k & 1u) == 0) continue;
-            const int column = targets.column(targets.id(k, row));
-            if (column / W != chunk) continue;
-            const float gap = kCapped ? cap.gap(to_float(in[column % W])) : 0.0f;
-            const float slope = kCapped ? cap.slope * (4.0f * gap * (1.0f - gap)) : 1.0f;
-            const float share = a.gradient_scale * targets.weight(k) * slope;
+    };
+    const auto of_chunk = [&](const Logits& logits) {
+        Vector<W> d = cap.template values<kCapped>(logits);
+        gradients(d);
+        return d;
+    };
+    // dlogits may alias logits: no other thread reads these chunks.
+    loss::for_chunks(
+        0, chunks.full, [&](int chunk) { return load_packed<W>(in + int64_t{chunk} * W); },
+        [&](int chunk, const Logits& logits) {
+            out.store(int64_t{chunk} * W, W, pack<Real>(of_chunk(logits)));
+        });
+    if (const int last = loss::count_of<W>(chunks.full, targets.vocab);
+        W > 1 && last > 0 && threadIdx.x == 0) {
+        Vector<W> d = of_chunk(Chunk<W>{last}.load_packed(in + int64_t{chunks.full} * W));
 #pragma unroll
-            for (int i = 0; i < W; ++i) d[i] -= i == column % W ? share : 0.0f;
-        }
-        // dlogits may alias logits: no other thread reads this chunk.
-        out.store(chunk * W, Columns<W>{a.padded}.chunk(chunk), d);
+        for (int i = 0; i < W; ++i) d[i] = i < last ? d[i] : 0.0f;
+        out.store(int64_t{chunks.full} * W, loss::count_of<W>(chunks.full, a.dlogits.padded), pack<Real>(d));
     }
+    a.dlogits.template clear<W>(row, static_cast<int>((targets.vocab + W - 1) / W), chunks);
+    targets.store(all, row, out, kTargetsOffset, [&](float value, float weight) {
+        Vector<1> d{{value}};
+        gradients(d);
+        return d[0] - a.gradient_scale * weight * cap.slope_at(value);
+    });
 }
 
-// Blocks per multiprocessor for which registers are limited. Shared memory is unused, and without a limit the
-// compiler would keep many parts in registers, although there are few. On sm_100 the transposition of FP8
-// rows spills with three.
-template <class Out>
-constexpr int kBlocks = kSm100&& std::is_same_v<Out, E5m2> ? 2 : 3;
-
-// chunks: of a row of dlogits, 0 without gradient. finished: only for FP8 gradients.
+// chunks.all: 0 without gradient. finished: only for FP8 gradients.
 template <class Real, class Out, int W, bool kCapped>
-__global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
-    cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, PartTargets targets, int64_t chunks,
+__global__ void __launch_bounds__(sizes::kLossThreads, 2)
+    cross_entropy_of_parts_kernel(OfPartsArguments<Real, Out> a, Targets targets, RowChunks chunks,
                                   FinishedRows finished) {
     wait_for_prior_kernels();
     const int64_t row = blockIdx.x;
@@ -210,22 +164,22 @@ __global__ void __launch_bounds__(sizes::kLossThreads, kBlocks<Out>)
 
 template <class Real, class Out, int W>
 void launch_of_parts(const op::CrossEntropyOfParts& a, const FinishedRows& finished, LaunchSite site) {
-    const int64_t rows = a.losses.numel(), cols = a.dlogits.present() ? a.dlogits.cols() : 0;
+    const int64_t rows = a.losses.numel();
+    const Gradients<Real, Out> dlogits(a);
     const OfPartsArguments<Real, Out> arguments{.losses = a.losses.as<float>(),
-                                                .dlogits = Gradients<Real, Out>(a),
+                                                .dlogits = dlogits,
                                                 .logits = Rows<Real>(a.logits),
                                                 .parts = a.parts.as<float>(),
                                                 .num_parts = a.parts.rows() / rows,
                                                 .rows = rows,
-                                                .padded = cols,
                                                 .cap = loss::Cap(a.softcap),
                                                 .gradient_scale = a.gradient_scale};
-    const int64_t chunks = (cols + W - 1) / W;
+    const int all = static_cast<int>((dlogits.padded + W - 1) / W);
+    const int full = all == 0 ? 0 : static_cast<int>(a.vocab_size / W);
     auto* const kernel = a.softcap.present() ? cross_entropy_of_parts_kernel<Real, Out, W, true>
                                              : cross_entropy_of_parts_kernel<Real, Out, W, false>;
-    launch(kernel, grid_of(rows, 1), block_threads(chunks),
-           std::is_same_v<Out, E5m2> ? FinishedRows::kSharedBytes : 0, site, arguments, PartTargets(a),
-           chunks, finished);
+    launch(kernel, grid_of(rows, 1), loss::block_threads(all), kSharedBytes, site, arguments,
+           Targets(a, a.first, a.whole_vocab_size), RowChunks{0, full, all}, finished);
 }
 
 }  // namespace
@@ -237,12 +191,13 @@ void CudaOps::enqueue(const op::CrossEntropyPart& a, Stream& stream) {
     if (rows == 0) return;
     cuda::with_real(a.logits.dtype, [&]<class Real>() {
         cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {a.logits}), [&]<int W>() {
-            const int64_t chunks = (a.vocab_size + W - 1) / W;
+            const auto full = static_cast<int>(a.vocab_size / W);
             auto* const kernel = loss::method_of(a.softcap) == Method::bounded
                                      ? cross_entropy_part_kernel<Real, W, Method::bounded>
                                      : cross_entropy_part_kernel<Real, W, Method::online>;
-            launch(kernel, grid_of(rows, 1), block_threads(chunks), kReduceSharedBytes, stream,
-                   a.part.as<float>(), Rows<Real>(a.logits), PartTargets(a), chunks, loss::Cap(a.softcap));
+            launch(kernel, grid_of(rows, 1), loss::block_threads(full), kReduceSharedBytes, stream,
+                   a.part.as<float>(), Rows<Real>(a.logits), Targets(a, a.first, a.whole_vocab_size), full,
+                   loss::Cap(a.softcap));
         });
     });
 }

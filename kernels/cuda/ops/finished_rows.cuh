@@ -1,10 +1,10 @@
 // Transposition of an FP8 matrix inside the kernel that writes it one row per block. Rows are read again
 // while they are in L2, so device memory has two writes and no read per value.
 //
-// Rows are counted per group. The block that finishes the last row of a group transposes the whole group. No
-// block waits for another, so blocks may run in any order and number, and only 32 blocks share a counter.
-// With one counter for all blocks, the loss of 32,768 x 50,304 took 21.6 ms on an H100, and 3.4 without the
-// transposition.
+// Rows are counted per group of 128. The block that finishes the last row of a group transposes the whole group
+// in lines of 128 bytes, the unit of L2. No block waits for another, so blocks may run in any order and number,
+// and only 128 blocks share a counter. With one counter for all blocks, the loss of 32,768 x 50,304 took 21.6 ms
+// on an H100, and 3.4 without the transposition.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace speedrun {
 
 struct FinishedRows {
-    // Rows of a group; rows of it and columns that a thread moves.
-    static constexpr int kGroup = 32, kHalf = 16, kColumns = 4;
+    // Rows of a group; rows of it and columns that a thread moves; threads that together move a group's rows.
+    static constexpr int kGroup = 128, kRows = 16, kColumns = 8, kThreads = kGroup / kRows;
     static constexpr int64_t kSharedBytes = 16;  // bytes at the start of the block's shared memory
 
     Rows<E5m2> x, transposed;
-    int rows = 0, cols = 0;      // rows in units of kHalf, columns in units of kColumns
+    int rows = 0, cols = 0;      // rows in units of kRows, columns in units of kColumns
     uint32_t* counts = nullptr;  // finished rows per group; all 0 before the launch
 
     static int64_t num_groups(int64_t rows) { return (rows + kGroup - 1) / kGroup; }
@@ -38,29 +38,36 @@ struct FinishedRows {
         }
         __syncthreads();
         if (*is_last == 0) return;
-        const int row_of_half = first + static_cast<int>(threadIdx.x) % 2 * kHalf;
-        const int columns = kColumns * static_cast<int>(blockDim.x) / 2;  // columns moved by all threads
-        if (row_of_half >= rows) return;
-        for (int col = kColumns * (static_cast<int>(threadIdx.x) / 2); col < cols; col += columns)
-            move(row_of_half, col);
+        const int row_of_thread = first + static_cast<int>(threadIdx.x) % kThreads * kRows;
+        const int columns =
+            kColumns * static_cast<int>(blockDim.x) / kThreads;  // columns moved by all threads
+        if (row_of_thread >= rows) return;
+        for (int col = kColumns * (static_cast<int>(threadIdx.x) / kThreads); col < cols; col += columns)
+            move(row_of_thread, col);
     }
 
   private:
-    // Two adjacent threads move the halves of the group's rows, in the same columns: their values of a column
-    // form a sector.
-    static_assert(kGroup == 2 * kHalf);
+    // Four of every eighth lane read a sector of a row. Eight adjacent lanes write a line of 128 rows in a column.
     __device__ __forceinline__ void move(int row, int col) const {
-        uint32_t words[kHalf];  // alternating: four columns of each row, then four rows of each column
+        static_assert(kRows == 16 && kColumns == 8);
+        uint32_t words[2][kRows];  // two halves of the columns: words of a row, then of a column
         const E5m2* from = x.at(row, col);
 #pragma unroll
-        for (int i = 0; i < kHalf; ++i, from += x.stride)
-            words[i] = __ldcg(reinterpret_cast<const uint32_t*>(from));
+        for (int i = 0; i < kRows; ++i, from += x.stride) {
+            const uint2 both = __ldcg(reinterpret_cast<const uint2*>(from));
+            words[0][i] = both.x;
+            words[1][i] = both.y;
+        }
 #pragma unroll
-        for (int i = 0; i < kHalf; i += kColumns) transpose_four(words + i);
+        for (int half = 0; half < 2; ++half) {
+            uint32_t* const w = words[half];
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c)
-            store_word(reinterpret_cast<uint4*>(transposed.at(col + c, row)),
-                       make_uint4(words[c], words[c + 4], words[c + 8], words[c + 12]));
+            for (int i = 0; i < kRows; i += 4) transpose_four(w + i);
+#pragma unroll
+            for (int c = 0; c < 4; ++c)
+                store_word(reinterpret_cast<uint4*>(transposed.at(col + 4 * half + c, row)),
+                           make_uint4(w[c], w[c + 4], w[c + 8], w[c + 12]));
+        }
     }
     // Transposes four words of four bytes, in place.
     static __device__ __forceinline__ void transpose_four(uint32_t* w) {
