@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "kernels/cuda/ops/attention_wgmma.cuh"
+#include "kernels/cuda/ops/attention_wgmma_keys.cuh"
 
 namespace speedrun::testing {
 namespace {
@@ -37,6 +37,8 @@ TEST(AttentionItems, CoverEachTileOnceSectionBySection) {
                     EXPECT_EQ(seen.size(), static_cast<size_t>(order.count));
                     EXPECT_EQ(item_at(p, order, order.count - 1).where.tile, 0)
                         << "the last item has the least work";
+                    EXPECT_EQ(item_of_keys(p, order, order.count - 1).where.tile, tiles - 1)
+                        << "late keys have the least work";
                 }
             }
         }

@@ -17,6 +17,7 @@ struct alignas(64) TensorMap {
 
 // Returns the map of x (bf16 [T,C]) as T / sequence_length sequences of rows. Boxes have 64 columns and box_rows ≤ 256 rows, and
 // the layout of tile.cuh's Panels. x.data and the rows are aligned to 16 bytes. Throws an internal error if the driver refuses it.
-TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream);
+// columns: adjacent columns that a block reads, a multiple of 64 or fewer; the L2 cache fetches their bytes together, up to 256.
+TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream, int columns = 64);
 
 }  // namespace speedrun

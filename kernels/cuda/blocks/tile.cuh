@@ -144,13 +144,17 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
             ptx::pack_bf16(c[n][2] * factor_high, c[n][3] * factor_high);
     }
     __syncwarp();
-    constexpr int kChunks = kWidth / 8;
+    // A request stores 64 columns of four rows, or 32 of eight.
 #pragma unroll
-    for (int index = lane; index < 16 * kChunks; index += 32) {
-        const int row = i + index / kChunks, chunk = index % kChunks;
-        if (begin + row < end) {
-            ptx::store_global(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
-                              load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row, chunk))));
+    for (int column = 0; column < kWidth; column += 64) {
+        const int lanes = min(kWidth - column, 64) / 8, rows = 32 / lanes;
+        const int row = i + lane / lanes, chunk = column / 8 + lane % lanes;
+        Bf16* to = matrix + (begin + row) * stride + chunk * 8;
+#pragma unroll
+        for (int r = 0; r < 16; r += rows, to += rows * stride) {
+            const uint4 word =
+                load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row + r, chunk)));
+            if (begin + row + r < end) ptx::store_global(reinterpret_cast<uint4*>(to), word);
         }
     }
 }
