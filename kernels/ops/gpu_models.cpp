@@ -101,6 +101,8 @@ constexpr AttentionTiming kAttention[] = {
     {"attention_backward", Engine::mma, 64, {64, 64}, 1.717, 5.06, kOneStrip},
     {"attention_forward", Engine::wgmma, 128, {128, 0}, 2.13, 1.24, kCounted},
     {"attention_backward", Engine::wgmma, 128, {64, 64}, 1.69, 1.38, kCounted},
+    {"attention_forward", Engine::wgmma, 96, {128, 0}, 1.93, 1.17, kCounted},
+    {"attention_backward", Engine::wgmma, 96, {64, 64}, 1.48, 1.23, kCounted},
     {"attention_forward", Engine::wgmma, 64, {128, 0}, 1.33, 1.03, kCounted},
     {"attention_backward", Engine::wgmma, 64, {64, 64}, 0.98, 1.06, kCounted},
 };

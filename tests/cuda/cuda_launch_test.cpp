@@ -1,5 +1,6 @@
 // Kernel launch with the fake runtime: limits, shared memory, ranks that are threads.
 // Covers: kernels/cuda/blocks/launch.cu kernels/cuda/blocks/tensor_map.cu kernels/cuda/early_launch.cpp
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -120,10 +121,13 @@ TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
     CudaBackend hopper = make_cuda_backend(options);
     EXPECT_TRUE(hopper.notes.empty());
     const std::string attention = "attention::attention_";
-    EXPECT_EQ(attention_launches(hopper, {}),
-              (std::set<std::string>{attention + "visible_kernel", attention + "forward_wgmma_kernel<64>",
-                                     attention + "backward_keys_wgmma_kernel<64>",
-                                     attention + "backward_queries_wgmma_kernel<64>"}));
+    for (const int64_t head_dim : {64, 96, 128}) {
+        const std::string size = fmt::format("wgmma_kernel<{}>", head_dim);
+        EXPECT_EQ(attention_launches(hopper, {.head_dim = head_dim}),
+                  (std::set<std::string>{attention + "visible_kernel", attention + "forward_" + size,
+                                         attention + "backward_keys_" + size,
+                                         attention + "backward_queries_" + size}));
+    }
     EXPECT_TRUE(hopper.ops->notes().empty());
     const std::map<std::string, AttentionCase> left = {{"another type than bf16", {.type = DType::f32}},
                                                        {"heads of another size", {.head_dim = 32}},

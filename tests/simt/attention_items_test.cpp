@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "kernels/cuda/ops/attention_wgmma_keys.cuh"
+#include "kernels/cuda/ops/attention_wgmma.cuh"
 
 namespace speedrun::testing {
 namespace {

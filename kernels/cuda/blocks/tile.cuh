@@ -129,11 +129,12 @@ __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t s
     }
 }
 
-// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to
-// `end`. Stages them in rows i … i + 15 of a tile that no other warp uses.
-template <int kWidth, class Layout = Rows<kWidth>>
+// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to `end`: columns 0 … kWidth.
+// Stages them in rows i … i + 15 of a tile that no other warp uses.
+template <int kWidth, class Layout = Rows<kWidth>, int kTiles>
 __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
-                                  const float (&c)[kWidth / 8][4], float factor_low, float factor_high) {
+                                  const float (&c)[kTiles][4], float factor_low, float factor_high) {
+    static_assert(kWidth <= 8 * kTiles);
     const int lane = ptx::lane_id(), g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll

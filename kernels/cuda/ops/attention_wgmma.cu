@@ -1,14 +1,14 @@
 // Attention by wgmma, with the interface of a library: attention.cu runs all other calls. Formulas, FLOPs and
 // bytes are as in attention.cu; results differ by rounding.
 //
-// One block per multiprocessor: 256 threads, or 384 of which a warp copies for the others:
-//   kernel             D   threads  rows owned  other rows  stages   shared memory
-//   forward           64       384         128         128       2   96 KiB (queries, output, keys and values twice), barriers
-//   forward          128       384         128         128       2  192 KiB
-//   backward keys     64       384         128          64       3   98.3 KiB (keys, values, output, 3·2 others), statistics, barriers
-//   backward keys    128       384         128          64       3  194.3 KiB
-//   backward queries  64       384         128          64       3   96 KiB (queries, dout, output, 3·2 others), barriers
-//   backward queries 128       384         128          64       3  192 KiB
+// One block of 384 threads per multiprocessor, of which one warp copies for two warpgroups. Heads of 96 use tiles of 128 columns:
+//   kernel             D   rows owned  other rows  stages  shared memory
+//   forward           64          128         128       2   96 KiB (queries, output, keys and values twice), barriers
+//   forward      96, 128          128         128       2  192 KiB
+//   backward queries  64          128          64       3   96 KiB (queries, dout, output, 3·2 others), barriers
+//   backward queries  96, 128     128          64       3  192 KiB
+//   backward keys     64          128          64       3   98.3 KiB (keys, values, output, 3·2 others, 3 statistics), barriers
+//   backward keys 96, 128         128          64       3  194.3 KiB
 #include "kernels/cuda/ops/attention_wgmma_forward.cuh"
 #include "kernels/cuda/ops/attention_wgmma_keys.cuh"
 #include "kernels/cuda/ops/attention_wgmma_queries.cuh"
@@ -39,6 +39,15 @@ dim3 grid_of(const ItemOrder& order, Stream& stream) {
     return dim3(static_cast<unsigned>(std::min<int64_t>(order.count, multiprocessors(stream))));
 }
 
+bool has_kernels(int64_t head_dim) {
+    return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+template <class Body>
+void with_wgmma_head(int64_t head_dim, Body&& body) {
+    if (head_dim == 96) return body.template operator()<96>();
+    with_head_dim(head_dim, body);
+}
+
 class WgmmaAttention final : public AttentionLibrary {
   public:
     explicit WgmmaAttention(Device& device) : workspaces_(device, "attention") {}
@@ -46,7 +55,7 @@ class WgmmaAttention final : public AttentionLibrary {
     bool forward(const op::AttentionForward& a, Stream& stream) override {
         if (!serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
-        with_head_dim(a.options.head_dim, [&]<int D>() {
+        with_wgmma_head(a.options.head_dim, [&]<int D>() {
             using L = ForwardLayout<D>;
             const ItemOrder order = order_of(p, a.options.num_heads);
             const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream, D); };
@@ -63,7 +72,7 @@ class WgmmaAttention final : public AttentionLibrary {
         const Statistics scratch = scratch_of(heads, tiles, stream);
         launch(attention_visible_kernel, dim3(static_cast<unsigned>(tiles)), 256, 3 * kReduceSharedBytes,
                stream, scratch, p);
-        with_head_dim(a.options.head_dim, [&]<int D>() {
+        with_wgmma_head(a.options.head_dim, [&]<int D>() {
             const ItemOrder order = order_of(p, heads);
             const auto map = [&](const Tensor& x, int rows) {
                 return map_rows(x, p.length, rows, stream, D);
@@ -97,8 +106,8 @@ class WgmmaAttention final : public AttentionLibrary {
                 const AttentionOptions& options) {
         const char* const why = place.present()      ? "queries at given places"
                                 : options.scale <= 0 ? "a scale that is not positive"
-                                : !uses_mma(operands, options)
-                                    ? "another type than bf16, or heads of another size than 64 and 128"
+                                : !has_kernels(options.head_dim) || !suit_tensor_cores(operands)
+                                    ? "another type than bf16, or heads of another size than 64, 96 and 128"
                                 : items_of(operands, options) > kMaxItems ? "2^30 tiles of queries and more"
                                 : !all_fit(operands, options)
                                     ? "sequences of 2^31 numbers and more in the rows of all heads"

@@ -26,6 +26,11 @@ __device__ inline void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTile
     for (int k = 0; k < kTiles / 2; ++k) tile::pack_a(a[k], c, k);
 }
 
+// Columns of a tile of heads of D columns: whole panels. The rest of a tile for D = 96 has columns of the next head, which only the
+// unused columns of sums depend on.
+template <int D>
+constexpr int kColumns = (D + 63) / 64 * 64;
+
 // ---- persistent blocks with producer warps
 
 constexpr int kPersistentThreads = kWgmmaThreads + wgmma::kThreads;
@@ -54,6 +59,13 @@ __device__ inline Item item_at(const Problem<false>& p, const ItemOrder& order, 
     const int64_t head = section * order.section + at / p.num_sequences;
     const bool down = (sections - 1 - section) % 2 == 0;
     return {{down ? tiles - 1 - level : level, head, head * p.head_dim, p.first_of(sequence)}, sequence};
+}
+
+// Same order for tiles of keys: early queries have the least work, and late keys.
+__device__ inline Item item_of_keys(const Problem<false>& p, const ItemOrder& order, int index) {
+    Item item = item_at(p, order, index);
+    item.where.tile = tiles_of(p.length) - 1 - item.where.tile;
+    return item;
 }
 
 // The producer passes each item to the other warps: consumers would repeat the divisions of item_at(). bound: first visible key of the
@@ -95,7 +107,7 @@ template <int D, int kRows>
 __device__ inline void copy_tile(Bf16* tile, const TensorMap& map, mbarrier::Barrier* full, const Where& w,
                                  int row, int sequence) {
 #pragma unroll
-    for (int panel = 0; panel < D / 64; ++panel)
+    for (int panel = 0; panel < kColumns<D> / 64; ++panel)
         copy_box(tile + panel * kRows * 64, map, full, static_cast<int>(w.column) + 64 * panel, row,
                  sequence);
 }

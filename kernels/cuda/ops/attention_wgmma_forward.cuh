@@ -45,7 +45,7 @@ struct Softmax {
 template <int D>
 struct ForwardLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = 128, kStages = 2;
-    static constexpr int kTile = kKeys * D;  // elements of each tile: queries, keys, values, output
+    static constexpr int kTile = kKeys * kColumns<D>;  // elements of each tile: queries, keys, values, output
     static constexpr int kTileBytes = kTile * 2;
     static constexpr int64_t kBarriers = (2 + 2 * kStages) * int64_t{kTileBytes},
                              kBytes = kBarriers + (2 + 4 * kStages) * 8 + kItemBytes;
@@ -142,7 +142,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
                 }
             }
         };
-        float sums[D / 8][4] = {};
+        float sums[kColumns<D> / 8][4] = {};
         uint32_t probabilities[kTiles / 2][4];
 
         int j0 = L::item()[3];
@@ -172,7 +172,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wait_for_turn(group);
             wgmma::begin(s, sums);
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(stage));
-            wgmma::multiply_columns<D>(sums, probabilities, L::values(before), true);
+            wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(before), true);
             end_turn(group);
             wgmma::wait<1>(s);
             arrive_of_warp(L::empty(stage));
@@ -184,7 +184,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wgmma::wait<0>(sums);
             arrive_of_warp(L::empty(L::kStages + before));
 #pragma unroll
-            for (int m = 0; m < D / 8; ++m) {
+            for (int m = 0; m < kColumns<D> / 8; ++m) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sums[m][i] *= factor[i / 2];
             }
@@ -193,7 +193,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
         const int last = L::kStages + n % L::kStages;
         mbarrier::wait(L::full(last), n / L::kStages % 2);
         wgmma::begin(sums);
-        wgmma::multiply_columns<D>(sums, probabilities, L::values(n % L::kStages), true);
+        wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(n % L::kStages), true);
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(last));
         ++n;

@@ -13,9 +13,10 @@ template <int D>
 struct KeysLayout {
     static constexpr int kKeys = kWgmmaOwned, kQueries = kWgmmaOthers, kStages = kWgmmaStages;
     // The block has 384·168 registers.
-    static constexpr int kProducerRegisters = D == 128 ? 24 : 40, kConsumerRegisters = D == 128 ? 240 : 232;
+    static constexpr int kProducerRegisters = kColumns<D> == 128 ? 24 : 40,
+                         kConsumerRegisters = kColumns<D> == 128 ? 240 : 232;
     static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
-    static constexpr int kOwnedBytes = kKeys * D * 2, kQueriesBytes = kQueries * D * 2;
+    static constexpr int kOwnedBytes = kKeys * kColumns<D> * 2, kQueriesBytes = kQueries * kColumns<D> * 2;
     static constexpr int kFloatBytes = Statistics::kFloats * 4, kIntBytes = Statistics::kInts * 4,
                          kStatisticBytes = kFloatBytes + kIntBytes;
     static_assert(kQueries == Statistics::kPart);
@@ -29,7 +30,7 @@ struct KeysLayout {
     __device__ static Bf16* queries(int stage) {
         return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kQueriesBytes});
     }
-    __device__ static Bf16* upstream(int stage) { return queries(stage) + kQueries * D; }
+    __device__ static Bf16* upstream(int stage) { return queries(stage) + kQueries * kColumns<D>; }
     __device__ static float* base(int stage) {
         return shared_memory<float>(kStatistics + stage * int64_t{kStatisticBytes});
     }
@@ -48,13 +49,6 @@ struct KeysLayout {
     // The current item, with the end of the queries that see its keys.
     __device__ static int* item() { return shared_memory<int>(kBarriers + (2 + 2 * kStages) * 8); }
 };
-
-// Early keys have the most work, late queries likewise.
-__device__ inline Item item_of_keys(const Problem<false>& p, const ItemOrder& order, int index) {
-    Item item = item_at(p, order, index);
-    item.where.tile = tiles_of(p.length) - 1 - item.where.tile;
-    return item;
-}
 
 // Fills the scratch memory that does not depend on heads: one block of 256 threads per sequence and tile. A tile of keys has at least one
 // query.
@@ -135,7 +129,7 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Problem<
         mbarrier::wait(L::owned_full(), round % 2);
         const Where w = passed_item(p, L::item()).where;
         const int begin = w.tile * kKeys, of_warp = begin + 16 * warp;
-        float key_sums[D / 8][4], value_sums[D / 8][4];
+        float key_sums[kColumns<D> / 8][4], value_sums[kColumns<D> / 8][4];
         // One tile of queries. Its last matmul is still running at the end.
         const auto step = [&]<bool kFirst>(int i0) {
             mbarrier::wait(L::full(stage), parity);
@@ -188,8 +182,8 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Problem<
                 wgmma::begin();
             else
                 wgmma::begin(value_sums, key_sums);
-            wgmma::multiply_columns<D>(value_sums, probabilities, upstream, !kFirst);
-            wgmma::multiply_columns<D>(key_sums, scores, queries, !kFirst);
+            wgmma::multiply_columns<kColumns<D>>(value_sums, probabilities, upstream, !kFirst);
+            wgmma::multiply_columns<kColumns<D>>(key_sums, scores, queries, !kFirst);
             stage = stage == L::kStages - 1 ? 0 : stage + 1;
             parity ^= stage == 0;
         };

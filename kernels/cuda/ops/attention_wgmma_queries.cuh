@@ -13,7 +13,7 @@ namespace speedrun::attention {
 template <int D>
 struct QueriesLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kStages = kWgmmaStages;
-    static constexpr int kOwnedBytes = kQueries * D * 2, kKeysBytes = kKeys * D * 2;
+    static constexpr int kOwnedBytes = kQueries * kColumns<D> * 2, kKeysBytes = kKeys * kColumns<D> * 2;
     static constexpr int64_t kBarriers = 3 * int64_t{kOwnedBytes} + kStages * 2 * int64_t{kKeysBytes};
     static constexpr int64_t kBytes = kBarriers + (2 + 2 * kStages) * 8 + kItemBytes;
 
@@ -23,7 +23,7 @@ struct QueriesLayout {
     __device__ static Bf16* keys(int stage) {
         return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kKeysBytes});
     }
-    __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * D; }
+    __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * kColumns<D>; }
     static constexpr int kBuffers = kStages;
     // full: the producer's bytes have arrived; empty: all warps have read them.
     __device__ static mbarrier::Barrier* barrier(int index) {
@@ -67,9 +67,11 @@ __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& 
     }
 }
 
-// Chunk c of this lane, in a row that four lanes share. Lanes of neighbouring rows read different banks of a tile.
+// Chunk c of this lane, in a row of D columns that four lanes share. Lanes of neighbouring rows read different banks of a tile.
+template <int D>
 __device__ inline int chunk_of_lane(int c, int row) {
-    return (4 * c + ptx::lane_id() % 4) ^ ((row & 1) * 4);
+    const bool paired = (c / 2 + 1) * 64 <= D;
+    return (4 * c + ptx::lane_id() % 4) ^ (paired ? (row & 1) * 4 : 0);
 }
 
 // Two warpgroups, which own 64 rows each of a tile of queries.
@@ -99,7 +101,8 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
             const int64_t query = w.first.query + (valid ? own[h] : begin);
             const Bf16* const row = o.head(query, w.column);
 #pragma unroll
-            for (int c = 0; c < kChunks; ++c) outputs[h][c] = load_packed<8>(row + 8 * chunk_of_lane(c, g));
+            for (int c = 0; c < kChunks; ++c)
+                outputs[h][c] = load_packed<8>(row + 8 * chunk_of_lane<D>(c, g));
             base[h] = valid ? lse[w.head * p.rows + query] * kLog2E
                             : INFINITY;  // after the last query P is exp2(−∞)
             low[h] = valid ? p.low(w.first, own[h]) : 0;
@@ -114,7 +117,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
                 deltas[h] = 0.0f;
 #pragma unroll
                 for (int c = 0; c < kChunks; ++c) {
-                    const int chunk = chunk_of_lane(c, g);
+                    const int chunk = chunk_of_lane<D>(c, g);
                     const auto x =
                         load_vector<8>(L::upstream() + tile::Panels<L::kQueries>::offset(row, chunk));
                     const auto y = unpack(outputs[h][c]);
@@ -129,7 +132,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
             }
         };
         int highest_low = 0;
-        float sums[D / 8][4];
+        float sums[kColumns<D> / 8][4];
         // One tile of keys. Its last matmul is still running at the end.
         const auto step = [&]<bool kFirst>(int j0) {
             mbarrier::wait(L::full(stage), parity);
@@ -172,7 +175,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
                 wgmma::begin();
             else
                 wgmma::begin(sums);
-            wgmma::multiply_columns<D>(sums, scores, L::keys(stage), !kFirst);
+            wgmma::multiply_columns<kColumns<D>>(sums, scores, L::keys(stage), !kFirst);
             stage = stage == L::kStages - 1 ? 0 : stage + 1;
             parity ^= stage == 0;
         };
