@@ -1,5 +1,6 @@
 // Kernel launch with the fake runtime: limits, shared memory, ranks that are threads.
 // Covers: kernels/cuda/blocks/launch.cu kernels/cuda/blocks/tensor_map.cu kernels/cuda/early_launch.cpp
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -120,11 +121,13 @@ TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
     CudaBackend hopper = make_cuda_backend(options);
     EXPECT_TRUE(hopper.notes.empty());
     const std::string attention = "attention::attention_";
-    EXPECT_EQ(attention_launches(hopper, {}),
-              (std::set<std::string>{attention + "delta_kernel<Bf16>", attention + "group_low_kernel<false>",
-                                     attention + "forward_wgmma_kernel<64>",
-                                     attention + "backward_keys_wgmma_kernel<64>",
-                                     attention + "backward_queries_wgmma_kernel<64>"}));
+    for (const int64_t head_dim : {64, 96, 128}) {
+        const std::string size = fmt::format("wgmma_kernel<{}>", head_dim);
+        EXPECT_EQ(attention_launches(hopper, {.head_dim = head_dim}),
+                  (std::set<std::string>{attention + "visible_kernel", attention + "forward_" + size,
+                                         attention + "backward_keys_" + size,
+                                         attention + "backward_queries_" + size}));
+    }
     EXPECT_TRUE(hopper.ops->notes().empty());
     const std::map<std::string, AttentionCase> left = {{"another type than bf16", {.type = DType::f32}},
                                                        {"heads of another size", {.head_dim = 32}},
@@ -203,24 +206,29 @@ TEST_F(CudaLaunchTest, TensorMapsDescribeSlicesOfRows) {
     const Buffer x(*backend.device, "x", MemoryCategory::activations, 2 * kLength * 3 * kWidth * 2);
     const Buffer y(*backend.device, "y", MemoryCategory::activations, 2 * 2 * kLength * 4);
     const Tensor qkv = x.tensor(DType::bf16, {2 * kLength, 3 * kWidth});
-    forget_fake_gpu_launches();
-    backend.ops->attention_forward({.o = qkv.column_slice(0, kWidth),
-                                    .lse = y.tensor(DType::f32, {2, 2 * kLength}),
-                                    .q = qkv.column_slice(0, kWidth),
-                                    .k = qkv.column_slice(kWidth, kWidth),
-                                    .v = qkv.column_slice(2 * kWidth, kWidth),
-                                    .first_key = y.tensor(DType::i32, {2 * kLength}),
-                                    .options = {kLength, 2, 64, 0, 0.1f}},
-                                   *stream);
-    std::vector<FakeTensorMap> maps = fake_gpu_tensor_maps();
-    std::sort(maps.begin(), maps.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
-    ASSERT_EQ(maps.size(), 3u);
-    for (size_t i = 0; i < maps.size(); ++i) {
-        EXPECT_EQ(maps[i].data, static_cast<const char*>(qkv.data) + static_cast<int64_t>(i) * kWidth * 2);
-        EXPECT_EQ(maps[i].sizes, (std::vector<int64_t>{kWidth, kLength, 2}));
-        EXPECT_EQ(maps[i].strides, (std::vector<int64_t>{3 * kWidth * 2, kLength * 3 * kWidth * 2}));
-        EXPECT_EQ(maps[i].box, (std::vector<int64_t>{64, 128, 1}));
-        EXPECT_TRUE(maps[i].bf16 && maps[i].swizzled);
+    for (const int64_t head_dim : {64, 128}) {
+        const int64_t heads = kWidth / head_dim;
+        forget_fake_gpu_launches();
+        backend.ops->attention_forward({.o = qkv.column_slice(0, kWidth),
+                                        .lse = y.tensor(DType::f32, {heads, 2 * kLength}),
+                                        .q = qkv.column_slice(0, kWidth),
+                                        .k = qkv.column_slice(kWidth, kWidth),
+                                        .v = qkv.column_slice(2 * kWidth, kWidth),
+                                        .first_key = y.tensor(DType::i32, {2 * kLength}),
+                                        .options = {kLength, heads, head_dim, 0, 0.1f}},
+                                       *stream);
+        std::vector<FakeTensorMap> maps = fake_gpu_tensor_maps();
+        std::sort(maps.begin(), maps.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+        ASSERT_EQ(maps.size(), 3u);
+        for (size_t i = 0; i < maps.size(); ++i) {
+            EXPECT_EQ(maps[i].data,
+                      static_cast<const char*>(qkv.data) + static_cast<int64_t>(i) * kWidth * 2);
+            EXPECT_EQ(maps[i].sizes, (std::vector<int64_t>{kWidth, kLength, 2}));
+            EXPECT_EQ(maps[i].strides, (std::vector<int64_t>{3 * kWidth * 2, kLength * 3 * kWidth * 2}));
+            EXPECT_EQ(maps[i].box, (std::vector<int64_t>{64, 128, 1}));
+            EXPECT_TRUE(maps[i].bf16 && maps[i].swizzled);
+            EXPECT_EQ(maps[i].promoted_bytes, 2 * head_dim);
+        }
     }
 }
 

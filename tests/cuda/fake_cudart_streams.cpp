@@ -45,7 +45,7 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                       const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+                      CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill) {
     *map = {};
     if (rank == 0 || reinterpret_cast<uintptr_t>(data) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(state().mutex);
@@ -54,7 +54,8 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                                    {strides, strides + rank - 1},
                                    {box, box + rank},
                                    type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                   swizzle == CU_TENSOR_MAP_SWIZZLE_128B});
+                                   swizzle == CU_TENSOR_MAP_SWIZZLE_128B,
+                                   promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128});
     return CUDA_SUCCESS;
 }
 

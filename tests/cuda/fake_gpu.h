@@ -48,6 +48,7 @@ struct FakeTensorMap {
     const void* data;
     std::vector<int64_t> sizes, strides, box;  // innermost first; strides in bytes, without the innermost
     bool bf16, swizzled;                       // element type; 128-byte swizzle
+    int promoted_bytes;                        // fetched together by the L2 cache
 };
 std::vector<FakeTensorMap> fake_gpu_tensor_maps();
 // Current limit of dynamic shared memory of a kernel, selected by a part of its mangled name; 0: never set.

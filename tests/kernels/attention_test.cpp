@@ -39,6 +39,8 @@ constexpr Case kCases[] = {
     {256, 1, 1, 32, 0, 0.18f, Documents::whole, true},
     {256, 1, 1, 128, 100, 0.1f, Documents::whole, true},
     {300, 1, 1, 64, 0, 0.125f, Documents::whole, false},  // more queries than one forward work item
+    {200, 1, 2, 96, 0, 0.1f, Documents::mixed, true},
+    {130, 2, 1, 96, 70, 0.1f, Documents::whole, false},
     // Rows of 512 elements, which are copied before they are read.
     {70, 1, 4, 128, 0, 0.1f, Documents::whole, false},
 };

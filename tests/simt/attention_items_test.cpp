@@ -37,6 +37,8 @@ TEST(AttentionItems, CoverEachTileOnceSectionBySection) {
                     EXPECT_EQ(seen.size(), static_cast<size_t>(order.count));
                     EXPECT_EQ(item_at(p, order, order.count - 1).where.tile, 0)
                         << "the last item has the least work";
+                    EXPECT_EQ(item_of_keys(p, order, order.count - 1).where.tile, tiles - 1)
+                        << "late keys have the least work";
                 }
             }
         }

@@ -31,6 +31,7 @@ void mbarrier_arrive(uint64_t* barrier, Where where);
 void mbarrier_expect(uint64_t* barrier, int bytes, Where where);  // arrives, too
 void mbarrier_wait(uint64_t* barrier, int parity, Where where);
 void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where);
+void copy_bytes(void* shared, const void* global, int bytes, uint64_t* barrier, Where where);
 
 void named_barrier(int id, int threads, bool waits, Where where);
 void named_turn(int id, int threads, bool waits, Where where);  // orders no accesses for a watch

@@ -2,9 +2,11 @@
 // of a matrix, and the faults that it must detect.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "tests/errors.h"
 #include "tests/simt/bulk_copy_kernel.h"
@@ -118,6 +120,37 @@ TEST(BulkCopy, OutsideOfTheMatrixIsZero) {
     refused(64, 0, 1, "a bulk copy ends outside the shared memory");
     refused(16, 2, 1, "a bulk copy of sequence 2 of 2");
     refused(8, 0, 2, "a bulk copy into bytes that another one is writing");
+}
+
+void bytes_kernel(int* out, const int* from, int begin, int bytes) {
+    auto* const words = static_cast<int*>(shared_memory<int>(0, 64));
+    auto* const barrier = static_cast<mbarrier::Barrier*>(shared_memory<mbarrier::Barrier>(256));
+    if (threadIdx.x == 0) {
+        mbarrier::init(barrier, 1);
+        mbarrier::publish();
+        mbarrier::expect_bytes(barrier, bytes);
+        copy_bytes(words + begin, from + begin, bytes, barrier);
+    }
+    __syncthreads();
+    mbarrier::wait(barrier, 0);
+    for (int i = 0; i < bytes / 4; ++i) out[begin + i] = words[begin + i];
+}
+
+TEST(BulkCopy, CopiesBytes) {
+    alignas(16) std::array<int, 64> from{};
+    std::iota(from.begin(), from.end(), 1);
+    const auto copied = [&](int begin, int bytes) {
+        std::array<int, 64> out{};
+        run(simt::Order::forward, 32, 256 + 8, bytes_kernel, out.data(), from.data(), begin, bytes);
+        return out;
+    };
+    EXPECT_EQ(copied(0, 256), from);
+    const std::array<int, 64> part = copied(4, 48);
+    for (size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], i >= 4 && i < 16 ? from[i] : 0) << i;
+    const char* const kUneven = "the addresses or bytes of a bulk copy are not multiples of 16";
+    expect_error(ExitCode::failure, {kUneven}, [&] { copied(2, 16); });
+    expect_error(ExitCode::failure, {kUneven}, [&] { copied(0, 24); });
+    expect_error(ExitCode::failure, {"a bulk copy ends outside the shared memory"}, [&] { copied(0, 272); });
 }
 
 // Two groups of warps with a barrier each, and one that some threads only arrive at.

@@ -115,6 +115,7 @@ class Executor {
     void mbarrier_arrive(uint64_t* barrier, int64_t bytes, const Where& where);
     void mbarrier_wait(uint64_t* barrier, int parity, const Where& where);
     void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, const Where& where);
+    void copy_bytes(void* shared, const void* global, int bytes, uint64_t* barrier, const Where& where);
     // orders: for the watch, too.
     void named_barrier(int id, int threads, bool waits, bool orders, const Where& where);
     void change_registers(int count, bool increase, const Where& where);
@@ -140,6 +141,7 @@ class Executor {
     void check_products() const;
     Mbarrier& barrier_at(uint64_t* barrier, const Where& where);
     void advance(Mbarrier& b, const Where& where);
+    void start_copy(Mbarrier& b, BulkCopy copy, const Where& where);
     void check_bulk_copies() const;
     void check_registers() const;
     int registers_at_entry() const;  // registers of a thread, with one block per multiprocessor

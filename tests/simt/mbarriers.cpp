@@ -12,7 +12,8 @@
 
 namespace speedrun {
 
-TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& /*stream*/) {
+TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& /*stream*/,
+                   int /*columns*/) {
     return {.data = static_cast<const std::byte*>(x.data),
             .element_bytes = static_cast<int>(size_of(x.dtype)),
             .columns = x.cols(),
@@ -145,13 +146,44 @@ void Executor::copy_box(void* tile, const TensorMap& map, uint64_t* barrier, con
             copy.chunks.emplace_back(base + place, bytes);
         }
     }
+    start_copy(b, std::move(copy), where);
+}
+
+void Executor::copy_bytes(void* shared, const void* global, int bytes, uint64_t* barrier,
+                          const Where& where) {
+    Mbarrier& b = barrier_at(barrier, where);
+    if (!b.published) fail("a bulk copy signals an mbarrier that is not published", &where);
+    const Position& p = running_->position;
+    const auto* const to = static_cast<std::byte*>(shared);
+    if (to < p.shared || to + bytes > p.shared + p.shared_bytes)
+        fail("a bulk copy ends outside the shared memory", &where);
+    const uint32_t base = shared_offset(shared);
+    if ((base | reinterpret_cast<uintptr_t>(global) | static_cast<uintptr_t>(bytes)) % kChunk != 0)
+        fail("the addresses or bytes of a bulk copy are not multiples of 16", &where);
+    BulkCopy copy{base, bytes, {}};
+    for (uint32_t at = 0; at < static_cast<uint32_t>(bytes); at += kChunk) {
+        const std::byte* const from = static_cast<const std::byte*>(global) + at;
+        std::array<std::byte, kChunk> chunk;
+        std::memcpy(chunk.data(), from, kChunk);
+        copy.chunks.emplace_back(base + at, chunk);
+        constexpr uint32_t kNoted = 128;
+        if (options_.watch && at % kNoted == 0)
+            note_access(Access::Kind::bulk_read, from,
+                        std::min<size_t>(static_cast<size_t>(bytes) - at, kNoted), nullptr);
+    }
+    start_copy(b, std::move(copy), where);
+}
+
+// Poisons the destination. The copy counts at the barrier when it arrives.
+void Executor::start_copy(Mbarrier& b, BulkCopy copy, const Where& where) {
+    const Position& p = running_->position;
     if (options_.watch) options_.watch->bulk_begin(p.linear, b.key(), copy.to, copy.bytes);
     for (const auto& [place, bytes] : copy.chunks) {
         if (filling_[place / kChunk]) fail("a bulk copy into bytes that another one is writing", &where);
         filling_[place / kChunk] = true;
         arrivals_[place / kChunk] = {};
     }
-    std::memset(to, static_cast<int>(kPoison), static_cast<size_t>(copy.bytes));
+    std::memset(p.shared + copy.to, static_cast<int>(kPoison), static_cast<size_t>(copy.bytes));
     b.copies.push_back(std::move(copy));
     if (!b.waiting.empty()) advance(b, where);
 }
@@ -187,6 +219,9 @@ void mbarrier_wait(uint64_t* barrier, int parity, Where where) {
 }
 void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where) {
     executor().copy_box(tile, map, barrier, at, where);
+}
+void copy_bytes(void* shared, const void* global, int bytes, uint64_t* barrier, Where where) {
+    executor().copy_bytes(shared, global, bytes, barrier, where);
 }
 
 }  // namespace simt

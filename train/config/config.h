@@ -179,8 +179,8 @@ struct CudaConfig : CudaLibraries {
             "epilogue (ReLU²) by own kernels for compute capability 9.0 (H100, H200) where they are modelled to be faster");
         v.choice(
             "attention", attention,
-            "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64 and 128 and "
-            "undivided sequences; cudnn: the same cases, data.document_mask off");
+            "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64, 96 and 128 "
+            "and undivided sequences; cudnn: head sizes 64 and 128, data.document_mask off");
         v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
         v.field(
             "dependent_launch", dependent_launch,

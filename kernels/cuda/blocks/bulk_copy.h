@@ -1,7 +1,7 @@
 // Bulk copies for compute capability 9.0 (sm_90a): one thread starts the copy of a whole tile to shared memory
 // (cp.async.bulk.tensor, "TMA"), and a barrier object in shared memory (mbarrier) counts its bytes. Also barriers of some warps of a
 // block, and the share of registers of a warpgroup. Inline PTX with a twin for the host executor (tests/simt/bulk_copies.h), as in
-// ptx.h. Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", "cp.async.bulk.tensor", "Tensor
+// ptx.h. Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", "cp.async.bulk", "cp.async.bulk.tensor", "prefetch", "Tensor
 // Swizzling Modes", "bar", "setmaxnreg".
 //
 // Phases: a barrier's phase completes when all `arrivals` of init() have arrived and all expected bytes have been written; the next
@@ -104,6 +104,38 @@ __device__ inline void copy_box(void* tile, const TensorMap& map, mbarrier::Barr
         : "memory");
 #else
     __trap();
+#endif
+}
+#endif
+
+// Starts copying `bytes` bytes to shared memory, and counts them at the barrier. Both addresses and `bytes` are multiples of 16. Called
+// by one thread.
+#if SPEEDRUN_SIMT
+inline void copy_bytes(void* shared, const void* global, int bytes, mbarrier::Barrier* b,
+                       simt::Where where = simt::Where::current()) {
+    simt::copy_bytes(shared, global, bytes, b, where);
+}
+#else
+__device__ inline void copy_bytes(void* shared, const void* global, int bytes, mbarrier::Barrier* b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            ptx::shared_address(shared)),
+        "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(ptx::shared_address(b))
+        : "memory");
+#else
+    __trap();
+#endif
+}
+#endif
+
+// Starts fetching the map itself, which hides the latency of the first copy_box().
+#if SPEEDRUN_SIMT
+inline void prefetch(const TensorMap& /*map*/) {}
+#else
+__device__ inline void prefetch(const TensorMap& map) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 #endif
 }
 #endif

@@ -155,9 +155,6 @@ inline void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
 inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     simt::copy_async(shared, global, 16, valid_bytes);
 }
-inline void copy_async_4(void* shared, const void* global, int valid_bytes) {
-    simt::copy_async(shared, global, 4, valid_bytes);
-}
 inline void copy_async_commit() {
     simt::copy_async_commit();
 }
@@ -262,12 +259,6 @@ __device__ inline void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
 // thread after the wait for its group, to others after a barrier that follows.
 __device__ inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(valid_bytes)
-                 : "memory");
-}
-// Starts a copy of 4 bytes. With valid_bytes 0 nothing is read and they become zero.
-__device__ inline void copy_async_4(void* shared, const void* global, int valid_bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid_bytes)
                  : "memory");
 }

@@ -10,7 +10,7 @@
 
 namespace speedrun {
 
-TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream) {
+TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream, int columns) {
     TensorMap map{};
     if (static_cast<CudaStream&>(stream).dry()) return map;
     static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
@@ -22,11 +22,13 @@ TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Strea
                                 static_cast<cuuint64_t>(x.rows()) / length};
     const cuuint64_t strides[] = {row_bytes, row_bytes * length};
     const cuuint32_t box[] = {bytes ? 128u : 64u, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
+    const CUtensorMapL2promotion promotion =
+        columns >= 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
     CUtensorMap encoded;
     const CUresult result =
         encode(&encoded, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, x.data,
                sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         throw_internal("cuTensorMapEncodeTiled: error {} for {} with rows {} elements apart",
                        static_cast<int>(result), x.describe(), x.row_stride);

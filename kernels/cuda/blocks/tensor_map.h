@@ -17,7 +17,7 @@ struct alignas(64) TensorMap {
 
 // Returns the map of x (bf16 or fp8 [T,C]) as T / sequence_length sequences of rows. Boxes have columns of 128 bytes and box_rows ≤ 256
 // rows, and the layout of tile.cuh's Panels. x.data and the rows are aligned to 16 bytes. Throws an internal error if the driver refuses
-// it.
-TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream);
+// it. columns: adjacent columns of bf16 that a block reads; the L2 cache fetches the bytes of up to 128 of them together.
+TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream, int columns = 64);
 
 }  // namespace speedrun

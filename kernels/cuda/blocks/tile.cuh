@@ -129,11 +129,12 @@ __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t s
     }
 }
 
-// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to
-// `end`. Stages them in rows i … i + 15 of a tile that no other warp uses.
-template <int kWidth, class Layout = Rows<kWidth>>
+// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to `end`: columns 0 … kWidth.
+// Stages them in rows i … i + 15 of a tile that no other warp uses.
+template <int kWidth, class Layout = Rows<kWidth>, int kTiles>
 __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
-                                  const float (&c)[kWidth / 8][4], float factor_low, float factor_high) {
+                                  const float (&c)[kTiles][4], float factor_low, float factor_high) {
+    static_assert(kWidth <= 8 * kTiles);
     const int lane = ptx::lane_id(), g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
@@ -144,13 +145,17 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
             ptx::pack_bf16(c[n][2] * factor_high, c[n][3] * factor_high);
     }
     __syncwarp();
-    constexpr int kChunks = kWidth / 8;
+    // A request stores 64 columns of four rows, or 32 of eight.
 #pragma unroll
-    for (int index = lane; index < 16 * kChunks; index += 32) {
-        const int row = i + index / kChunks, chunk = index % kChunks;
-        if (begin + row < end) {
-            ptx::store_global(reinterpret_cast<uint4*>(matrix + (begin + row) * stride + chunk * 8),
-                              load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row, chunk))));
+    for (int column = 0; column < kWidth; column += 64) {
+        const int lanes = min(kWidth - column, 64) / 8, rows = 32 / lanes;
+        const int row = i + lane / lanes, chunk = column / 8 + lane % lanes;
+        Bf16* to = matrix + (begin + row) * stride + chunk * 8;
+#pragma unroll
+        for (int r = 0; r < 16; r += rows, to += rows * stride) {
+            const uint4 word =
+                load_word(reinterpret_cast<const uint4*>(tile + Layout::offset(row + r, chunk)));
+            if (begin + row + r < end) ptx::store_global(reinterpret_cast<uint4*>(to), word);
         }
     }
 }

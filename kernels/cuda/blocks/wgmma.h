@@ -9,7 +9,7 @@
 //   c[n][i]: row g + 8·(i / 2), column 8n + 2t + i % 2 · a[r]: row g + 8·(r % 2), k = 2t, 2t+1 (+ 8 for r ≥ 2)
 // Call order: write the operands to shared memory (stores, or completed cp.async); fence_async_proxy() by the same
 // threads; a barrier; begin(), multiply…, commit(), wait(). Between begin and wait no thread may access the
-// sums, the registers of a, or the shared memory of a and b.
+// sums or the registers of a, or write the shared memory of a and b.
 //
 // Operands in shared memory are tiles of tile.cuh's Panels: 64 columns of all rows, then the next 64. Rows
 // have 128 bytes with permuted chunks ("128-byte swizzle"). The base address is a multiple of 1024.

@@ -109,9 +109,10 @@ struct LowRange {
 template <int kRows, bool kPlaced>
 __device__ inline LowRange low_range(const Problem<kPlaced>& p, FirstRows first, int begin) {
     LowRange range{p.length, 0};
+#pragma unroll
     for (int row = ptx::lane_id(); row < kRows; row += 32) {
-        if (begin + row >= p.queries()) break;
-        const int low = p.low(first, begin + row);
+        const int low =
+            p.low(first, min(begin + row, p.queries() - 1));  // loads without a branch between them
         range.lowest = min(range.lowest, low);
         range.highest = max(range.highest, low);
     }

@@ -60,12 +60,14 @@ Sizes sizes_of(const Arguments& a) {  // arguments must be checked
 }
 
 // True if the operands suit tensor cores and 16-byte accesses.
-inline bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
-    if (o.head_dim != 64 && o.head_dim != 128) return false;
+inline bool suit_tensor_cores(std::initializer_list<Tensor> operands) {
     return std::all_of(operands.begin(), operands.end(), [](const Tensor& x) {
         return x.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                x.row_stride % 8 == 0;
     });
+}
+inline bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
+    return (o.head_dim == 64 || o.head_dim == 128) && suit_tensor_cores(operands);
 }
 
 template <class Real>

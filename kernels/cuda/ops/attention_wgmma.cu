@@ -1,16 +1,16 @@
 // Attention by wgmma, with the interface of a library: attention.cu runs all other calls. Formulas, FLOPs and
 // bytes are as in attention.cu; results differ by rounding.
 //
-// One block per multiprocessor: 256 threads, or 384 of which a warp copies for the others:
-//   kernel             D   threads  rows owned  other rows  stages   shared memory
-//   forward           64       384         128         128       2   96 KiB (queries, output, keys and values twice), barriers
-//   forward          128       384         128         128       2  192 KiB
-//   backward keys     64       256         128          64       3   82.25 KiB (2 owned, 3·2 others, statistics)
-//   backward keys    128       256         128          64       3  162.25 KiB
-//   backward queries  64       384         128          64       3   96 KiB (queries, dout, output, 3·2 others), barriers
-//   backward queries 128       384         128          64       3  192 KiB
-#include "kernels/cuda/ops/attention_wgmma_backward.cuh"
+// One block of 384 threads per multiprocessor, of which one warp copies for two warpgroups. Heads of 96 use tiles of 128 columns:
+//   kernel             D   rows owned  other rows  stages  shared memory
+//   forward           64          128         128       2   96 KiB (queries, output, keys and values twice), barriers
+//   forward      96, 128          128         128       2  192 KiB
+//   backward queries  64          128          64       3   96 KiB (queries, dout, output, 3·2 others), barriers
+//   backward queries  96, 128     128          64       3  192 KiB
+//   backward keys     64          128          64       3   98.3 KiB (keys, values, output, 3·2 others, 3 statistics), barriers
+//   backward keys 96, 128         128          64       3  194.3 KiB
 #include "kernels/cuda/ops/attention_wgmma_forward.cuh"
+#include "kernels/cuda/ops/attention_wgmma_keys.cuh"
 #include "kernels/cuda/ops/attention_wgmma_queries.cuh"
 
 #include <set>
@@ -29,15 +29,23 @@ using namespace attention;
 constexpr int64_t kSectionBytes = 25 << 20;
 
 ItemOrder order_of(const Problem<false>& p, int64_t heads) {
-    const int64_t tiles = (p.length + kWgmmaOwned - 1) / kWgmmaOwned;
     const int64_t bytes_of_head =
         int64_t{p.num_sequences} * p.length * p.head_dim * 2 * int64_t{sizeof(Bf16)};
     return {.heads = static_cast<int>(heads),
             .section = static_cast<int>(std::clamp<int64_t>(kSectionBytes / bytes_of_head, 1, heads)),
-            .count = static_cast<int>(tiles * p.num_sequences * heads)};
+            .count = static_cast<int>(tiles_of(p.length) * p.num_sequences * heads)};
 }
 dim3 grid_of(const ItemOrder& order, Stream& stream) {
     return dim3(static_cast<unsigned>(std::min<int64_t>(order.count, multiprocessors(stream))));
+}
+
+bool has_kernels(int64_t head_dim) {
+    return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+template <class Body>
+void with_wgmma_head(int64_t head_dim, Body&& body) {
+    if (head_dim == 96) return body.template operator()<96>();
+    with_head_dim(head_dim, body);
 }
 
 class WgmmaAttention final : public AttentionLibrary {
@@ -47,10 +55,10 @@ class WgmmaAttention final : public AttentionLibrary {
     bool forward(const op::AttentionForward& a, Stream& stream) override {
         if (!serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
-        with_head_dim(a.options.head_dim, [&]<int D>() {
+        with_wgmma_head(a.options.head_dim, [&]<int D>() {
             using L = ForwardLayout<D>;
             const ItemOrder order = order_of(p, a.options.num_heads);
-            const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream); };
+            const auto map = [&](const Tensor& x) { return map_rows(x, p.length, L::kKeys, stream, D); };
             launch(attention_forward_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads, L::kBytes,
                    stream, view<Bf16>(a.o), a.lse.as<float>(), map(a.q), map(a.k), map(a.v), p, order);
         });
@@ -58,26 +66,27 @@ class WgmmaAttention final : public AttentionLibrary {
     }
 
     bool backward(const op::AttentionBackward& a, Stream& stream) override {
-        if (!serves({a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, a.place, a.options)) return false;
+        if (!serves({a.dq, a.dk, a.dv, a.dout, a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
-        const int64_t heads = a.options.num_heads;
-        const Grid grid{p.num_sequences, heads};
-        const BackwardScratch scratch =
-            scratch_at(workspaces_.at(stream, scratch_bytes(p, heads)).data(), p, heads);
-        launch_backward_inputs(a, p, scratch, stream);
-        with_head_dim(a.options.head_dim, [&]<int D>() {
-            constexpr int64_t kTiles = (2 * kWgmmaOwned + kWgmmaStages * 2 * kWgmmaOthers) * D * 2;
-            launch(attention_backward_keys_wgmma_kernel<D>, grid.of(p.length, kWgmmaOwned), kWgmmaThreads,
-                   kTiles + 3 * kWgmmaStages * kWgmmaOthers * 4, stream, view<Bf16>(a.dk), view<Bf16>(a.dv),
-                   view<const Bf16>(a.dout), a.lse.as<float>(), scratch.delta, scratch.group_low,
-                   view<const Bf16>(a.q), view<const Bf16>(a.k), view<const Bf16>(a.v), p);
-            using L = QueriesLayout<D>;
+        const int64_t heads = a.options.num_heads, tiles = int64_t{tiles_of(p.length)} * p.num_sequences;
+        const Statistics scratch = scratch_of(heads, tiles, stream);
+        launch(attention_visible_kernel, dim3(static_cast<unsigned>(tiles)), 256, 3 * kReduceSharedBytes,
+               stream, scratch, p);
+        with_wgmma_head(a.options.head_dim, [&]<int D>() {
             const ItemOrder order = order_of(p, heads);
-            const auto map = [&](const Tensor& x, int rows) { return map_rows(x, p.length, rows, stream); };
+            const auto map = [&](const Tensor& x, int rows) {
+                return map_rows(x, p.length, rows, stream, D);
+            };
+            using Queries = QueriesLayout<D>;
             launch(attention_backward_queries_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads,
-                   L::kBytes, stream, view<Bf16>(a.dq), a.lse.as<float>(), scratch.delta,
-                   map(a.q, L::kQueries), map(a.dout, L::kQueries), map(a.k, L::kKeys), map(a.v, L::kKeys), p,
-                   order);
+                   Queries::kBytes, stream, view<Bf16>(a.dq), scratch, view<const Bf16>(a.o),
+                   a.lse.as<float>(), map(a.q, Queries::kQueries), map(a.dout, Queries::kQueries),
+                   map(a.k, Queries::kKeys), map(a.v, Queries::kKeys), p, order);
+            using Keys = KeysLayout<D>;
+            launch(attention_backward_keys_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads,
+                   Keys::kBytes, stream, view<Bf16>(a.dk), view<Bf16>(a.dv), scratch,
+                   map(a.q, Keys::kQueries), map(a.dout, Keys::kQueries), map(a.k, Keys::kKeys),
+                   map(a.v, Keys::kKeys), p, order);
         });
         return true;
     }
@@ -85,12 +94,20 @@ class WgmmaAttention final : public AttentionLibrary {
     std::vector<std::string> notes() const override { return {notes_.begin(), notes_.end()}; }
 
   private:
+    Statistics scratch_of(int64_t heads, int64_t tiles, Stream& stream) {
+        const int64_t parts = tiles * (kWgmmaOwned / Statistics::kPart),
+                      floats = heads * parts * Statistics::kFloats, ints = parts * Statistics::kInts;
+        auto* const memory = static_cast<float*>(workspaces_.at(stream, (floats + ints + tiles) * 4).data());
+        int* const first = reinterpret_cast<int*>(memory + floats);
+        return {memory, first, first + ints};
+    }
+
     bool serves(std::initializer_list<Tensor> operands, const Tensor& place,
                 const AttentionOptions& options) {
         const char* const why = place.present()      ? "queries at given places"
                                 : options.scale <= 0 ? "a scale that is not positive"
-                                : !uses_mma(operands, options)
-                                    ? "another type than bf16, or heads of another size than 64 and 128"
+                                : !has_kernels(options.head_dim) || !suit_tensor_cores(operands)
+                                    ? "another type than bf16, or heads of another size than 64, 96 and 128"
                                 : items_of(operands, options) > kMaxItems ? "2^30 tiles of queries and more"
                                 : !all_fit(operands, options)
                                     ? "sequences of 2^31 numbers and more in the rows of all heads"
@@ -103,8 +120,8 @@ class WgmmaAttention final : public AttentionLibrary {
     // Indices of items, plus the blocks of a grid, are 32-bit numbers.
     static constexpr int64_t kMaxItems = (int64_t{1} << 30) - 1;
     static int64_t items_of(std::initializer_list<Tensor> operands, const AttentionOptions& options) {
-        const int64_t tiles = (options.sequence_length + kWgmmaOwned - 1) / kWgmmaOwned;
-        return operands.begin()->rows() / options.sequence_length * tiles * options.num_heads;
+        return operands.begin()->rows() / options.sequence_length *
+               int64_t{tiles_of(static_cast<int>(options.sequence_length))} * options.num_heads;
     }
 
     static bool all_fit(std::initializer_list<Tensor> operands, const AttentionOptions& options) {

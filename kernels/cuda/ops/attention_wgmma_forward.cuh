@@ -45,10 +45,10 @@ struct Softmax {
 template <int D>
 struct ForwardLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = 128, kStages = 2;
-    static constexpr int kTile = kKeys * D;  // elements of each tile: queries, keys, values, output
+    static constexpr int kTile = kKeys * kColumns<D>;  // elements of each tile: queries, keys, values, output
     static constexpr int kTileBytes = kTile * 2;
     static constexpr int64_t kBarriers = (2 + 2 * kStages) * int64_t{kTileBytes},
-                             kBytes = kBarriers + (3 + 4 * kStages) * 8;
+                             kBytes = kBarriers + (2 + 4 * kStages) * 8 + kItemBytes;
     static_assert(kQueries == kKeys);
 
     // Tile `stage` of the queries (0), the output (1), the keys (2 …), the values.
@@ -62,12 +62,12 @@ struct ForwardLayout {
     __device__ static mbarrier::Barrier* barrier(int index) {
         return shared_memory<mbarrier::Barrier>(kBarriers) + index;
     }
-    __device__ static mbarrier::Barrier* queries_full() { return barrier(0); }
-    __device__ static mbarrier::Barrier* queries_empty() { return barrier(1); }
+    __device__ static mbarrier::Barrier* owned_full() { return barrier(0); }
+    __device__ static mbarrier::Barrier* owned_empty() { return barrier(1); }
     __device__ static mbarrier::Barrier* full(int tile) { return barrier(2 + tile); }
     __device__ static mbarrier::Barrier* empty(int tile) { return barrier(2 + 2 * kStages + tile); }
-    // First key of the current queries, a multiple of kKeys.
-    __device__ static int* first_key() { return shared_memory<int>(kBarriers + (2 + 4 * kStages) * 8); }
+    // The current item, with its first key, a multiple of kKeys.
+    __device__ static int* item() { return shared_memory<int>(kBarriers + (2 + 4 * kStages) * 8); }
 };
 
 // Producer warp. Tile n of all keys goes to stage n % kStages.
@@ -78,14 +78,15 @@ __device__ inline void produce(const TensorMap& q, const TensorMap& k, const Ten
     int round = 0, n = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
-        const auto [w, sequence] = item_at(p, order, index);
+        const Item item = item_at(p, order, index);
+        const auto& [w, sequence] = item;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int first = low_range<L::kQueries>(p, w.first, begin).lowest / L::kKeys * L::kKeys;
         if (ptx::lane_id() == 0) {
-            mbarrier::wait(L::queries_empty(), (round + 1) % 2);
-            *L::first_key() = first;
-            mbarrier::expect_bytes(L::queries_full(), L::kTileBytes);
-            copy_tile<D, L::kQueries>(L::queries(), q, L::queries_full(), w, begin, sequence);
+            mbarrier::wait(L::owned_empty(), (round + 1) % 2);
+            pass_item(L::item(), item, first);
+            mbarrier::expect_bytes(L::owned_full(), L::kTileBytes);
+            copy_tile<D, L::kQueries>(L::queries(), q, L::owned_full(), w, begin, sequence);
             for (int j0 = first; j0 < end; j0 += L::kKeys, ++n) {
                 const int stage = n % L::kStages, parity = (n / L::kStages + 1) % 2;
                 mbarrier::wait(L::empty(stage), parity);
@@ -119,7 +120,8 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
     int round = 0, n = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
-        const Where w = item_at(p, order, index).where;
+        mbarrier::wait(L::owned_full(), round % 2);
+        const Where w = passed_item(p, L::item()).where;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int of_warp = begin + group_row + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
         int low[2];
@@ -140,11 +142,10 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
                 }
             }
         };
-        float sums[D / 8][4] = {};
+        float sums[kColumns<D> / 8][4] = {};
         uint32_t probabilities[kTiles / 2][4];
 
-        mbarrier::wait(L::queries_full(), round % 2);
-        int j0 = *L::first_key();
+        int j0 = L::item()[3];
         {
             float s[kTiles][4];
             mbarrier::wait(L::full(n % L::kStages), n / L::kStages % 2);
@@ -155,7 +156,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             highest_low = warp_highest(max(low[0], low[1]));  // its loads have had the time of the waits
             wgmma::wait<0>(s);
             arrive_of_warp(L::empty(n % L::kStages));
-            if (j0 + kKeys >= end) arrive_of_warp(L::queries_empty());
+            if (j0 + kKeys >= end) arrive_of_warp(L::owned_empty());
             hide(s, j0);
             softmax.take(s, factor, scale);
             pack(probabilities, s);
@@ -171,19 +172,19 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wait_for_turn(group);
             wgmma::begin(s, sums);
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(stage));
-            wgmma::multiply_columns<D>(sums, probabilities, L::values(before), true);
+            wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(before), true);
             end_turn(group);
             wgmma::wait<1>(s);
             arrive_of_warp(L::empty(stage));
             if (j0 + kKeys >= end)
-                arrive_of_warp(L::queries_empty());  // the next ones arrive during the rest of this item
+                arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
             hide(s, j0);
             softmax.take(s, factor, scale);
             wgmma::finish_before_wait(s);
             wgmma::wait<0>(sums);
             arrive_of_warp(L::empty(L::kStages + before));
 #pragma unroll
-            for (int m = 0; m < D / 8; ++m) {
+            for (int m = 0; m < kColumns<D> / 8; ++m) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sums[m][i] *= factor[i / 2];
             }
@@ -192,7 +193,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
         const int last = L::kStages + n % L::kStages;
         mbarrier::wait(L::full(last), n / L::kStages % 2);
         wgmma::begin(sums);
-        wgmma::multiply_columns<D>(sums, probabilities, L::values(n % L::kStages), true);
+        wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(n % L::kStages), true);
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(last));
         ++n;
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                    Problem<false> p, ItemOrder order) {
     using L = ForwardLayout<D>;
     wait_for_prior_kernels();
-    init_barriers<L>();
+    init_barriers<L>(q, k, v);
     // The block has 384·168 registers: 128·24 + 256·240.
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {

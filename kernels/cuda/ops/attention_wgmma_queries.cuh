@@ -1,7 +1,10 @@
-// Attention backward by wgmma: the owner of queries, dq_i = scale · Σ_j dS_ij k_j with dS = P ∘ (dout vᵀ − delta). Persistent blocks of a
-// producer warp and two warpgroups, as in forward. The last matmul of a tile of keys overlaps with the wait for the next one.
+// Attention backward by wgmma: the owner of queries, dq_i = scale · Σ_j dS_ij k_j with dS = P ∘ (dout vᵀ − delta). It also computes
+// delta_i = dout_i · o_i (Dao et al. 2022, algorithm 4, line 19), as dout is in shared memory. Persistent blocks of a producer warp and two
+// warpgroups, as in forward. The last matmul of a tile of keys overlaps with the wait for the next one.
 #pragma once
 
+#include "kernels/cuda/blocks/reduce.cuh"
+#include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/attention_wgmma.cuh"
 
 namespace speedrun::attention {
@@ -10,9 +13,9 @@ namespace speedrun::attention {
 template <int D>
 struct QueriesLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kStages = kWgmmaStages;
-    static constexpr int kOwnedBytes = kQueries * D * 2, kKeysBytes = kKeys * D * 2;
+    static constexpr int kOwnedBytes = kQueries * kColumns<D> * 2, kKeysBytes = kKeys * kColumns<D> * 2;
     static constexpr int64_t kBarriers = 3 * int64_t{kOwnedBytes} + kStages * 2 * int64_t{kKeysBytes};
-    static constexpr int64_t kBytes = kBarriers + (3 + 2 * kStages) * 8;
+    static constexpr int64_t kBytes = kBarriers + (2 + 2 * kStages) * 8 + kItemBytes;
 
     __device__ static Bf16* queries() { return shared_memory<Bf16>(0); }
     __device__ static Bf16* upstream() { return shared_memory<Bf16>(kOwnedBytes); }
@@ -20,18 +23,18 @@ struct QueriesLayout {
     __device__ static Bf16* keys(int stage) {
         return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kKeysBytes});
     }
-    __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * D; }
+    __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * kColumns<D>; }
     static constexpr int kBuffers = kStages;
     // full: the producer's bytes have arrived; empty: all warps have read them.
     __device__ static mbarrier::Barrier* barrier(int index) {
         return shared_memory<mbarrier::Barrier>(kBarriers) + index;
     }
-    __device__ static mbarrier::Barrier* queries_full() { return barrier(0); }
-    __device__ static mbarrier::Barrier* queries_empty() { return barrier(1); }
+    __device__ static mbarrier::Barrier* owned_full() { return barrier(0); }
+    __device__ static mbarrier::Barrier* owned_empty() { return barrier(1); }
     __device__ static mbarrier::Barrier* full(int stage) { return barrier(2 + stage); }
     __device__ static mbarrier::Barrier* empty(int stage) { return barrier(2 + kStages + stage); }
-    // First key of the current queries, a multiple of kKeys.
-    __device__ static int* first_key() { return shared_memory<int>(kBarriers + (2 + 2 * kStages) * 8); }
+    // The current item, with its first key, a multiple of kKeys.
+    __device__ static int* item() { return shared_memory<int>(kBarriers + (2 + 2 * kStages) * 8); }
 };
 
 // Producer warp. Tile n of all keys and values goes to stage n % kStages.
@@ -43,15 +46,16 @@ __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& 
     int round = 0, n = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
-        const auto [w, sequence] = item_at(p, order, index);
+        const Item item = item_at(p, order, index);
+        const auto& [w, sequence] = item;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int first = low_range<L::kQueries>(p, w.first, begin).lowest / L::kKeys * L::kKeys;
         if (ptx::lane_id() == 0) {
-            mbarrier::wait(L::queries_empty(), (round + 1) % 2);
-            *L::first_key() = first;
-            mbarrier::expect_bytes(L::queries_full(), 2 * L::kOwnedBytes);
-            copy_tile<D, L::kQueries>(L::queries(), q, L::queries_full(), w, begin, sequence);
-            copy_tile<D, L::kQueries>(L::upstream(), dout, L::queries_full(), w, begin, sequence);
+            mbarrier::wait(L::owned_empty(), (round + 1) % 2);
+            pass_item(L::item(), item, first);
+            mbarrier::expect_bytes(L::owned_full(), 2 * L::kOwnedBytes);
+            copy_tile<D, L::kQueries>(L::queries(), q, L::owned_full(), w, begin, sequence);
+            copy_tile<D, L::kQueries>(L::upstream(), dout, L::owned_full(), w, begin, sequence);
             for (int j0 = first; j0 < end; j0 += L::kKeys, ++n) {
                 const int stage = n % L::kStages;
                 mbarrier::wait(L::empty(stage), (n / L::kStages + 1) % 2);
@@ -63,10 +67,17 @@ __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& 
     }
 }
 
+// Chunk c of this lane, in a row of D columns that four lanes share. Lanes of neighbouring rows read different banks of a tile.
+template <int D>
+__device__ inline int chunk_of_lane(int c, int row) {
+    const bool paired = (c / 2 + 1) * 64 <= D;
+    return (4 * c + ptx::lane_id() % 4) ^ (paired ? (row & 1) * 4 : 0);
+}
+
 // Two warpgroups, which own 64 rows each of a tile of queries.
 template <int D>
-__device__ inline void compute_queries(View<Bf16> dq, const float* lse, const float* delta,
-                                       const Problem<false>& p, const ItemOrder& order) {
+__device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch, View<const Bf16> o,
+                                       const float* lse, const Problem<false>& p, const ItemOrder& order) {
     using L = QueriesLayout<D>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
@@ -75,21 +86,53 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
     int round = 0, stage = 0, parity = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
-        const Where w = item_at(p, order, index).where;
+        mbarrier::wait(L::owned_full(), round % 2);
+        const Item item = passed_item(p, L::item());
+        const Where& w = item.where;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
+        constexpr int kChunks = D / 32;
         float base[2], deltas[2];
         int low[2];
+        Packed<8, Bf16> outputs[2][kChunks];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const bool valid = own[h] < p.length;
-            const int64_t at = w.head * p.rows + w.first.query + (valid ? own[h] : begin);
-            base[h] = valid ? lse[at] * kLog2E : INFINITY;  // after the last query P is exp2(−∞)
-            deltas[h] = delta[at];
+            const int64_t query = w.first.query + (valid ? own[h] : begin);
+            const Bf16* const row = o.head(query, w.column);
+#pragma unroll
+            for (int c = 0; c < kChunks; ++c)
+                outputs[h][c] = load_packed<8>(row + 8 * chunk_of_lane<D>(c, g));
+            base[h] = valid ? lse[w.head * p.rows + query] * kLog2E
+                            : INFINITY;  // after the last query P is exp2(−∞)
             low[h] = valid ? p.low(w.first, own[h]) : 0;
         }
+        // Rows after the last query have a dout of zero.
+        const auto compute_delta = [&] {
+            static_assert(Statistics::kPart == wgmma::kRows);
+            float* const part = scratch.floats(p, item, 2 * w.tile + warp / 4);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = 16 * warp + g + 8 * h;
+                deltas[h] = 0.0f;
+#pragma unroll
+                for (int c = 0; c < kChunks; ++c) {
+                    const int chunk = chunk_of_lane<D>(c, g);
+                    const auto x =
+                        load_vector<8>(L::upstream() + tile::Panels<L::kQueries>::offset(row, chunk));
+                    const auto y = unpack(outputs[h][c]);
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) deltas[h] = fmaf(x[i], y[i], deltas[h]);
+                }
+                deltas[h] = group_sum(deltas[h], 4);
+                if (t == 0) {
+                    part[row % wgmma::kRows] = -base[h];
+                    part[Statistics::kPart + row % wgmma::kRows] = deltas[h];
+                }
+            }
+        };
         int highest_low = 0;
-        float sums[D / 8][4];
+        float sums[kColumns<D> / 8][4];
         // One tile of keys. Its last matmul is still running at the end.
         const auto step = [&]<bool kFirst>(int j0) {
             mbarrier::wait(L::full(stage), parity);
@@ -98,6 +141,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(stage));
             wgmma::multiply_rows<D, L::kQueries>(ds, L::upstream(), group_row, L::values(stage));
             if constexpr (kFirst) {
+                compute_delta();
                 wgmma::wait<1>(s);
             } else {
                 wgmma::wait<1>(s, sums);
@@ -131,16 +175,15 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
                 wgmma::begin();
             else
                 wgmma::begin(sums);
-            wgmma::multiply_columns<D>(sums, scores, L::keys(stage), !kFirst);
+            wgmma::multiply_columns<kColumns<D>>(sums, scores, L::keys(stage), !kFirst);
             stage = stage == L::kStages - 1 ? 0 : stage + 1;
             parity ^= stage == 0;
         };
-        mbarrier::wait(L::queries_full(), round % 2);
         highest_low = warp_highest(max(low[0], low[1]));
-        const int first = *L::first_key();
+        const int first = L::item()[3];
         step.template operator()<true>(first);
         for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
-        arrive_of_warp(L::queries_empty());  // the next ones arrive during the rest of this item
+        arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(stage == 0 ? L::kStages - 1 : stage - 1));
         tile::store_rows<D, tile::Panels<L::kQueries>>(dq.head(w.first.query, w.column), dq.stride, begin,
@@ -151,22 +194,22 @@ __device__ inline void compute_queries(View<Bf16> dq, const float* lse, const fl
 
 template <int D>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
-    attention_backward_queries_wgmma_kernel(View<Bf16> dq, const float* lse, const float* delta,
-                                            const __grid_constant__ TensorMap q,
+    attention_backward_queries_wgmma_kernel(View<Bf16> dq, Statistics scratch, View<const Bf16> o,
+                                            const float* lse, const __grid_constant__ TensorMap q,
                                             const __grid_constant__ TensorMap dout,
                                             const __grid_constant__ TensorMap k,
                                             const __grid_constant__ TensorMap v, Problem<false> p,
                                             ItemOrder order) {
     using L = QueriesLayout<D>;
     wait_for_prior_kernels();
-    init_barriers<L>();
+    init_barriers<L>(q, dout, k, v);
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
         if (warp == kWgmmaThreads / 32) produce_for_queries<D>(q, dout, k, v, p, order);
     } else {
         registers::increase<240>();
-        compute_queries<D>(dq, lse, delta, p, order);
+        compute_queries<D>(dq, scratch, o, lse, p, order);
     }
 }
 
