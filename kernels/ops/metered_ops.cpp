@@ -5,9 +5,13 @@
 namespace speedrun {
 
 std::string OpCost::name() const {
-    if (!is_product()) return op;
-    const auto [first, second, third] = product.sizes;
-    const std::string text = fmt::format("{} {}x{}x{}", op, first, second, third);
+    std::string text = op;
+    const auto add = [&](const op::ProductShape& shape) {
+        const auto [first, second, third] = shape.sizes;
+        text += fmt::format(" {}x{}x{}", first, second, third);
+    };
+    if (product.sizes[0] > 0) add(product);
+    for (const op::ProductShape& batch : batches) add(batch);
     return product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
 }
 
@@ -35,6 +39,7 @@ void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
     call.cost.bytes = traffic.read() + traffic.written();
     call.cost.bytes_written = traffic.written();
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
+    if constexpr (requires { a.batches(); }) call.cost.batches = a.batches();
     if constexpr (requires { a.shape(); }) call.cost.attention = a.shape();
     if constexpr (requires { a.loss(); }) call.cost.loss = a.loss();
     if constexpr (requires { count_terms(a.terms); }) call.cost.terms = count_terms(a.terms);
