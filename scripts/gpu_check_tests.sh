@@ -108,6 +108,7 @@ stage_ops() {
     done
     [ "$device" = cuda ] || return 0
     ops_step product_hand '^product' --products hand
+    ops_step product_wgmma 'relu_squared' --products wgmma
     # Cases without document masks, which cuDNN supports.
     ops_step attention_cudnn '^attention[.](gpt2|causal)' --attention cudnn
 }

@@ -1,4 +1,3 @@
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -37,13 +36,16 @@ Normal normal_at(Vec x) {
 }
 
 Vec value(Vec x, Activation activation) {
-    if (activation == Activation::relu_squared) return cpu::relu_squared(x);
+    if (activation == Activation::relu_squared) return max(0.0f, x) * x;  // not max(0, x)²: keeps a NaN
     if (activation == Activation::gelu_erf) return x * normal_at(x).below;
     return x / (1.0f + inverse_odds(x));
 }
 
-Vec derivative(Vec x, Activation activation) {
-    if (activation == Activation::relu_squared) return 2.0f * max(0.0f, x);
+// saved: as in op::ActivationBackward. In f32 the root of relu(x)² is exact: below |x| = 2^-63 the square loses bits,
+// below 2^-75 it is 0.
+Vec derivative(Vec saved, Activation activation) {
+    if (activation == Activation::relu_squared) return 2.0f * square_root(saved);
+    const Vec x = saved;
     if (activation == Activation::gelu_erf) {
         const Normal normal = normal_at(x);
         return fma(x, normal.density, normal.below);
@@ -72,12 +74,12 @@ void CpuOps::enqueue(const op::ActivationForward& a, Stream& stream) {
 
 void CpuOps::enqueue(const op::ActivationBackward& a, Stream& stream) {
     cpu::submit(stream, "activation_backward", [=] {
-        cpu::with_real(a.x.dtype, [&]<class Real>() {
-            cpu::parallel_for(a.x.rows(), [&](int64_t t) {
-                const Real* in = a.x.as<Real>() + t * a.x.row_stride;
+        cpu::with_real(a.dx.dtype, [&]<class Real>() {
+            cpu::parallel_for(a.dx.rows(), [&](int64_t t) {
+                const Real* in = a.saved.as<Real>() + t * a.saved.row_stride;
                 const Real* upstream = a.dy.as<Real>() + t * a.dy.row_stride;
                 Real* out = a.dx.as<Real>() + t * a.dx.row_stride;
-                cpu::for_vectors(a.x.cols(), [&](int64_t i, auto width) {
+                cpu::for_vectors(a.dx.cols(), [&](int64_t i, auto width) {
                     const Vec slope = derivative(cpu::load(in + i, width), a.activation);
                     cpu::store(out + i, cpu::load(upstream + i, width) * slope, width);
                 });

@@ -47,6 +47,8 @@ class CpuOps final : public Ops {
     // Enqueues c = op(a) op(b) + beta·base (+ bias).
     void product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::GemmOptions& options,
                  const char* label, Stream& stream);
+    // Enqueues the epilogue of a matmul on its result, in place. matmul.cpp.
+    void apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream);
 
     CpuDevice& device_;
     const Isa isa_;

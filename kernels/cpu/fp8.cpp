@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
@@ -40,15 +39,8 @@ uint32_t quantize_tile(const op::Quantize& a, int64_t row, int64_t col, float in
     To tile[kTile][kTile];
     for (int64_t r = 0; r < rows; ++r) {
         const Real* x = a.x.as<Real>() + (row + r) * a.x.row_stride + col;
-        Real* const y = a.relu_squared.present()
-                            ? a.relu_squared.as<Real>() + (row + r) * a.relu_squared.row_stride + col
-                            : nullptr;
         for (int64_t c = 0; c < cols; ++c) {
-            auto value = static_cast<float>(x[c]);
-            if (y) {
-                y[c] = Real(cpu::relu_squared(value));
-                value = static_cast<float>(y[c]);
-            }
+            const auto value = static_cast<float>(x[c]);
             largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
             tile[r][c] = To(value * inverse);
         }
@@ -148,6 +140,7 @@ void CpuOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
         widen(reinterpret_cast<Bf16*>(memory + bytes_a), a.b);
         cpu::run_product(work, memory + bytes_a + bytes_b);
     });
+    apply(a.epilogue, a.c, stream);
 }
 
 }  // namespace speedrun

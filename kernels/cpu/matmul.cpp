@@ -39,8 +39,29 @@ void CpuOps::product(Tensor c, Tensor a, Tensor b, Tensor bias, const cpu::GemmO
 
 void CpuOps::enqueue(const op::Matmul& a, Stream& stream) {
     product(a.c, a.a, a.b, a.bias,
-            {.transpose_a = a.transpose_a, .transpose_b = a.transpose_b, .beta = a.accumulate ? 1.0f : 0.0f},
+            {.transpose_a = a.transpose_a,
+             .transpose_b = a.transpose_b,
+             .beta = a.accumulate || a.addend.present() ? 1.0f : 0.0f,
+             .base = a.addend},
             "matmul", stream);
+    apply(a.epilogue, a.c, stream);
+}
+
+void CpuOps::apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream) {
+    constexpr Activation kActivation = Activation::relu_squared;
+    if (epilogue.squares.present())
+        enqueue(
+            op::ActivationBackward{.dx = c, .dy = c, .saved = epilogue.squares, .activation = kActivation},
+            stream);
+    if (epilogue.relu_squared)
+        enqueue(op::ActivationForward{.y = c, .x = c, .activation = kActivation}, stream);
+    if (!epilogue.quantized.present()) return;
+    enqueue(op::Quantize{.out = epilogue.quantized,
+                         .x = c,
+                         .scale = epilogue.scale,
+                         .constant = epilogue.constant,
+                         .amax = epilogue.amax},
+            stream);
 }
 
 }  // namespace speedrun

@@ -28,6 +28,14 @@ CudaGpu gpu_of(const CudaOptions& options) {
     return options.gpu < static_cast<int>(info.gpus.size()) ? info.gpus[options.gpu] : CudaGpu{};
 }
 
+// Returns why the GPU cannot run our kernels for compute capability 9.0, or "". Without a GPU (plan), the target is assumed
+// to run them.
+std::string why_no_wgmma(const CudaOptions& options) {
+    const CudaGpu gpu = gpu_of(options);
+    if (gpu.name.empty() || (gpu.major == 9 && gpu.minor == 0)) return "";
+    return fmt::format("{} has compute capability {}.{}, not 9.0", gpu.name, gpu.major, gpu.minor);
+}
+
 }  // namespace
 
 CudaBackend make_cuda_backend(const CudaOptions& options) {
@@ -45,7 +53,7 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
     }
     backend.device = std::move(device);
     std::unique_ptr<MatmulLibrary> library;
-    if (options.libraries.products == MatmulKind::library) {
+    if (options.libraries.products != MatmulKind::native) {
         std::string why;
         const CublasLtOptions library_options{.tune = true,
                                               .cache_file = options.dry ? "" : cache_file(options)};
@@ -71,18 +79,21 @@ CudaBackend make_cuda_backend(const CudaOptions& options) {
                 fmt::format("cuDNN cannot be used ({}): attention runs on our own kernels", why));
     }
     if (options.libraries.attention == AttentionKind::wgmma) {
-        // Without a GPU (plan), assume that the target supports wgmma.
-        const CudaGpu gpu = gpu_of(options);
-        if (gpu.name.empty() || (gpu.major == 9 && gpu.minor == 0)) {
+        if (const std::string why = why_no_wgmma(options); why.empty())
             attention = make_wgmma_attention(*backend.device);
-        } else {
+        else
             backend.notes.push_back(
-                fmt::format("attention by wgmma cannot be had ({} has compute capability {}.{}, not 9.0): it "
-                            "runs on our other kernels",
-                            gpu.name, gpu.major, gpu.minor));
-        }
+                fmt::format("attention by wgmma cannot be had ({}): it runs on our other kernels", why));
     }
-    backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention));
+    bool wgmma_epilogues = false;
+    if (options.libraries.products == MatmulKind::wgmma) {
+        if (const std::string why = why_no_wgmma(options); why.empty())
+            wgmma_epilogues = true;
+        else
+            backend.notes.push_back(fmt::format(
+                "matmuls by wgmma cannot be had ({}): their epilogues run as passes after cuBLASLt", why));
+    }
+    backend.ops = make_cuda_ops(*backend.device, std::move(library), std::move(attention), wgmma_epilogues);
     auto& cuda_device = static_cast<CudaDevice&>(*backend.device);
     if (!cuda_device.dependent_launch_enabled()) return backend;
     if (const std::string fault = find_early_launch_fault(cuda_device, *backend.ops); !fault.empty()) {

@@ -12,7 +12,9 @@
 
 namespace speedrun {
 
-enum class MatmulKind : uint8_t { library, native };  // cuBLASLt if available, or our kernels
+// library: cuBLASLt if available. native: our portable kernels. wgmma: library, but ours for compute capability 9.0 for
+// matmuls with an epilogue where they win (wgmma_matmul_wins).
+enum class MatmulKind : uint8_t { library, native, wgmma };
 // hand: our portable kernels. wgmma: ours for compute capability 9.0, and cudnn: cuDNN, if available and
 // applicable.
 enum class AttentionKind : uint8_t { native, wgmma, cudnn };

@@ -24,11 +24,6 @@ void op::Quantize::check() const {
     if (out.present()) expect(out, one.dtype, {rows, cols}, "quantize out");
     if (transposed.present()) expect(transposed, one.dtype, {cols, rows}, "quantize transposed");
     if (std::max(rows, cols) > INT32_MAX) throw_internal("quantize: {} is too large", x.describe());
-    if (relu_squared.present()) {
-        expect(relu_squared, x.dtype, {rows, cols}, "quantize relu_squared");
-        if (one.dtype != DType::e4m3)
-            throw_internal("quantize: relu_squared is rounded to e4m3, not {}", one.describe());
-    }
     check_scale(scale, "quantize scale");
     if (amax.present()) check_scale(amax, "quantize amax");
 }
@@ -60,6 +55,9 @@ void op::ScaledMatmul::check() const {
                 "scaled_matmul: rows of {} ({} apart) do not start and end at multiples of {} bytes",
                 x->describe(), x->row_stride, kUnit);
     }
+    if (accumulate && epilogue.present())
+        throw_internal("scaled_matmul: accumulate and an epilogue exclude each other");
+    epilogue.check(c, "scaled_matmul");
     check_scale(scale_a, "scaled_matmul scale_a");
     check_scale(scale_b, "scaled_matmul scale_b");
 }

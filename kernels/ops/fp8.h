@@ -1,7 +1,7 @@
 // FP8 matmuls, and the quantization of their operands.
 #pragma once
 
-#include "kernels/ops/op.h"
+#include "kernels/ops/epilogue.h"
 
 namespace speedrun::op {
 
@@ -14,13 +14,11 @@ struct Quantize {
     Tensor x;                // real [T,C]; rows may be strided
     Tensor scale;            // f32 [1], read, or written if `constant` is set
     float constant = 0;      // above 0: the scale
-    // real [T,C]: receives relu(x)², which is then quantized (to e4m3) and contributes to amax in place of x.
-    Tensor relu_squared = {};
-    Tensor amax = {};  // f32 [1], ≥ 0; becomes max(amax, max|x|), or NaN if x has one
+    Tensor amax = {};        // f32 [1], ≥ 0; becomes max(amax, max|x|), or NaN if x has one
 
     void check() const;
     void traffic(Traffic& t) const {
-        t.writes(out, transposed, relu_squared);
+        t.writes(out, transposed);
         t.reads(x);
         if (constant > 0)
             t.writes(scale);
@@ -46,7 +44,7 @@ struct RenewScales {
     }
 };
 
-// c (+)= scale_a·scale_b·a bᵀ, summed in f32: the only FP8 layout that tensor cores support (cuBLAS documentation,
+// c (+)= epilogue(scale_a·scale_b·a bᵀ), summed in f32: the only FP8 layout that tensor cores support (cuBLAS documentation,
 // cublasLtMatmul, "FP8"). Rows may be strided. Strides of a and b, and K, are multiples of 16.
 struct ScaledMatmul {
     ByName by_name = ByName();
@@ -55,13 +53,15 @@ struct ScaledMatmul {
     Tensor b;                 // fp8 [N,K]; at most one of a and b is e5m2
     Tensor scale_a, scale_b;  // f32 [1]
     bool accumulate = false;
+    Epilogue epilogue = {};  // not with accumulate
 
     void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
         t.reads(a, b, scale_a, scale_b);
+        epilogue.traffic(t);
     }
-    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt"}; }
+    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt", epilogue.kind()}; }
 };
 
 #define SPEEDRUN_FP8_OPS(X)      \

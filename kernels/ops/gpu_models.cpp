@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/ops/epilogue_model.h"
+
 namespace speedrun {
 
 namespace {
@@ -229,8 +231,11 @@ KernelModel kernel_model(std::string_view op, KernelChoice choice) {
     if (choice.native_matmul && op == "matmul") return kNativeMatmul;
     for (const KernelModel& kernel : kWgmmaAttention)
         if (choice.wgmma_attention && op == kernel.op) return kernel;
-    for (const KernelModel& kernel : kKernels)
-        if (op == kernel.op) return kernel;
+    for (KernelModel kernel : kKernels) {
+        if (op != kernel.op) continue;
+        kernel.wgmma_epilogue = choice.wgmma_matmul && (op == "matmul" || op == "scaled_matmul");
+        return kernel;
+    }
     for (const char* name : kNames) {
         if (op != name) continue;
         KernelModel kernel = kOneKernel;
@@ -251,6 +256,8 @@ const AttentionTiming* attention_timing(const OpCost& cost, DType compute_dtype,
 
 ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel& gpu,
                         const KernelModel& kernel, double share_of_bound, const AttentionWork& work) {
+    if (cost.product.epilogue != op::EpilogueKind::none)
+        return model_epilogue(cost, compute_dtype, gpu, kernel, share_of_bound);
     const double flops = static_cast<double>(cost.flops) * work.visible;
     const auto bytes = static_cast<double>(cost.bytes);
     const bool fp8 = std::string_view(cost.op) == "scaled_matmul";

@@ -55,10 +55,12 @@ struct KernelModel {
     double memory;   // share of bytes_per_s
     int launches;    // kernels per call
     const char* source;
+    bool wgmma_epilogue = false;  // our kernel runs matmuls with an epilogue where it wins (epilogue_model.h)
 };
-// Selected kernels: cuda.products is "hand"; cuda.attention is "wgmma", on a GPU that has it, in bf16.
+// Selected kernels: cuda.products is "hand"; cuda.attention is "wgmma", cuda.products is "wgmma", on a GPU that has it, in
+// bf16.
 struct KernelChoice {
-    bool native_matmul = false, wgmma_attention = false;
+    bool native_matmul = false, wgmma_attention = false, wgmma_matmul = false;
 };
 // Throws an internal error for an operation that is not in SPEEDRUN_EACH_OP.
 KernelModel kernel_model(std::string_view op, KernelChoice choice = {});

@@ -15,6 +15,18 @@ void op::Matmul::check() const {
         throw_internal("matmul: types do not fit: c {}, a {}, b {}", c.describe(), a.describe(),
                        b.describe());
     }
+    if (addend.present()) {
+        expect(addend, c.dtype, {m, n}, "matmul addend");
+        if (accumulate || epilogue.present())
+            throw_internal("matmul: an addend excludes accumulate and an epilogue");
+        if (addend.row_stride != c.row_stride)
+            throw_internal("matmul: the addend {} has not the row stride of c {}", addend.describe(),
+                           c.describe());
+    }
+    if (epilogue.present() && (accumulate || c.dtype != a.dtype))
+        throw_internal("matmul: an epilogue excludes accumulate and a result {} of {}", c.describe(),
+                       a.describe());
+    epilogue.check(c, "matmul");
     if (bias.present()) expect(bias, DType::f32, {n}, "matmul bias");
     if (m == 0 || n == 0 || k == 0) throw_internal("matmul: an empty product {} x {} x {}", m, n, k);
     if (std::max({m, n, k}) > INT32_MAX) throw_internal("matmul: too large: {} x {} x {}", m, n, k);

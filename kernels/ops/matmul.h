@@ -1,11 +1,11 @@
 // The matrix product, and the gradient of its bias.
 #pragma once
 
-#include "kernels/ops/op.h"
+#include "kernels/ops/epilogue.h"
 
 namespace speedrun::op {
 
-// c (+)= op(a) op(b) (+ bias). Sums in f32; rows of each may be strided.
+// c (+)= epilogue(op(a) op(b) (+ bias) (+ addend)). Sums in f32; rows of each may be strided.
 struct Matmul {
     ByName by_name = ByName();
     Tensor c;          // real or f32 [M,N]
@@ -15,15 +15,20 @@ struct Matmul {
     bool transpose_a = false;
     bool transpose_b = false;
     bool accumulate = false;
+    Tensor addend = {};      // type, shape and row stride of c; not with accumulate or an epilogue
+    Epilogue epilogue = {};  // not with accumulate; c is of a's type
 
     void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
-        t.reads(a, b, bias);
+        t.reads(a, b, bias, addend);
+        epilogue.traffic(t);
     }
     ProductShape product() const {
         constexpr std::string_view kLayouts[2][2] = {{"nn", "nt"}, {"tn", "tt"}};
-        return {{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1]}, kLayouts[transpose_a][transpose_b]};
+        return {{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1]},
+                kLayouts[transpose_a][transpose_b],
+                epilogue.kind()};
     }
 };
 

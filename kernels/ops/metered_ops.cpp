@@ -12,7 +12,9 @@ std::string OpCost::name() const {
     };
     if (product.sizes[0] > 0) add(product);
     for (const op::ProductShape& batch : batches) add(batch);
-    return product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    if (!product.layout.empty()) text += fmt::format(" {}", product.layout);
+    constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
+    return text + kEpilogues[static_cast<size_t>(product.epilogue)];
 }
 
 void MeteredOps::start() {

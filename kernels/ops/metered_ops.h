@@ -25,7 +25,7 @@ struct OpCost {
 
     bool is_product() const { return product.sizes[0] > 0 || !batches.empty(); }
     // Key for sums over calls: "matmul 8192x768x256 nt", "polar_express 4x768x768 1x768x3072", "add". The letters say whether
-    // a and b are transposed (n, t).
+    // a and b are transposed (n, t). An epilogue follows them.
     std::string name() const;
 };
 

@@ -113,10 +113,13 @@ void count_elementwise(const Op& op, Traffic& traffic) {
     Op::operands(op, Count{traffic});
 }
 
+enum class EpilogueKind : uint8_t { none, relu_squared, relu_squared_fp8, relu_squared_backward };
+
 // Sizes of a matmul, for its name in profiles.
 struct ProductShape {
     std::array<int64_t, 3> sizes{};  // M, N, K, or n, R, C of a batch; zeros: no matmul
     std::string_view layout = {};    // "nt": a normal, b transposed; empty if fixed
+    EpilogueKind epilogue = EpilogueKind::none;
 };
 
 }  // namespace speedrun::op

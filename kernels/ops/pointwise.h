@@ -23,7 +23,7 @@ namespace speedrun::op {
 // gelu_erf       ½x(1 + erf(x/√2))                        (ibid., the exact form)
 struct ActivationForward {
     ByName by_name = ByName();
-    Tensor y;  // real [T,C]
+    Tensor y;  // real [T,C], may alias x
     Tensor x;  // real [T,C]
     Activation activation;
 
@@ -35,17 +35,17 @@ struct ActivationForward {
     void traffic(Traffic& t) const { count_elementwise(*this, t); }
 };
 
-// dx = dy · activation'(x).
+// dx = dy · activation'(x). Of relu_squared: dx = dy · 2√y, y = relu(x)².
 struct ActivationBackward {
     ByName by_name = ByName();
-    Tensor dx;  // real [T,C], may alias dy
-    Tensor dy;  // real [T,C]
-    Tensor x;   // real [T,C], the input of the forward
+    Tensor dx;     // real [T,C], may alias dy
+    Tensor dy;     // real [T,C]
+    Tensor saved;  // real [T,C]: x, the input of the forward; for relu_squared y, its output
     Activation activation;
 
     static void operands(auto& op, auto visit) {
         visit.writes(op.dx, "activation dx");
-        visit.reads(op.x, "activation x");
+        visit.reads(op.saved, "activation saved");
         visit.reads(op.dy, "activation dy");
     }
     void check() const { check_elementwise(*this); }

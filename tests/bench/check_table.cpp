@@ -114,7 +114,8 @@ void print_ops(const Json& report, std::string& out) {
     out += fmt::format("{:<42}{:>11}{:>9}{:>9}{:>11}{:>7}  expected ms\n", "operation", "median ms",
                        "TFLOP/s", "GB/s", "floor ms", "share");
     for (const Json& op : report.at("ops")) {
-        const std::string name = text_of(op, "name") + (op.value("products", "") == "hand" ? " (hand)" : "") +
+        const std::string products = op.value("products", "library");
+        const std::string name = text_of(op, "name") + (products == "library" ? "" : " (" + products + ")") +
                                  (op.value("attention", "") == "cudnn" ? " (cuDNN)" : "");
         if (op.value("status", "") != "passed") {
             out += fmt::format("{:<42}FAILED\n{}", name, indented(text_of(op, "failure")));

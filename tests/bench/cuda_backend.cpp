@@ -22,13 +22,14 @@ Backend make_cuda_backend(const CudaLibraries& libraries) {
     for (const std::string& note : cuda.notes) {
         if (libraries.attention != AttentionKind::native && note.find("attention") != std::string::npos)
             backend.missing = note;
+        if (note.find("matmuls by wgmma") != std::string::npos) backend.missing = note;
     }
     backend.device = std::move(cuda.device);
     backend.ops = std::move(cuda.ops);
     backend.cache_bytes = gpu.l2_bytes;
     backend.head_start_bytes = int64_t{2} << 30;
     backend.peaks = peak_sizes(*backend.device);
-    backend.library_matmul = libraries.products == MatmulKind::library && cuda.notes.empty();
+    backend.library_matmul = libraries.products != MatmulKind::native && cuda.notes.empty();
     if (libraries.products == MatmulKind::native) {
         // The library also sets the peak for our own kernels; it uses the same GPU memory and streams.
         auto library = std::make_shared<CudaBackend>(

@@ -75,9 +75,10 @@ int run(const Options& options) {
         std::fprintf(stderr, "running %s\n", c.name.c_str());  // the last such line names a case that hangs
         const size_t num_notes = backend.ops->notes().size();
         const Measurement measurement = run_case(c, backend, *stream, timer, compute_dtype, timing);
-        // Skips the figure if our own kernels replaced cuDNN, or the portable kernels replaced wgmma.
-        if (const auto notes = backend.ops->notes();
-            libraries.attention != AttentionKind::native && notes.size() > num_notes) {
+        // Skips the figure if other kernels replaced cuDNN or wgmma.
+        const bool may_be_replaced =
+            libraries.attention != AttentionKind::native || libraries.products == MatmulKind::wgmma;
+        if (const auto notes = backend.ops->notes(); may_be_replaced && notes.size() > num_notes) {
             fmt::print("{:<44}left out: {}\n", c.name, notes.back());
             continue;
         }
@@ -116,7 +117,9 @@ int main_with(int argc, char** argv) {
     app.add_option("--dtype", options.dtype, "compute type")
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
-    app.add_option("--products", options.products, "cuda: matmuls by cuBLASLt or by our own kernels")
+    app.add_option("--products", options.products,
+                   "cuda: matmuls by cuBLASLt or by our own kernels; wgmma: those with an epilogue by "
+                   "our kernel for compute capability 9.0")
         ->check(CLI::IsMember(words_of<MatmulKind>()))
         ->capture_default_str();
     app.add_option(

@@ -1,6 +1,8 @@
 // Matmuls of one layer and the head: forward y = x Wᵀ, dgrad dx = dy W, wgrad dW += dyᵀ x.
 #include <fmt/format.h>
 
+#include <functional>
+
 #include "tests/bench/cases.h"
 
 namespace speedrun::bench {
@@ -19,11 +21,14 @@ std::string sizes(int64_t m, int64_t n, int64_t k) {
     return fmt::format("{}x{}x{}", m, n, k);
 }
 
+double flops_of(int64_t m, int64_t n, int64_t k) {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+
 void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear& l, bool with_bias) {
     const int64_t tokens = shape.tokens, in = l.in, out = l.out;
     const std::string name = fmt::format("product.{}.{}", shape.name, l.name);
-    const double flops =
-        2.0 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
+    const double flops = flops_of(tokens, in, out);
     add_case(cases, {name + ".forward", sizes(tokens, out, in), flops, l.forward}, [=](CaseMemory& m) {
         return op::Matmul{.c = m.output({tokens, out}),
                           .a = m.input({tokens, in}),
@@ -44,6 +49,28 @@ void add_linear(std::vector<Case>& cases, const ModelShape& shape, const Linear&
     });
 }
 
+// The two matmuls of the MLP with ReLU²: its first in forward, the gradient of its hidden layer in backward.
+void add_squares(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, width = shape.width, hidden = shape.mlp_width;
+    const std::string prefix = fmt::format("product.{}.", shape.name);
+    const auto add = [&](const char* name, const std::function<op::Matmul(CaseMemory&)>& make) {
+        add_case(cases, {prefix + name, sizes(tokens, hidden, width), flops_of(tokens, hidden, width)}, make);
+    };
+    add("up.relu_squared", [=](CaseMemory& m) {
+        return op::Matmul{.c = m.output({tokens, hidden}),
+                          .a = m.input({tokens, width}),
+                          .b = m.input({hidden, width}, 0.02f),
+                          .transpose_b = true,
+                          .epilogue = {.relu_squared = true}};
+    });
+    add("down.relu_squared_backward", [=](CaseMemory& m) {
+        return op::Matmul{.c = m.output({tokens, hidden}),
+                          .a = m.input({tokens, width}),
+                          .b = m.input({width, hidden}, 0.02f),
+                          .epilogue = {.squares = m.input({tokens, hidden})}};
+    });
+}
+
 // FP8 matmuls of the head, the quantization of their operands, and the additional FP8 work of the MLP. The
 // loss writes its gradients as FP8 (pointwise_cases.cpp).
 void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
@@ -57,13 +84,19 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
                             .scale = m.output(DType::f32, {1}),
                             .constant = 0.01f};
     });
-    add_case(cases, {prefix + "mlp.relu_squared", fmt::format("{}x{}", tokens, hidden)}, [=](CaseMemory& m) {
-        return op::Quantize{.out = m.output(DType::e4m3, {tokens, hidden}),
-                            .x = m.input({tokens, hidden}),
-                            .scale = m.constant({1}, 0.01f),
-                            .relu_squared = m.output({tokens, hidden}),
-                            .amax = m.inout(DType::f32, {1})};
-    });
+    add_case(cases,
+             {prefix + "mlp.relu_squared", sizes(tokens, hidden, width), flops_of(tokens, hidden, width)},
+             [=](CaseMemory& m) {
+                 return op::ScaledMatmul{.c = m.output({tokens, hidden}),
+                                         .a = m.input(DType::e4m3, {tokens, width}),
+                                         .b = m.input(DType::e4m3, {hidden, width}),
+                                         .scale_a = m.constant({1}, 0.1f),
+                                         .scale_b = m.constant({1}, 0.02f),
+                                         .epilogue = {.relu_squared = true,
+                                                      .quantized = m.output(DType::e4m3, {tokens, hidden}),
+                                                      .scale = m.constant({1}, 0.01f),
+                                                      .amax = m.inout(DType::f32, {1})}};
+             });
     add_case(cases, {prefix + "scales", "48"}, [=](CaseMemory& m) {
         return op::RenewScales{.scales = m.output(DType::f32, {48}),
                                .amax = m.inout(DType::f32, {48}),
@@ -74,8 +107,7 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
         int64_t rows;
     };
     const auto product = [&](const char* what, Operand a, Operand b, int64_t inner, bool accumulate) {
-        const double flops =
-            2.0 * static_cast<double>(a.rows) * static_cast<double>(b.rows) * static_cast<double>(inner);
+        const double flops = flops_of(a.rows, b.rows, inner);
         add_case(cases, {prefix + "head." + what, sizes(a.rows, b.rows, inner), flops}, [=](CaseMemory& m) {
             return op::ScaledMatmul{
                 .c = accumulate ? m.inout(DType::f32, {a.rows, b.rows}) : m.output({a.rows, b.rows}),
@@ -109,6 +141,7 @@ std::vector<Case> product_cases(const Shapes& shapes) {
                false);
     add_linear(cases, r, {"down", r.mlp_width, r.width, {{kTrace, 777, 0, 0}}, {}, {{kTrace, 754, 0, 0}}},
                false);
+    add_squares(cases, r);
     add_linear(cases, r, {"head", r.width, r.padded_vocab, head, head, head}, false);
     add_linear(cases, shapes.gpt2, {"up", r.width, r.mlp_width, {}, {}, {}}, true);
     add_fp8(cases, r);

@@ -22,7 +22,7 @@ Backend make_cuda(int /*num_threads*/, bool dry) {
 Backend make_wgmma(int /*num_threads*/, bool dry) {
     Backend backend;
     backend.device = std::make_unique<CudaDevice>(0, dry);
-    backend.ops = make_cuda_ops(*backend.device, nullptr, make_wgmma_attention(*backend.device));
+    backend.ops = make_cuda_ops(*backend.device, nullptr, make_wgmma_attention(*backend.device), true);
     return backend;
 }
 
@@ -40,7 +40,7 @@ const std::vector<const BackendFactory*>& backends() {
     return all;
 }
 
-const std::vector<const BackendFactory*>& attention_backends() {
+const std::vector<const BackendFactory*>& wgmma_backends() {
     static const std::vector<const BackendFactory*> all = [] {
         std::vector<const BackendFactory*> some = backends();
         const CudaInfo info = query_cuda();

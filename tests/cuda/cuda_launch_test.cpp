@@ -145,6 +145,56 @@ TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
         EXPECT_EQ(kernel.find("wgmma"), std::string::npos);
 }
 
+// Returns the kernels of a matmul of 64 x 64 outputs with relu² or, without squares, alone.
+std::set<std::string> matmul_launches(CudaBackend& backend, int64_t k, bool squares,
+                                      DType type = DType::bf16) {
+    constexpr int64_t kSide = 64;
+    const auto stream = backend.device->create_stream("compute");
+    const Buffer a(*backend.device, "a", MemoryCategory::activations, 4 * kSide * k);
+    const Buffer c(*backend.device, "c", MemoryCategory::activations, 4 * kSide * kSide);
+    const Tensor rows = a.tensor(type, {kSide, k});
+    forget_fake_gpu_launches();
+    backend.ops->matmul({.c = c.tensor(type, {kSide, kSide}),
+                         .a = rows,
+                         .b = rows,
+                         .transpose_b = true,
+                         .epilogue = {.relu_squared = squares}},
+                        *stream);
+    std::set<std::string> names;
+    for (const auto& [mangled, launch] : fake_gpu_launches()) {
+        const std::string name = short_name(mangled);
+        names.insert(name.substr(0, name.find('<')));
+    }
+    return names;
+}
+
+// Our matmul by wgmma runs on compute capability 9.0, for matmuls with an epilogue and an inner dimension for which it wins.
+TEST_F(CudaLaunchTest, WgmmaMatmulRunsOnHopperOnly) {
+    const CudaOptions options{.libraries = {.products = MatmulKind::wgmma}};
+    using Names = std::set<std::string>;
+    const Names ours = {"product_wgmma::product_wgmma_kernel"},
+                pass = {"product::matmul_mma_kernel", "map_kernel"};
+    const auto of_wgmma = [](const std::vector<std::string>& notes) {
+        return std::count_if(notes.begin(), notes.end(),
+                             [](const std::string& note) { return note.find("wgmma") != std::string::npos; });
+    };
+    CudaBackend hopper = make_cuda_backend(options);
+    EXPECT_EQ(of_wgmma(hopper.notes), 0);
+    EXPECT_EQ(matmul_launches(hopper, 64, true), ours);
+    EXPECT_EQ(matmul_launches(hopper, 64, false), Names{"product::matmul_mma_kernel"});
+    EXPECT_EQ(matmul_launches(hopper, 64, true, DType::f32),
+              (Names{"product::matmul_f32_kernel", "map_kernel"}));
+    EXPECT_EQ(of_wgmma(hopper.ops->notes()), 0);
+    EXPECT_EQ(matmul_launches(hopper, 52, true), pass);  // rows of 104 bytes
+    EXPECT_EQ(of_wgmma(hopper.ops->notes()), 1);
+    CudaBackend portable = make_cuda_backend({.libraries = {.products = MatmulKind::native}});
+    EXPECT_EQ(matmul_launches(portable, 64, true), pass);
+    set_fake_gpu({.major = 8, .minor = 0});
+    CudaBackend ampere = make_cuda_backend(options);
+    EXPECT_EQ(of_wgmma(ampere.notes), 1);
+    EXPECT_EQ(matmul_launches(ampere, 64, true), pass);
+}
+
 // Bulk copies read slices of wider rows, sequence by sequence.
 TEST_F(CudaLaunchTest, TensorMapsDescribeSlicesOfRows) {
     CudaBackend backend = make_cuda_backend({.libraries = {MatmulKind::native, AttentionKind::wgmma}});

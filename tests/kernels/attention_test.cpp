@@ -5,7 +5,7 @@ namespace speedrun::testing::attention_test {
 
 using namespace attention;
 
-SPEEDRUN_OP_TEST_ON(AttentionTest, attention_backends());
+SPEEDRUN_OP_TEST_ON(AttentionTest, wgmma_backends());
 
 constexpr Case kCases[] = {
     {1, 7, 1, 16, 0, 0.25f, Documents::whole, false},

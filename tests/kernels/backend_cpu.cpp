@@ -48,7 +48,7 @@ const std::vector<const BackendFactory*>& backends() {
     return all;
 }
 
-const std::vector<const BackendFactory*>& attention_backends() {
+const std::vector<const BackendFactory*>& wgmma_backends() {
     return backends();
 }
 

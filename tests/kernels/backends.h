@@ -27,8 +27,8 @@ struct BackendFactory {
 
 // All backends that this machine can run.
 const std::vector<const BackendFactory*>& backends();
-// All backends of backends(), plus variants that differ only in attention.
-const std::vector<const BackendFactory*>& attention_backends();
+// All backends of backends(), plus one with our kernels for compute capability 9.0.
+const std::vector<const BackendFactory*>& wgmma_backends();
 
 inline std::ostream& operator<<(std::ostream& out, const BackendFactory* factory) {
     return out << factory->name;

@@ -102,45 +102,6 @@ TEST_P(Fp8Test, WritesConstantScale) {
     EXPECT_EQ(out[1][0], 0.375f);
 }
 
-// Bit for bit the results of an activation and of quantization. The test of the activation checks its
-// formula.
-TEST_P(Fp8Test, FusedActivationEqualsSeparateQuantisation) {
-    for (const auto& [rows, cols] : {Size{64, 64}, {8, 200}, {1, 7}, {33, 50}, {130, 72}}) {
-        SCOPED_TRACE(fmt::format("{} x {}", rows, cols));
-        Matrix x = random_matrix(rows, cols, 5, dtype());
-        x[0] = std::numeric_limits<double>::quiet_NaN();
-        x[1] = -3;
-        sweep(std::tuple{kResults}, [&](int64_t which) {
-            const auto make = [&](bool at_once) {
-                return run([&](Harness& h) -> Outputs {
-                    const Tensor from = h.input(x, dtype()), y = h.output(dtype(), {x.rows, x.cols}),
-                                 amax = h.inout(scalar(0), DType::f32, {1});
-                    op::Quantize a{.x = at_once ? from : y,
-                                   .scale = h.input(scalar(0.03f), DType::f32, {1}),
-                                   .relu_squared = at_once ? y : Tensor{},
-                                   .amax = amax};
-                    if (which & 1) a.out = h.output(DType::e4m3, {x.rows, x.cols});
-                    if (which & 2) a.transposed = h.output(DType::e4m3, {x.cols, x.rows});
-                    if (!at_once)
-                        h.call(
-                            op::ActivationForward{.y = y, .x = from, .activation = Activation::relu_squared});
-                    h.call(a);
-                    Outputs read;
-                    for (const Tensor& t : {y, amax, a.out, a.transposed})
-                        if (t.present()) read.push_back(h.read(t));
-                    return read;
-                });
-            };
-            const Outputs once = make(true), twice = make(false);
-            ASSERT_EQ(once.size(), twice.size());
-            for (size_t i = 0; i < once.size(); ++i) {
-                EXPECT_TRUE(std::isnan(once[i][0])) << i;
-                expect_same_numbers(once[i], twice[i]);
-            }
-        });
-    }
-}
-
 // The earlier maximum may be larger, and NaN is kept. Later steps see the recorded maximum, and zeros.
 TEST_P(Fp8Test, RecordsAmaxForNextStep) {
     const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -89,7 +89,8 @@ TEST(LevelsTest, RowsAndElements) {
                      gain = h.input(random_matrix(1, kCols, 3, DType::f32), DType::f32, {kCols});
         ops.column_sum({.out = sums, .x = x, .accumulate = false}, stream);
         ops.activation_forward({.y = gelu, .x = x, .activation = Activation::gelu_tanh}, stream);
-        ops.activation_backward({.dx = dgelu, .dy = z, .x = x, .activation = Activation::gelu_tanh}, stream);
+        ops.activation_backward({.dx = dgelu, .dy = z, .saved = x, .activation = Activation::gelu_tanh},
+                                stream);
         ops.norm_forward({.y = y,
                           .mean = mean,
                           .rstd = rstd,

@@ -10,7 +10,8 @@ TEST_P(OpChecksTest, Activation) {
     refuse(op::ActivationForward{.y = x, .x = real({3, 47}), .activation = Activation::gelu_tanh},
            {"[3,47]", "[3,48]"});
     refuse(
-        op::ActivationBackward{.dx = x, .dy = real({2, 48}), .x = x, .activation = Activation::relu_squared},
+        op::ActivationBackward{
+            .dx = x, .dy = real({2, 48}), .saved = x, .activation = Activation::relu_squared},
         {"dy", "[3,48]", "[2,48]"});
 }
 
@@ -27,6 +28,40 @@ TEST_P(OpChecksTest, Matmul) {
     refused({"f32[", "bf16["}, [](auto& m) {
         m.b = make(GetParam() == DType::f32 ? DType::bf16 : DType::f32, {33, 48});
     });
+    const Changed<op::Matmul> epilogue{{.c = real({7, 33}),
+                                        .a = real({7, 48}),
+                                        .b = real({48, 33}),
+                                        .epilogue = {.relu_squared = true,
+                                                     .quantized = make(DType::e4m3, {7, 33}),
+                                                     .scale = f32({1}),
+                                                     .amax = f32({1})}}};
+    epilogue({"epilogue", "accumulate"}, [](auto& m) { m.accumulate = true; });
+    epilogue({"relu_squared and squares"}, [](auto& m) { m.epilogue.squares = real({7, 33}); });
+    epilogue({"quantized without relu_squared"}, [](auto& m) { m.epilogue.relu_squared = false; });
+    epilogue({"matmul epilogue quantized", "expected e4m3", "e5m2[7,33]"}, [](auto& m) {
+        m.epilogue.quantized = make(DType::e5m2, {7, 33});
+    });
+    epilogue({"matmul epilogue scale", "f32[1]"}, [](auto& m) { m.epilogue.scale = {}; });
+    epilogue({"matmul epilogue amax", "[1]", "[2]"}, [](auto& m) { m.epilogue.amax = f32({2}); });
+    epilogue({"without quantized"}, [](auto& m) { m.epilogue.quantized = {}; });
+    if (GetParam() == DType::bf16)
+        epilogue({"an epilogue", "f32[7,33]"}, [](auto& m) {
+            m.c = f32({7, 33}), m.epilogue.quantized = {};
+        });
+    const Changed<op::Matmul> backward{{.c = real({7, 33}),
+                                        .a = real({7, 48}),
+                                        .b = real({48, 33}),
+                                        .epilogue = {.squares = real({7, 33})}}};
+    backward({"matmul epilogue squares", "[7,33]", "[7,32]"}, [](auto& m) {
+        m.epilogue.squares = real({7, 32});
+    });
+    backward({"squares are read after c"}, [](auto& m) { m.epilogue.squares = m.c; });
+    const Changed<op::Matmul> added{
+        {.c = real({7, 33}), .a = real({7, 48}), .b = real({48, 33}), .addend = real({7, 33})}};
+    added({"matmul addend", "[7,33]", "[7,32]"}, [](auto& m) { m.addend = real({7, 32}); });
+    added({"addend excludes"}, [](auto& m) { m.accumulate = true; });
+    added({"addend excludes"}, [](auto& m) { m.epilogue.relu_squared = true; });
+    added({"addend", "rows 64 apart", "row stride of c"}, [](auto& m) { m.addend.row_stride = 64; });
     refuse(op::ColumnSum{.out = f32({47}), .x = real({3, 48}), .accumulate = false}, {"[48]", "[47]"});
 }
 
@@ -40,17 +75,18 @@ TEST_P(OpChecksTest, Fp8) {
         m.a = make(DType::e5m2, {16, 32}), m.b = make(DType::e5m2, {32, 32});
     });
     product({"types do not fit", "bf16[16,32]"}, [](auto& m) { m.a = make(DType::bf16, {16, 32}); });
+    product({"accumulate and an epilogue"}, [](auto& m) { m.accumulate = m.epilogue.relu_squared = true; });
+    product({"scaled_matmul epilogue squares", "[16,31]"}, [](auto& m) {
+        m.epilogue.squares = real({16, 31});
+    });
     product({"e4m3[16,24]", "multiples of 16"}, [](auto& m) {
         m.a = make(DType::e4m3, {16, 24}), m.b = make(DType::e4m3, {32, 24});
     });
-    const Changed<op::Quantize> quantize{{.out = make(DType::e4m3, {16, 32}),
-                                          .x = real({16, 32}),
-                                          .scale = f32({1}),
-                                          .relu_squared = real({16, 32})}};
+    const Changed<op::Quantize> quantize{
+        {.out = make(DType::e4m3, {16, 32}), .x = real({16, 32}), .scale = f32({1})}};
     quantize({"quantize transposed", "e4m3[16,32]"}, [](auto& q) {
         q.transposed = make(DType::e4m3, {16, 32});
     });
-    quantize({"rounded to e4m3", "e5m2[16,32]"}, [](auto& q) { q.out = make(DType::e5m2, {16, 32}); });
     refuse(op::RenewScales{.scales = f32({3}), .amax = f32({2}), .factors = f32({3})},
            {"renew_scales amax", "f32[2]"});
 }

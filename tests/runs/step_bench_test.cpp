@@ -128,8 +128,6 @@ TEST_F(StepBenchTest, ListsAllOperationsAndPlannedFlops) {
                                                  {"attention_backward", microbatches * layers},
                                                  {"qk_norm_rotary_forward", microbatches * layers},
                                                  {"qk_norm_rotary_backward", microbatches * layers},
-                                                 {"activation_forward", microbatches * layers},
-                                                 {"activation_backward", microbatches * layers},
                                                  {"norm_forward", microbatches * (2 * layers + 2)},
                                                  {"norm_backward", microbatches * (2 * layers + 2)},
                                                  {"embedding_forward", microbatches},

@@ -16,8 +16,8 @@ Backend make_simt(simt::Order order, int num_threads, bool dry, bool wgmma = fal
     if (num_threads > 1) options.shared_memory = simt::kSharedMemoryOfH100;
     Backend backend;
     backend.device = std::make_unique<simt::SimtDevice>(options, dry);
-    backend.ops =
-        make_cuda_ops(*backend.device, nullptr, wgmma ? make_wgmma_attention(*backend.device) : nullptr);
+    backend.ops = make_cuda_ops(*backend.device, nullptr,
+                                wgmma ? make_wgmma_attention(*backend.device) : nullptr, wgmma);
     return backend;
 }
 
@@ -29,7 +29,7 @@ Backend make_random_forward(int num_threads, bool dry) {
     return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::forward, num_threads, dry);
 }
 
-// Attention by the kernels for compute capability 9.0.
+// Attention and matmuls with epilogues by the kernels for compute capability 9.0.
 Backend make_wgmma(int num_threads, bool dry) {
     return make_simt(num_threads == 1 ? simt::Order::random : simt::Order::reverse, num_threads, dry, true);
 }
@@ -49,7 +49,7 @@ const std::vector<const BackendFactory*>& backends() {
     return all;
 }
 
-const std::vector<const BackendFactory*>& attention_backends() {
+const std::vector<const BackendFactory*>& wgmma_backends() {
     static const std::vector<const BackendFactory*> all = {&kSimt, &kSimtRandom, &kSimtWgmma};
     return all;
 }

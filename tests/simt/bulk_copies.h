@@ -11,14 +11,15 @@
 
 namespace speedrun::simt {
 
-// Matrices [sequences][rows][columns] of bf16, read in boxes of 64 columns.
+// Matrices [sequences][rows][columns] of bf16 or FP8, read in boxes of 128 bytes of columns.
 struct TensorMap {
-    static constexpr int kBoxColumns = 64;
-    const Bf16* data;
+    static constexpr int kBoxRowBytes = 128;
+    const std::byte* data;
+    int element_bytes;
     int64_t columns, rows, sequences;
     int64_t row_stride, sequence_stride;  // elements
     int box_rows;
-    int box_bytes() const { return box_rows * kBoxColumns * 2; }
+    int box_bytes() const { return box_rows * kBoxRowBytes; }
 };
 struct BoxAt {
     int64_t column, row, sequence;
@@ -29,7 +30,7 @@ void mbarrier_publish(Where where);
 void mbarrier_arrive(uint64_t* barrier, Where where);
 void mbarrier_expect(uint64_t* barrier, int bytes, Where where);  // arrives, too
 void mbarrier_wait(uint64_t* barrier, int parity, Where where);
-void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where);
+void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where);
 
 void named_barrier(int id, int threads, bool waits, Where where);
 void named_turn(int id, int threads, bool waits, Where where);  // orders no accesses for a watch

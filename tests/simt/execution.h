@@ -16,6 +16,7 @@
 #include "tests/simt/bulk_copies.h"
 #include "tests/simt/executor.h"
 #include "tests/simt/simt_device.h"
+#include "tests/simt/warpgroup.h"
 #include "tests/simt/watch.h"
 
 namespace speedrun::simt {
@@ -27,9 +28,12 @@ constexpr std::byte kPoison{0xff};  // unwritten shared memory
 struct Product {
     float* sums;
     int tiles;
-    bool a_shared, transposed, add;
+    bool a_shared;
+    OperandForm form;
+    bool add;
     uint64_t a_matrix, b_matrix;
-    std::vector<uint16_t> a, b;  // bits for the fragment: 2 rows of a, 2·tiles columns of b, 16 each
+    std::vector<uint16_t> a, b;  // bits for the fragment: 2 rows of a, 2·tiles columns of b, depth() each
+    int depth() const { return form.e4m3 ? 32 : 16; }
     Where where;
 };
 struct WarpgroupProducts {
@@ -110,7 +114,7 @@ class Executor {
     void mbarrier_publish();
     void mbarrier_arrive(uint64_t* barrier, int64_t bytes, const Where& where);
     void mbarrier_wait(uint64_t* barrier, int parity, const Where& where);
-    void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, const Where& where);
+    void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, const Where& where);
     // orders: for the watch, too.
     void named_barrier(int id, int threads, bool waits, bool orders, const Where& where);
     void change_registers(int count, bool increase, const Where& where);

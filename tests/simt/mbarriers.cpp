@@ -13,7 +13,8 @@
 namespace speedrun {
 
 TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& /*stream*/) {
-    return {.data = x.as<Bf16>(),
+    return {.data = static_cast<const std::byte*>(x.data),
+            .element_bytes = static_cast<int>(size_of(x.dtype)),
             .columns = x.cols(),
             .rows = sequence_length,
             .sequences = x.rows() / sequence_length,
@@ -26,7 +27,7 @@ namespace simt {
 
 namespace {
 
-constexpr uintptr_t kSwizzledRow = 128, kChunk = 16, kTileAlignment = 1024;
+constexpr uintptr_t kSwizzledRow = TensorMap::kBoxRowBytes, kChunk = 16, kTileAlignment = 1024;
 
 }  // namespace
 
@@ -112,12 +113,12 @@ void Executor::mbarrier_wait(uint64_t* barrier, int parity, const Where& where) 
     }
 }
 
-void Executor::copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at,
+void Executor::copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at,
                         const Where& where) {
     Mbarrier& b = barrier_at(barrier, where);
     if (!b.published) fail("a bulk copy signals an mbarrier that is not published", &where);
     const Position& p = running_->position;
-    auto* const to = reinterpret_cast<std::byte*>(tile);
+    auto* const to = static_cast<std::byte*>(tile);
     if (to < p.shared || to + map.box_bytes() > p.shared + p.shared_bytes)
         fail("a bulk copy ends outside the shared memory", &where);
     const uint32_t base = shared_offset(tile);
@@ -125,21 +126,22 @@ void Executor::copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, con
     if (at.sequence < 0 || at.sequence >= map.sequences)
         fail(fmt::format("a bulk copy of sequence {} of {}", at.sequence, map.sequences), &where);
     BulkCopy copy{base, map.box_bytes(), {}};
-    const Bf16* const sequence = map.data + at.sequence * map.sequence_stride;
+    const std::byte* const sequence = map.data + at.sequence * map.sequence_stride * map.element_bytes;
     for (int row = 0; row < map.box_rows; ++row) {
         const int64_t y = at.row + row,
-                      columns = std::min<int64_t>(TensorMap::kBoxColumns, map.columns - at.column);
+                      columns = std::min<int64_t>(TensorMap::kBoxRowBytes,
+                                                  (map.columns - at.column) * map.element_bytes);  // bytes
         const bool inside = y >= 0 && y < map.rows && columns > 0;
-        const Bf16* const from = sequence + y * map.row_stride + at.column;
+        const std::byte* const from = sequence + (y * map.row_stride + at.column) * map.element_bytes;
         if (inside && options_.watch)
-            note_access(Access::Kind::bulk_read, from, static_cast<size_t>(columns) * sizeof(Bf16), nullptr);
+            note_access(Access::Kind::bulk_read, from, static_cast<size_t>(columns), nullptr);
         for (int chunk = 0; chunk < static_cast<int>(kSwizzledRow / kChunk); ++chunk) {
             const auto place = static_cast<uint32_t>(row * static_cast<int>(kSwizzledRow) +
                                                      (chunk ^ row % 8) * static_cast<int>(kChunk));
             std::array<std::byte, kChunk> bytes{};
-            const int64_t valid = inside ? std::clamp<int64_t>(columns - chunk * 8, 0, 8) : 0;
-            if (valid > 0)
-                std::memcpy(bytes.data(), from + chunk * 8, static_cast<size_t>(valid) * sizeof(Bf16));
+            const int64_t begin = chunk * static_cast<int64_t>(kChunk),
+                          valid = inside ? std::clamp<int64_t>(columns - begin, 0, kChunk) : 0;
+            if (valid > 0) std::memcpy(bytes.data(), from + begin, static_cast<size_t>(valid));
             copy.chunks.emplace_back(base + place, bytes);
         }
     }
@@ -183,7 +185,7 @@ void mbarrier_expect(uint64_t* barrier, int bytes, Where where) {
 void mbarrier_wait(uint64_t* barrier, int parity, Where where) {
     if (!executor().removed(where)) executor().mbarrier_wait(barrier, parity, where);
 }
-void copy_box(Bf16* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where) {
+void copy_box(void* tile, const TensorMap& map, uint64_t* barrier, const BoxAt& at, Where where) {
     executor().copy_box(tile, map, barrier, at, where);
 }
 

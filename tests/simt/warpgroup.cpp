@@ -15,10 +15,10 @@ namespace speedrun::simt {
 
 namespace {
 
-constexpr int kWarps = 4, kRows = 64, kDepth = 16;
+constexpr int kWarps = 4, kRows = 64;
 constexpr uint32_t kRowBytes = 128, kChunkBytes = 16;
 
-// Offset of element (row, k) of an operand: rows of 64 k or, transposed, rows of k with 64 rows of the
+// Offset of byte k of a row of an operand: rows of 128 bytes of k or, transposed, rows of one k (here its index) with 64 rows of the
 // operand each.
 uint32_t offset_of(uint64_t matrix, bool transposed, int row, int k) {
     const auto field = [&](int from) { return static_cast<uint32_t>(matrix >> from & 0x3fffu) << 4; };
@@ -26,12 +26,23 @@ uint32_t offset_of(uint64_t matrix, bool transposed, int row, int k) {
     const auto r = static_cast<uint32_t>(row), c = static_cast<uint32_t>(k);
     const uint32_t linear = transposed
                                 ? start + r / 64 * leading + r % 64 * 2 + c / 8 * stride + c % 8 * kRowBytes
-                                : start + r / 8 * stride + r % 8 * kRowBytes + c * 2;
+                                : start + r / 8 * stride + r % 8 * kRowBytes + c;
     return linear ^ (linear / kRowBytes % 8 * kChunkBytes);
 }
 
+std::vector<float> values_of(const std::vector<uint16_t>& bits, bool e4m3) {
+    std::vector<float> values;
+    values.reserve(bits.size());
+    for (const uint16_t x : bits) {
+        E4m3 number;
+        number.bits = static_cast<uint8_t>(x);
+        values.push_back(e4m3 ? float(number) : std::bit_cast<float>(static_cast<uint32_t>(x) << 16));
+    }
+    return values;
+}
+
 bool alike(const Product& a, const Product& b) {
-    return a.tiles == b.tiles && a.a_shared == b.a_shared && a.transposed == b.transposed && a.add == b.add &&
+    return a.tiles == b.tiles && a.a_shared == b.a_shared && a.form == b.form && a.add == b.add &&
            a.a_matrix == b.a_matrix && a.b_matrix == b.b_matrix;
 }
 
@@ -47,8 +58,9 @@ void Executor::arrived(const void* shared, size_t bytes) {
 void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Where& where) {
     const Position& p = running_->position;
     for (int i = lane(); i < rows * 2; i += kWarpSize) {
-        const uint32_t at = transposed ? offset_of(matrix, true, i / kDepth * 8, i % kDepth)
-                                       : offset_of(matrix, false, i / 2, i % 2 * 8);
+        constexpr int kTransposedRows = 16;
+        const uint32_t at = transposed ? offset_of(matrix, true, i / kTransposedRows * 8, i % kTransposedRows)
+                                       : offset_of(matrix, false, i / 2, i % 2 * int{kChunkBytes});
         if (at + kChunkBytes > static_cast<uint64_t>(p.shared_bytes))
             fail(fmt::format("a product reads {} bytes from {} on, of {} of shared memory", kChunkBytes, at,
                              p.shared_bytes),
@@ -63,25 +75,29 @@ void Executor::note_operand(uint64_t matrix, bool transposed, int rows, const Wh
 
 void Executor::read_operands(Product& product) {
     const Position& p = running_->position;
+    const int depth = product.depth();
+    const size_t bytes = product.form.e4m3 ? 1 : 2;
     const auto read = [&](uint64_t matrix, bool transposed, int row, int k) {
-        uint16_t bits;
-        std::memcpy(&bits, p.shared + offset_of(matrix, transposed, row, k), sizeof bits);
+        uint16_t bits = 0;
+        const int at = transposed ? k : k * static_cast<int>(bytes);
+        std::memcpy(&bits, p.shared + offset_of(matrix, transposed, row, at), bytes);
         return bits;
     };
     const int g = lane() / 4, t = lane() % 4, warp = static_cast<int>(p.linear) / kWarpSize % kWarps;
-    note_operand(product.b_matrix, product.transposed, 8 * product.tiles, product.where);
+    note_operand(product.b_matrix, product.form.b_transposed, 8 * product.tiles, product.where);
     product.b.clear();
     for (int column = 0; column < 2 * product.tiles; ++column) {
-        for (int k = 0; k < kDepth; ++k)
+        for (int k = 0; k < depth; ++k)
             product.b.push_back(
-                read(product.b_matrix, product.transposed, column / 2 * 8 + 2 * t + column % 2, k));
+                read(product.b_matrix, product.form.b_transposed, column / 2 * 8 + 2 * t + column % 2, k));
     }
     if (!product.a_shared) return;
-    note_operand(product.a_matrix, false, kRows, product.where);
+    note_operand(product.a_matrix, product.form.a_transposed, kRows, product.where);
     product.a.clear();
     for (int half = 0; half < 2; ++half) {
-        for (int k = 0; k < kDepth; ++k)
-            product.a.push_back(read(product.a_matrix, false, 16 * warp + 8 * half + g, k));
+        for (int k = 0; k < depth; ++k)
+            product.a.push_back(
+                read(product.a_matrix, product.form.a_transposed, 16 * warp + 8 * half + g, k));
     }
 }
 
@@ -120,7 +136,7 @@ void Executor::multiply(Product product, const uint32_t* a) {
         ~0u, own,
         [&](auto&& of) {
             for (int half = 0; a && half < 2; ++half) {
-                for (int k = 0; k < kDepth; ++k) {
+                for (int k = 0; k < product.depth(); ++k) {
                     const uint32_t pair = of(lane() / 4 * 4 + k % 8 / 2).a[k / 8 * 2 + half];
                     product.a.push_back(static_cast<uint16_t>(k % 2 ? pair >> 16 : pair));
                 }
@@ -149,7 +165,6 @@ void Executor::multiply(Product product, const uint32_t* a) {
 
 void Executor::finish_products(int groups_in_flight) {
     WarpgroupProducts& products = running_->products;
-    const auto value = [](uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); };
     while (static_cast<int>(products.groups.size()) - 1 > groups_in_flight) {
         for (Product& product : products.groups.front()) {
             const std::vector<uint16_t> a = product.a, b = product.b;
@@ -158,13 +173,16 @@ void Executor::finish_products(int groups_in_flight) {
                 fail("shared memory changed while a product read it", &product.where);
             const auto sums = std::find_if(products.sums.begin(), products.sums.end(),
                                            [&](const auto& s) { return s.at == product.sums; });
+            const std::vector<float> a_values = values_of(a, product.form.e4m3),
+                                     b_values = values_of(b, product.form.e4m3);
+            const int depth = product.depth();
             for (int n = 0; n < product.tiles; ++n) {
                 for (int i = 0; i < 4; ++i) {
                     float& sum = sums->values[static_cast<size_t>(4 * n + i)];
                     if (!product.add) sum = 0.0f;
-                    const auto row = static_cast<size_t>(i / 2 * kDepth),
-                               column = static_cast<size_t>((2 * n + i % 2) * kDepth);
-                    for (size_t k = 0; k < kDepth; ++k) sum += value(a[row + k]) * value(b[column + k]);
+                    const float* const row = a_values.data() + i / 2 * depth;
+                    const float* const column = b_values.data() + (2 * n + i % 2) * depth;
+                    for (int k = 0; k < depth; ++k) sum += row[k] * column[k];
                 }
             }
             if (--sums->pending == 0) {
@@ -190,8 +208,8 @@ void warpgroup_begin() {
 }
 
 void warpgroup_multiply(float* sums, int tiles, const uint32_t* a, uint64_t a_matrix, uint64_t b_matrix,
-                        bool transposed, bool add, Where where) {
-    executor().multiply({sums, tiles, a == nullptr, transposed, add, a_matrix, b_matrix, {}, {}, where}, a);
+                        OperandForm form, bool add, Where where) {
+    executor().multiply({sums, tiles, a == nullptr, form, add, a_matrix, b_matrix, {}, {}, where}, a);
 }
 
 void warpgroup_commit() {

@@ -10,9 +10,14 @@ namespace speedrun::simt {
 uint32_t shared_offset(const void* shared);
 void fence_shared_proxy();
 void warpgroup_begin();
-// sums [tiles][4]; a: registers, or null with a_matrix; transposed: b is stored [k][column].
+// Operands of 32 bytes of k in rows of k or, transposed (bf16 only), in rows of the other index.
+struct OperandForm {
+    bool a_transposed = false, b_transposed = false, e4m3 = false;
+    bool operator==(const OperandForm&) const = default;
+};
+// sums [tiles][4]; a: registers (bf16), or null with a_matrix.
 void warpgroup_multiply(float* sums, int tiles, const uint32_t* a, uint64_t a_matrix, uint64_t b_matrix,
-                        bool transposed, bool add, Where where = Where::current());
+                        OperandForm form, bool add, Where where = Where::current());
 void warpgroup_commit();
 void warpgroup_wait(int groups_in_flight);
 

@@ -27,7 +27,9 @@ std::vector<WatchedCase> watched(const std::vector<bench::Case>& cases, DType co
     for (const bench::Case& c : cases) {
         all.push_back({c, compute_dtype, false});
         // Queries of one rank have places, which wgmma does not support.
-        const bool served = c.op.rfind("attention_", 0) == 0 && c.name.find(".rank.") == std::string::npos;
+        const bool served =
+            (c.op.rfind("attention_", 0) == 0 && c.name.find(".rank.") == std::string::npos) ||
+            c.name.find(".relu_squared") != std::string::npos;
         if (compute_dtype == DType::bf16 && served) all.push_back({c, compute_dtype, true});
     }
     return all;
@@ -41,7 +43,7 @@ int64_t run_watched(const WatchedCase& watched_case, Watch& watch, Options optio
     const auto& [c, compute_dtype, wgmma] = watched_case;
     options.kernels_wait = true;
     SimtDevice device(options);
-    const auto ops = make_cuda_ops(device, nullptr, wgmma ? make_wgmma_attention(device) : nullptr);
+    const auto ops = make_cuda_ops(device, nullptr, wgmma ? make_wgmma_attention(device) : nullptr, wgmma);
     const auto before = device.create_stream("setup");
     device.set_watch(&watch);
     const auto watched = device.create_stream("watched");

@@ -101,8 +101,8 @@ int64_t activation_bytes(const ModelConfig& model, const MemoryConfig& memory, D
 }
 
 // r: bytes per element of the compute dtype. m = 1 if blocks mix in the first embedding. y = 1 in a block with a
-// value embedding. Bytes kept for backward per block:
-//     none       r·T·((8 + m + 2y)·C + 2·F) + 4·T·(2 + 3·H)
+// value embedding. a = 2 with GELU; 1 with ReLU², whose output overwrites its input. Bytes kept for backward per block:
+//     none       r·T·((8 + m + 2y)·C + a·F) + 4·T·(2 + 3·H)
 //     selective  r·T·((6 + y)·C + F) + 4·T·3·H
 //     full       r·T·(1 + y)·C
 // The block being computed needs the bytes of `none`. Everything else (embeddings, logits, gradients) takes at most
@@ -113,10 +113,11 @@ TEST(CheckpointingTest, MemoryMatchesFormula) {
             const bool recipe = name == std::string("recipe");
             const ModelConfig model = family(name, 12, 12);
             const int64_t r = precision == DType::f32 ? 4 : 2, T = kTokens, C = model.model_dim,
-                          F = kRatio * C, H = kHeads, m = recipe ? 1 : 0, y = m;
+                          F = kRatio * C, H = kHeads, m = recipe ? 1 : 0, y = m,
+                          a = name == std::string("gpt2") ? 2 : 1;
             const auto held = [&](Checkpointing mode) {
                 if (mode == Checkpointing::none)
-                    return r * T * ((8 + m + 2 * y) * C + 2 * F) + 4 * T * (2 + 3 * H);
+                    return r * T * ((8 + m + 2 * y) * C + a * F) + 4 * T * (2 + 3 * H);
                 if (mode == Checkpointing::selective) return r * T * ((6 + y) * C + F) + 4 * T * 3 * H;
                 return r * T * (1 + y) * C;
             };

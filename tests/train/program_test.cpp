@@ -170,8 +170,8 @@ std::string kinds_of(const Instruction& step) {
     return kinds;
 }
 
-// Fused: a sum with the next norm (or mix and norm), in every block and before the head. In blocks with value
-// embeddings also QK-norm, rotary and the mix of values.
+// Fused: a sum with the next norm (or mix and norm), in every block and before the head; the first linear of an MLP with relu²,
+// and in backward relu² with the second. In blocks with value embeddings also QK-norm, rotary and the mix of values.
 TEST(ProgramTest, FusesNeighboursOfModel) {
     const ModelConfig model =
         model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
@@ -186,11 +186,12 @@ TEST(ProgramTest, FusesNeighboursOfModel) {
     EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
                                                  {"add, weighted sum, norm", 2},
                                                  {"weighted sum, norm", 1},
-                                                 {"QK-norm, rotary, weighted sum", 2}}));
+                                                 {"QK-norm, rotary, weighted sum", 2},
+                                                 {"linear, activation", 3}}));
     fused.clear();
     for (const Instruction& step : program.backward)
         if (step.fusion) ++fused[kinds_of(step)];
-    EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}}));
+    EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}, {"activation, linear", 3}}));
 }
 
 // Refused: a value used by two in-place operations, or by one and a normal read. Both gradients would be stored in

@@ -71,8 +71,15 @@ void RandomGraph::embed() {
 }
 
 void RandomGraph::append(Kind kind) {
-    const bool follows = kind == Kind::norm && operations_.back().kind == Kind::add;
-    Operation operation{kind, {follows ? values_.back() : any_value()}, {value("value")}, {}};
+    const Kind before = operations_.back().kind;
+    const bool follows = (kind == Kind::norm && before == Kind::add) ||
+                         (kind == Kind::linear && before == Kind::square && random_() % 2 == 0);
+    // A linear is followed by an activation; relu² overwrites its input.
+    const bool squares = kind == Kind::linear && random_() % 4 == 0;
+    const ValueId product = kind == Kind::linear ? value("product") : kNoValue;
+    const ValueId written =
+        squares ? graph.view(product, fmt::format("square {}", values_.size()), 0, kWidth) : value("value");
+    Operation operation{kind, {follows ? values_.back() : any_value()}, {written}, {}};
     const ValueId x = operation.reads[0], y = operation.writes[0];
     const auto number = operations_.size();
     const auto gain = [&] {
@@ -93,11 +100,11 @@ void RandomGraph::append(Kind kind) {
             }
             // As with values, equal gradients could be swapped: readers of one weight must not read the same
             // gradient.
-            const ValueId product = value("product");
             graph.add(std::make_unique<Linear>(Linear::Ports{product, x, weight}));
-            graph.add(std::make_unique<Activate>(Activate::Ports{y, product}, kActivation));
+            graph.add(std::make_unique<Activate>(Activate::Ports{y, product},
+                                                 squares ? Activation::relu_squared : kActivation));
             operations_.push_back({Kind::linear, {x}, {product}, {weight}});
-            operation = {Kind::activation, {product}, {y}, {}};
+            operation = {squares ? Kind::square : Kind::activation, {product}, {y}, {}};
             std::erase(unread_, x);
             break;
         }
@@ -105,6 +112,8 @@ void RandomGraph::append(Kind kind) {
             if (!made_.insert({x, kNoParameter}).second) return;
             graph.add(std::make_unique<Activate>(Activate::Ports{y, x}, kActivation));
             break;
+        case Kind::square:
+            break;  // part of a linear
         case Kind::norm:
             graph.add(std::make_unique<Norm>(
                 Norm::Ports{.y = y, .statistics = {kNoValue, f32("rstd")}, .x = x, .parameters = {gain()}},
@@ -245,6 +254,9 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::activation:
                 y = activation_forward(in(0), kActivation);
                 break;
+            case Kind::square:
+                y = activation_forward(in(0), Activation::relu_squared);
+                break;
             case Kind::norm:
                 y = norm_forward(in(0), of(o, 0), {}, kNorm, kEpsilon).y;
                 break;
@@ -282,6 +294,9 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 break;
             case Kind::activation:
                 give(dvalues[o->reads[0]], activation_backward(dy, in(0), kActivation));
+                break;
+            case Kind::square:
+                give(dvalues[o->reads[0]], activation_backward(dy, in(0), Activation::relu_squared));
                 break;
             case Kind::norm: {
                 const auto d = norm_backward(dy, in(0), of(*o, 0), kNorm, kEpsilon);

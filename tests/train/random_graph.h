@@ -28,7 +28,7 @@ struct RandomGraph {
     std::vector<reference::Matrix> gradients() const;
 
   private:
-    enum class Kind : uint8_t { embedding, linear, activation, norm, sum_norm, weighted, add };
+    enum class Kind : uint8_t { embedding, linear, activation, square, norm, sum_norm, weighted, add };
     struct Operation {
         Kind kind;
         std::vector<ValueId> reads, writes;

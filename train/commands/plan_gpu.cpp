@@ -66,6 +66,8 @@ std::vector<std::string> gpu_notes(const PlanOptions& options, const Config& con
     if (config.cuda.attention == AttentionKind::wgmma && !kernel_choice(config, gpu).wgmma_attention)
         notes.push_back(
             "attention is modelled as our other kernels: wgmma is bf16's, on compute capability 9.0");
+    if (config.cuda.products == MatmulKind::wgmma && !kernel_choice(config, gpu).wgmma_matmul)
+        notes.push_back("matmuls are modelled as cuBLASLt's: wgmma is bf16's, on compute capability 9.0");
     if (config.cuda.dependent_launch)
         notes.push_back("gaps between kernels are modelled without cuda.dependent_launch");
     return notes;

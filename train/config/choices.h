@@ -97,8 +97,8 @@ inline constexpr Word<std::optional<DType>> kWords<std::optional<DType>>[] = {
     {"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}};
 
 template <>
-inline constexpr Word<MatmulKind> kWords<MatmulKind>[] = {{"library", MatmulKind::library},
-                                                          {"hand", MatmulKind::native}};
+inline constexpr Word<MatmulKind> kWords<MatmulKind>[] = {
+    {"library", MatmulKind::library}, {"hand", MatmulKind::native}, {"wgmma", MatmulKind::wgmma}};
 template <>
 inline constexpr Word<AttentionKind> kWords<AttentionKind>[] = {
     {"hand", AttentionKind::native}, {"wgmma", AttentionKind::wgmma}, {"cudnn", AttentionKind::cudnn}};

@@ -173,7 +173,10 @@ struct CudaConfig : CudaLibraries {
     bool graph = true;
     bool dependent_launch = false;
     void fields(FieldVisitor& v) {
-        v.choice("products", products, "matmuls by cuBLASLt where it is installed, or by own kernels");
+        v.choice(
+            "products", products,
+            "library: matmuls by cuBLASLt where it is installed; hand: by own kernels; wgmma: as library, but matmuls with an "
+            "epilogue (ReLU²) by own kernels for compute capability 9.0 (H100, H200) where they are modelled to be faster");
         v.choice(
             "attention", attention,
             "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64 and 128 and "

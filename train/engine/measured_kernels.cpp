@@ -72,6 +72,17 @@ LossShape loss_of(const std::string& op, const std::string& text) {
             text.find("_fp8") != std::string::npos};
 }
 
+// Reads op_bench's names: "product.recipe.up.relu_squared".
+op::EpilogueKind epilogue_of(const std::string& op, const std::string& text) {
+    const auto ends = [&](std::string_view end) {
+        return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+    };
+    if (op == "scaled_matmul" && ends(".relu_squared")) return op::EpilogueKind::relu_squared_fp8;
+    if (op != "matmul") return op::EpilogueKind::none;
+    if (ends(".relu_squared_backward")) return op::EpilogueKind::relu_squared_backward;
+    return ends(".relu_squared") ? op::EpilogueKind::relu_squared : op::EpilogueKind::none;
+}
+
 // Reads op_bench's shape of a weighted sum: "3x32768x768".
 int terms_of(const std::string& op, const std::string& text) {
     const bool sums = op.rfind("sum_norm_", 0) == 0 || op.rfind("weighted_sum_", 0) == 0;
@@ -83,7 +94,7 @@ int differences(const OpCost& a, const OpCost& b) {
     // Heads outweigh hidden keys: the kernels of other head sizes differ.
     const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
     return of_attention + (a.loss.targets != b.loss.targets) + (a.loss.softcap != b.loss.softcap) +
-           (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms);
+           (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms) + (a.product.epilogue != b.product.epilogue);
 }
 
 }  // namespace
@@ -129,13 +140,16 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
     measured.cost.loss = loss_of(measured.op, measured.name);
     measured.cost.terms = terms_of(measured.op, text_of(record, "shape"));
+    measured.cost.product.epilogue = epilogue_of(measured.op, measured.name);
     if (constexpr std::string_view kMix = "mix_norm_"; measured.op.rfind(kMix, 0) == 0) {
         // The name in reports of versions with a kernel of two terms.
         measured.op = "sum_norm_" + measured.op.substr(kMix.size());
         measured.cost.terms = 2;
     }
-    const bool is_native = text_of(record, "products") == word_of(MatmulKind::native);
-    if (measured.op == "matmul" && is_native != choice.native_matmul) return;
+    const std::string products = text_of(record, "products");
+    if (measured.op == "matmul" && (products == word_of(MatmulKind::native)) != choice.native_matmul) return;
+    const bool with_epilogue = measured.cost.product.epilogue != op::EpilogueKind::none;
+    if (with_epilogue && (products == word_of(MatmulKind::wgmma)) != choice.wgmma_matmul) return;
     const std::string attention = text_of(record, "attention");
     const bool by_wgmma = attention == word_of(AttentionKind::wgmma);
     if (attention == word_of(AttentionKind::cudnn) || measured.share_of_bound <= 0) return;
@@ -148,6 +162,8 @@ const MeasuredKernels::Case* MeasuredKernels::nearest(const OpCost& cost) const 
     std::pair<int, double> smallest{0, std::numeric_limits<double>::infinity()};
     for (const auto& [name, measured] : cases_) {
         if (measured.op != cost.op) continue;
+        const op::EpilogueKind epilogue = measured.cost.product.epilogue;
+        if (epilogue != op::EpilogueKind::none && epilogue != cost.product.epilogue) continue;
         const double away =
             distance(static_cast<double>(measured.cost.flops), static_cast<double>(cost.flops)) +
             distance(static_cast<double>(measured.cost.bytes), static_cast<double>(cost.bytes));

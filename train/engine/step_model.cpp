@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops/epilogue_model.h"
 #include "train/engine/batch_sources.h"
 #include "train/engine/memory_plan.h"
 
@@ -16,9 +17,10 @@ DryStep dry_gpu_step(Config config, DType compute_dtype) {
 }
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu) {
+    const bool wgmma = gpu.has_wgmma && gpu_compute_type(config) == DType::bf16;
     return {.native_matmul = config.cuda.products == MatmulKind::native,
-            .wgmma_attention = config.cuda.attention == AttentionKind::wgmma && gpu.has_wgmma &&
-                               gpu_compute_type(config) == DType::bf16};
+            .wgmma_attention = wgmma && config.cuda.attention == AttentionKind::wgmma,
+            .wgmma_matmul = wgmma && config.cuda.products == MatmulKind::wgmma};
 }
 
 OperationTimes::OperationTimes(const Config& stage, const GpuModel& gpu, const MeasuredKernels* report,
@@ -53,6 +55,11 @@ ModelledCall OperationTimes::modelled(const OpCost& cost, double share_of_bound)
 ModelledCall OperationTimes::of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
     if (!found) return modelled(cost, 0);
+    if (found->cost.product.epilogue != op::EpilogueKind::none) {
+        ModelledCall call = modelled(cost, 0);
+        call.ms = call.bound_ms / found->share_of_bound + call.gap_ms;
+        return call;
+    }
     if (!found->cost.attention.present() || found->ms == 0) return modelled(cost, found->share_of_bound);
     // Tiles of a causal case are known, so its time corrects the model of a tile.
     OpCost timed = found->cost;
@@ -66,6 +73,8 @@ std::string OperationTimes::source_of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
     if (found) return "measured: " + found->name;
     const KernelModel kernel = kernel_model(cost.op, choice_);
+    const DType operands = std::string_view(cost.op) == "scaled_matmul" ? DType::e4m3 : compute_dtype_;
+    if (kernel.wgmma_epilogue && wgmma_matmul_wins(cost.product, operands)) return kWgmmaMatmulSource;
     const AttentionTiming* const timing = attention_timing(cost, compute_dtype_, kernel);
     return timing ? timing->source : kernel.source;
 }

@@ -90,12 +90,12 @@ __device__ inline void wait(Barrier* /*b*/, int /*parity*/) {
 // by one thread. The tile's address is a multiple of 1024. Other threads that have written the tile call wgmma::fence_async_proxy()
 // first.
 #if SPEEDRUN_SIMT
-inline void copy_box(Bf16* tile, const TensorMap& map, mbarrier::Barrier* b, int x, int y, int z,
+inline void copy_box(void* tile, const TensorMap& map, mbarrier::Barrier* b, int x, int y, int z,
                      simt::Where where = simt::Where::current()) {
     simt::copy_box(tile, map, b, {x, y, z}, where);
 }
 #else
-__device__ inline void copy_box(Bf16* tile, const TensorMap& map, mbarrier::Barrier* b, int x, int y, int z) {
+__device__ inline void copy_box(void* tile, const TensorMap& map, mbarrier::Barrier* b, int x, int y, int z) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::

@@ -37,6 +37,15 @@ inline float reciprocal_approx(float x) {
     return 1.0f / x;
 }
 
+inline float sqrt_approx(float x) {
+    return std::sqrt(x);
+}
+
+inline uint32_t larger_halves(uint32_t a, uint32_t b) {
+    constexpr uint32_t kLow = 0xffffu;
+    return std::max(a & ~kLow, b & ~kLow) | std::max(a & kLow, b & kLow);
+}
+
 inline void store_global(uint4* to, const uint4& word) {
     store_word(to, word);
 }
@@ -154,6 +163,19 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
     ldmatrix_emulated<true>(r, row);
 }
 
+inline void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+    struct Registers {
+        uint32_t r[4];
+    };
+    if (reinterpret_cast<uintptr_t>(row) % sizeof(uint4) != 0)
+        simt::fail("stmatrix: an address is not aligned to 16 bytes", simt::Where::current());
+    const uint4 own = simt::exchange(~0u, Registers{{r[0], r[1], r[2], r[3]}}, [&](auto&& of) {
+        const int m = lane_id() / 8, first = lane_id() % 8 * 4;
+        return make_uint4(of(first).r[m], of(first + 1).r[m], of(first + 2).r[m], of(first + 3).r[m]);
+    });
+    simt::store_word(static_cast<uint4*>(row), own);
+}
+
 inline void copy_async_16(void* shared, const void* global, int valid_bytes) {
     simt::copy_async(shared, global, 16, valid_bytes);
 }
@@ -189,6 +211,24 @@ __device__ inline float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// √x, relative error 2^-23; 0 below 2^-126.
+__device__ inline float sqrt_approx(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Larger of each unsigned 16-bit half; compute capability 9.0 and above.
+__device__ inline uint32_t larger_halves(uint32_t a, uint32_t b) {
+    uint32_t larger;
+#if __CUDA_ARCH__ >= 900
+    asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+#else
+    __trap();
+#endif
+    return larger;
 }
 
 // Stores 16 bytes to global memory with one instruction, for kernels whose stores the compiler would split.
@@ -267,6 +307,18 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row))
                  : "memory");
+}
+
+// Warp: stores 8×8 matrices of 16-bit elements, from the fragments that ldmatrix_x4 loads; compute capability 9.0 and above.
+__device__ inline void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+#else
+    __trap();
+#endif
 }
 
 // Starts a copy of 16 aligned bytes. Bytes from valid_bytes on are not read and become zero. Visible to this

@@ -15,8 +15,9 @@ struct alignas(64) TensorMap {
 };
 #endif
 
-// Returns the map of x (bf16 [T,C]) as T / sequence_length sequences of rows. Boxes have 64 columns and box_rows ≤ 256 rows, and
-// the layout of tile.cuh's Panels. x.data and the rows are aligned to 16 bytes. Throws an internal error if the driver refuses it.
+// Returns the map of x (bf16 or fp8 [T,C]) as T / sequence_length sequences of rows. Boxes have columns of 128 bytes and box_rows ≤ 256
+// rows, and the layout of tile.cuh's Panels. x.data and the rows are aligned to 16 bytes. Throws an internal error if the driver refuses
+// it.
 TensorMap map_rows(const Tensor& x, int64_t sequence_length, int box_rows, Stream& stream);
 
 }  // namespace speedrun

@@ -19,8 +19,16 @@
 
 namespace speedrun::wgmma {
 
-constexpr int kThreads = 128;  // threads of a warpgroup
-constexpr int kRows = 64;      // rows of a matmul
+// True if this compiler pass has the instructions: kernels have no code otherwise, and are never launched.
+#if SPEEDRUN_SIMT || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool kAvailable = true;
+#else
+constexpr bool kAvailable = false;
+#endif
+
+constexpr int kThreads = 128;   // threads of a warpgroup
+constexpr int kRows = 64;       // rows of a matmul
+constexpr int kWideTiles = 32;  // tiles of eight columns in multiply_wide()
 
 // 64-bit descriptor of an operand with 16 k ("Matrix Descriptor Format"): its address, the byte distance from
 // 64 columns to the next 64 (if its rows are k), and from 8 rows to the next 8.
@@ -53,11 +61,16 @@ template <int kTiles>
 void finish_before_wait(float (&/*x*/)[kTiles][4]) {}
 template <int kTiles>
 void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool add) {
-    simt::warpgroup_multiply(&c[0][0], kTiles, nullptr, a, b, false, add);
+    simt::warpgroup_multiply(&c[0][0], kTiles, nullptr, a, b, {}, add);
 }
 template <int kTiles>
 void multiply_transposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-    simt::warpgroup_multiply(&c[0][0], kTiles, a, 0, b, true, add);
+    simt::warpgroup_multiply(&c[0][0], kTiles, a, 0, b, {.b_transposed = true}, add);
+}
+template <class Element, bool kTransposedA, bool kTransposedB>
+void multiply_wide(float (&c)[kWideTiles][4], uint64_t a, uint64_t b, bool add) {
+    simt::warpgroup_multiply(&c[0][0], kWideTiles, nullptr, a, b,
+                             {kTransposedA, kTransposedB, sizeof(Element) == 1}, add);
 }
 
 #else
@@ -110,6 +123,8 @@ __device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
     SPEEDRUN_SUMS_1(n), SPEEDRUN_SUMS_1(n + 1), SPEEDRUN_SUMS_1(n + 2), SPEEDRUN_SUMS_1(n + 3)
 #define SPEEDRUN_SUMS_8 SPEEDRUN_SUMS_4(0), SPEEDRUN_SUMS_4(4)
 #define SPEEDRUN_SUMS_16 SPEEDRUN_SUMS_8, SPEEDRUN_SUMS_4(8), SPEEDRUN_SUMS_4(12)
+#define SPEEDRUN_SUMS_32 \
+    SPEEDRUN_SUMS_16, SPEEDRUN_SUMS_4(16), SPEEDRUN_SUMS_4(20), SPEEDRUN_SUMS_4(24), SPEEDRUN_SUMS_4(28)
 #define SPEEDRUN_NAMES_32                                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -117,6 +132,12 @@ __device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
     SPEEDRUN_NAMES_32                                                                                   \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SPEEDRUN_NAMES_128                                                                         \
+    SPEEDRUN_NAMES_64                                                                              \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SPEEDRUN_WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 "
 
 // Warpgroup: c (64 × 8·kTiles f32) = a (64×16) · b (16 × 8·kTiles), added to c if `add`. a is stored
@@ -155,12 +176,35 @@ __device__ inline void multiply_transposed(float (&c)[kTiles][4], const uint32_t
     }
 }
 
+// Warpgroup: c (64 × 256 f32) = a · b, added to c if `add`, over 32 bytes of k: 16 bf16 or 32 e4m3. An operand is stored in rows of k
+// or, transposed (bf16 only), in rows of its other index.
+template <class Element, bool kTransposedA, bool kTransposedB>
+__device__ inline void multiply_wide(float (&c)[kWideTiles][4], uint64_t a, uint64_t b, bool add) {
+    if constexpr (sizeof(Element) == 1) {
+        static_assert(!kTransposedA && !kTransposedB && Element::kLargest == E4m3::kLargest);
+        asm volatile(
+            "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SPEEDRUN_NAMES_128
+            "}, %128, %129, add, 1, 1;\n}\n"
+            : SPEEDRUN_SUMS_32
+            : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    } else {
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n" SPEEDRUN_WGMMA(
+                         "256") "{" SPEEDRUN_NAMES_128 "}, %128, %129, add, 1, 1, %131, %132;\n}\n"
+                     : SPEEDRUN_SUMS_32
+                     : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedA)),
+                       "n"(static_cast<int>(kTransposedB)));
+    }
+}
+
 #undef SPEEDRUN_SUMS_1
 #undef SPEEDRUN_SUMS_4
 #undef SPEEDRUN_SUMS_8
 #undef SPEEDRUN_SUMS_16
+#undef SPEEDRUN_SUMS_32
 #undef SPEEDRUN_NAMES_32
 #undef SPEEDRUN_NAMES_64
+#undef SPEEDRUN_NAMES_128
 #undef SPEEDRUN_WGMMA
 
 #else  // another GPU: never launched there (attention_wgmma.cu)
@@ -179,6 +223,8 @@ template <int kTiles>
 __device__ inline void multiply(float (&)[kTiles][4], uint64_t, uint64_t, bool) {}
 template <int kTiles>
 __device__ inline void multiply_transposed(float (&)[kTiles][4], const uint32_t (&)[4], uint64_t, bool) {}
+template <class Element, bool kTransposedA, bool kTransposedB>
+__device__ inline void multiply_wide(float (&)[kWideTiles][4], uint64_t, uint64_t, bool) {}
 
 #endif
 #endif

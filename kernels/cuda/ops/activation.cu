@@ -35,10 +35,11 @@ __device__ __forceinline__ float value(float x) {
     }
 }
 
-template <Activation kActivation>
+// x: of type Real, ActivationBackward::saved.
+template <class Real, Activation kActivation>
 __device__ __forceinline__ float derivative(float x) {
     if constexpr (kActivation == Activation::relu_squared) {
-        return x > 0.0f ? 2.0f * x : 0.0f;
+        return relu_squared_slope<Real>(x);
     } else if constexpr (kActivation == Activation::gelu_erf) {
         constexpr float kDensity = 0.3989422804f;
         return normal_below(x) + x * kDensity * __expf(-0.5f * x * x);
@@ -63,14 +64,14 @@ struct Forward {
 
 template <class Real, Activation kActivation>
 struct Backward {
-    Rows<Real> dx, dy, x;
+    Rows<Real> dx, dy, saved;
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W> chunk) const {
-        const Vector<W> v = chunk.load(x.at(row, col));
+        const Vector<W> v = chunk.load(saved.at(row, col));
         Vector<W> d = chunk.load(dy.at(row, col));
 #pragma unroll
-        for (int i = 0; i < W; ++i) d[i] *= derivative<kActivation>(v[i]);
+        for (int i = 0; i < W; ++i) d[i] *= derivative<Real, kActivation>(v[i]);
         chunk.store(dx.at(row, col), d);
     }
 };
@@ -106,7 +107,7 @@ void CudaOps::enqueue(const op::ActivationForward& a, Stream& stream) {
 
 void CudaOps::enqueue(const op::ActivationBackward& a, Stream& stream) {
     using namespace activation_cu;
-    dispatch<Backward>(a.activation, stream, a.dx, a.dy, a.x);
+    dispatch<Backward>(a.activation, stream, a.dx, a.dy, a.saved);
 }
 
 }  // namespace speedrun

@@ -7,15 +7,23 @@
 namespace speedrun {
 
 CudaOps::CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library,
-                 std::unique_ptr<AttentionLibrary> attention)
-    : library_(std::move(library)), attention_(std::move(attention)), workspaces_(device, "operations") {}
+                 std::unique_ptr<AttentionLibrary> attention, bool wgmma_epilogues)
+    : library_(std::move(library)),
+      attention_(std::move(attention)),
+      wgmma_epilogues_(wgmma_epilogues),
+      workspaces_(device, "operations") {}
 
 CudaOps::~CudaOps() = default;
 
 std::vector<std::string> CudaOps::notes() const {
-    std::vector<std::string> all = library_ ? library_->notes() : std::vector<std::string>{};
-    if (!attention_) return all;
-    for (std::string& note : attention_->notes()) all.push_back(std::move(note));
+    std::vector<std::string> all;
+    const auto add = [&](const auto& library) {
+        if (!library) return;
+        for (std::string& note : library->notes()) all.push_back(std::move(note));
+    };
+    add(library_);
+    add(attention_);
+    all.insert(all.end(), notes_.begin(), notes_.end());
     return all;
 }
 
@@ -28,8 +36,8 @@ void* CudaOps::workspace(Stream& stream, int64_t bytes) {
 }
 
 std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library,
-                                   std::unique_ptr<AttentionLibrary> attention) {
-    return std::make_unique<CudaOps>(device, std::move(library), std::move(attention));
+                                   std::unique_ptr<AttentionLibrary> attention, bool wgmma_epilogues) {
+    return std::make_unique<CudaOps>(device, std::move(library), std::move(attention), wgmma_epilogues);
 }
 
 }  // namespace speedrun

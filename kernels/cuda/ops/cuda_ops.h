@@ -7,6 +7,9 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "kernels/cuda/device/stream_memory.h"
 #include "kernels/cuda/vendor/attention_library.h"
@@ -18,9 +21,10 @@ namespace speedrun {
 class CudaOps final : public Ops {
   public:
     // Libraries run the matmuls and the attention that they support; the hand-written kernels run the rest.
-    // Either may be null.
+    // Each may be null.
+    // wgmma_epilogues: matmuls with an epilogue run on wgmma_product() where wgmma_matmul_wins().
     explicit CudaOps(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
-                     std::unique_ptr<AttentionLibrary> attention = nullptr);
+                     std::unique_ptr<AttentionLibrary> attention = nullptr, bool wgmma_epilogues = false);
     ~CudaOps() override;
 
     int64_t flops() const override { return flops_; }
@@ -33,6 +37,13 @@ class CudaOps final : public Ops {
     // by one operation at a time; its contents do not survive a call. Grows (and then waits for the stream)
     // only for new shapes. With SPEEDRUN_SIMT each call poisons it.
     void* workspace(Stream& stream, int64_t bytes);
+    // Runs a matmul with its epilogue on wgmma_product(). epilogue.cu. Returns false, with nothing enqueued, if it is left to others.
+    template <class Arguments>
+    bool by_wgmma(const Arguments& a, Stream& stream);
+    // Epilogue of a matmul on its result, in place. epilogue.cu.
+    void apply(const op::Epilogue& epilogue, const Tensor& c, Stream& stream);
+    // As above, if it writes an FP8 form. fp8.cu.
+    void apply_quantized(const op::Epilogue& epilogue, const Tensor& c, Stream& stream);
     // Gradients of gain and bias, if requested. norm.cu.
     void norm_parameters(const op::NormBackward& a, Stream& stream);
     // Gradients of scalar coefficients, from the sums of blocks, partial[j][block]. weighted_sum.cu.
@@ -44,13 +55,16 @@ class CudaOps final : public Ops {
 
     std::unique_ptr<MatmulLibrary> library_;
     std::unique_ptr<AttentionLibrary> attention_;
+    const bool wgmma_epilogues_;
     StreamMemory workspaces_;
+    std::set<std::string> notes_;
     int64_t flops_ = 0;
 };
 
 // Operations on a CUDA device (or on one of tests/simt), which must outlive them.
 std::unique_ptr<Ops> make_cuda_ops(Device& device, std::unique_ptr<MatmulLibrary> library = nullptr,
-                                   std::unique_ptr<AttentionLibrary> attention = nullptr);
+                                   std::unique_ptr<AttentionLibrary> attention = nullptr,
+                                   bool wgmma_epilogues = false);
 
 namespace cuda {
 

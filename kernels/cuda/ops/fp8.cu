@@ -23,8 +23,7 @@ constexpr int64_t kTileBytes = kEdge * kEdge;
 
 template <class Real, class To>
 struct QuantizeArguments {
-    Rows<const Real> x;
-    Rows<Real> relu_squared;   // only with kSquares
+    Rows<Real> x;              // kSquares: becomes relu(x)², which is quantized
     Rows<To> out, transposed;  // null: not requested
     int rows, cols;
     float* scale;
@@ -80,13 +79,6 @@ __device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, c
     }
 }
 
-// A maximum does not depend on the order. Most warps read a larger value and skip the atomic; if the value
-// read is stale, the atomic decides.
-__device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
-    largest = warp_max(largest);
-    if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
-}
-
 // kAligned: rows and columns are multiples of eight, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {
@@ -115,11 +107,11 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) v[i] = to_float(from_float<Real>(relu_squared(v[i])));
             if constexpr (kAligned) {
-                if (count > 0) store_vector<kUnit>(p.relu_squared.at(row, col), v);
+                if (count > 0) store_vector<kUnit>(p.x.at(row, col), v);
             } else {
 #pragma unroll
                 for (int i = 0; i < kUnit; ++i)
-                    if (i < count) *p.relu_squared.at(row, col + i) = from_float<Real>(v[i]);
+                    if (i < count) *p.x.at(row, col + i) = from_float<Real>(v[i]);
             }
         }
 #pragma unroll
@@ -166,8 +158,7 @@ bool in_eights(const Tensor& x, std::initializer_list<Tensor> all) {
 template <class Real, class To, bool kSquares>
 void launch_quantize(const op::Quantize& a, LaunchSite site) {
     QuantizeArguments<Real, To> p{};
-    p.x = Rows<const Real>(a.x);
-    p.relu_squared = Rows<Real>(a.relu_squared);
+    p.x = Rows<Real>(a.x);
     p.out = Rows<To>(a.out);
     p.transposed = Rows<To>(a.transposed);
     p.rows = static_cast<int>(a.x.rows());
@@ -175,7 +166,7 @@ void launch_quantize(const op::Quantize& a, LaunchSite site) {
     p.scale = a.scale.as<float>();
     p.constant = a.constant;
     p.amax = static_cast<uint32_t*>(a.amax.data);
-    auto* const kernel = in_eights(a.x, {a.x, a.out, a.transposed, a.relu_squared})
+    auto* const kernel = in_eights(a.x, {a.x, a.out, a.transposed})
                              ? quantize_kernel<Real, To, true, kSquares>
                              : quantize_kernel<Real, To, false, kSquares>;
     launch(kernel, tiles_of(a.x), kQuantizeThreads, kTileBytes, site, p);
@@ -213,9 +204,21 @@ void CudaOps::enqueue(const op::Quantize& a, Stream& stream) {
     if (a.x.numel() == 0) return;
     const LaunchSite site(stream);
     cuda::with_real(a.x.dtype, [&]<class Real>() {
-        if (a.relu_squared.present()) return launch_quantize<Real, E4m3, true>(a, site);
         with_fp8((a.out.present() ? a.out : a.transposed).dtype,
                  [&]<class To>() { launch_quantize<Real, To, false>(a, site); });
+    });
+}
+
+void CudaOps::apply_quantized(const op::Epilogue& epilogue, const Tensor& c, Stream& stream) {
+    using namespace fp8_cu;
+    const LaunchSite site(stream);
+    cuda::with_real(c.dtype, [&]<class Real>() {
+        launch_quantize<Real, E4m3, true>({.out = epilogue.quantized,
+                                           .x = c,
+                                           .scale = epilogue.scale,
+                                           .constant = epilogue.constant,
+                                           .amax = epilogue.amax},
+                                          site);
     });
 }
 
@@ -228,13 +231,15 @@ void CudaOps::enqueue(const op::RenewScales& a, Stream& stream) {
 void CudaOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
     using namespace fp8_cu;
     flops_ += 2 * a.c.numel() * a.a.cols();
-    if (library_ && library_->scaled_matmul(a, stream)) return;
+    if (by_wgmma(a, stream)) return;
+    if (library_ && library_->scaled_matmul(a, stream)) return apply(a.epilogue, a.c, stream);
     const LaunchSite site(stream);
     cuda::with_real(a.c.dtype, [&]<class Out>() {
         if (a.a.dtype == DType::e5m2) return launch_product<E5m2, E4m3, Out>(a, site);
         if (a.b.dtype == DType::e5m2) return launch_product<E4m3, E5m2, Out>(a, site);
         launch_product<E4m3, E4m3, Out>(a, site);
     });
+    apply(a.epilogue, a.c, stream);
 }
 
 }  // namespace speedrun

@@ -150,21 +150,21 @@ void CudaOps::enqueue(const op::Matmul& a, Stream& stream) {
     using namespace matmul_cu;
     const int64_t m = a.c.shape[0], n = a.c.shape[1], k = a.transpose_a ? a.a.shape[0] : a.a.shape[1];
     flops_ += 2 * m * n * k;
+    if (by_wgmma(a, stream)) return;
     if (library_) {
         op::Matmul for_library = a;
         if (a.bias.present() && a.c.dtype == DType::bf16) {  // libraries require a bias of c's type
             for_library.bias = Tensor(workspace(stream, n * size_of(DType::bf16)), DType::bf16, {n});
             cast({.out = for_library.bias, .in = a.bias}, stream);
         }
-        if (library_->matmul(for_library, stream)) return;
+        if (library_->matmul(for_library, stream)) return apply(a.epilogue, a.c, stream);
     }
     Product product{a.c, a.a, a.b, a.transpose_a, a.transpose_b};
-    if (a.accumulate) {
-        product.beta = 1.0f;
-        product.addend = a.c;
-    }
+    product.addend = a.accumulate ? a.c : a.addend;
+    product.beta = product.addend.present() ? 1.0f : 0.0f;
     product.bias = a.bias;
     tile_product(product, workspace(stream, product_workspace(product)), stream);
+    apply(a.epilogue, a.c, stream);
 }
 
 }  // namespace speedrun

@@ -48,12 +48,14 @@ struct Product : op::Matmul {
     int64_t m() const { return c.shape[0]; }
     int64_t n() const { return c.shape[1]; }
     int64_t k() const { return transpose_a ? a.shape[0] : a.shape[1]; }
+    bool adds() const { return accumulate || addend.present(); }
+    const void* added() const { return addend.present() ? addend.data : c.data; }
     // Largest power of two, at most 16 bytes, that aligns every row of every operand. Kernels require no more
     // than 16.
     uint32_t alignment() const {
         constexpr uintptr_t kMax = 16;
         uintptr_t bits = kMax;
-        for (const Tensor* x : {&c, &a, &b})
+        for (const Tensor* x : {&c, &a, &b, &addend})
             bits |= reinterpret_cast<uintptr_t>(x->data) |
                     static_cast<uintptr_t>(x->row_stride * size_of(x->dtype));
         return static_cast<uint32_t>(bits & (~bits + 1));  // lowest set bit
@@ -62,7 +64,7 @@ struct Product : op::Matmul {
     std::string key() const {
         return fmt::format("{}x{}x{}:{}{}:{}{}:{}:{}:{}:{}{}{}", m(), n(), k(), transpose_a ? 't' : 'n',
                            transpose_b ? 't' : 'n', name_of(a.dtype), name_of(c.dtype), c.row_stride,
-                           a.row_stride, b.row_stride, accumulate ? "+" : "", bias.present() ? "b" : "",
+                           a.row_stride, b.row_stride, adds() ? "+" : "", bias.present() ? "b" : "",
                            alignment() == 16 ? "" : fmt::format("u{}", alignment()));
     }
 };
@@ -212,10 +214,10 @@ std::vector<cublasLtMatmulAlgo_t> CublasLt::candidates(const Plan& plan, const P
 
 cublasStatus_t CublasLt::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                              CudaStream& stream) {
-    const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
+    const float alpha = 1.0f, beta = product.adds() ? 1.0f : 0.0f;
     const Buffer& scratch = workspaces_.at(stream, kWorkspace);
     return api_.matmul(handle_, plan.desc, &alpha, product.b.data, plan.first, product.a.data, plan.second,
-                       &beta, product.c.data, plan.result, product.c.data, plan.result, &algorithm,
+                       &beta, product.added(), plan.result, product.c.data, plan.result, &algorithm,
                        scratch.data(), static_cast<size_t>(scratch.bytes()), stream.handle());
 }
 
@@ -296,6 +298,7 @@ void CublasLt::choose(Plan& plan, const Product& product, CudaStream& stream) {
     Product timed = product;
     try {
         for (Tensor* x : {&timed.a, &timed.b, &timed.c}) *x = noise(*x, memory, stream);
+        if (timed.addend.present()) timed.addend = noise(timed.addend, memory, stream);
     } catch (const Error&) {
         return;  // no memory for timing: keep the heuristic's first choice
     }

@@ -12,8 +12,8 @@ namespace speedrun {
 class MatmulLibrary {
   public:
     virtual ~MatmulLibrary() = default;
-    // Like the methods of Ops, with sizes and types already checked. Return false, with nothing enqueued, if
-    // there is no kernel for the matmul.
+    // Like the methods of Ops, with sizes and types already checked. Epilogues are left out. Return false,
+    // with nothing enqueued, if there is no kernel for the matmul.
     virtual bool matmul(const op::Matmul& a, Stream& stream) = 0;
     virtual bool scaled_matmul(const op::ScaledMatmul& a, Stream& stream) = 0;
     // Matmuls that were left to the hand-written kernels, one sentence per shape so far.

@@ -60,7 +60,7 @@ class Derivation {
             if (before.empty() || here.empty() || !here.front()->uses().empty()) continue;
             const std::array<const Node*, 2> pair = {before.back(), here.front()};
             const bool fused = std::any_of(fusions_.begin(), fusions_.end(), [&](const auto& fusion) {
-                return fusion->matches(graph_, pair) == pair.size();
+                return fusion->has_forward() && fusion->matches(graph_, pair) == pair.size();
             });
             if (!fused) continue;
             before.push_back(here.front());
@@ -101,6 +101,7 @@ class Derivation {
             Instruction instruction{.kind = Instruction::Kind::forward, .number = now_, .repeats = repeats};
             size_t count = 1;
             for (const auto& fusion : fusions_) {
+                if (!fusion->has_forward()) continue;
                 const size_t matched = fusion->matches(graph_, nodes);
                 if (matched <= count) continue;
                 count = matched;

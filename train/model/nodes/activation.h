@@ -1,4 +1,4 @@
-// y = activation(x), elementwise.
+// y = activation(x), elementwise. Backward reads x, but of relu_squared y: then y may be a view of x.
 #pragma once
 
 #include "train/config/choices.h"
@@ -13,9 +13,11 @@ class Activate final : public Node {
     };
     Activate(const Ports& ports, Activation activation)
         : Node(Cost::pointwise),
-          y(writes({.value = ports.y})),
-          x(reads(
-              {.value = ports.x, .gradient = GradientRule::written, .in_backward = true, .in_place = true})),
+          y(writes({.value = ports.y, .in_backward = activation == Activation::relu_squared})),
+          x(reads({.value = ports.x,
+                   .gradient = GradientRule::written,
+                   .in_backward = activation != Activation::relu_squared,
+                   .in_place = true})),
           activation_(activation) {}
     const char* kind() const override { return "activation"; }
     std::string describe(const NodeGraph& /*graph*/) const override { return word_of(activation_); }
@@ -23,14 +25,16 @@ class Activate final : public Node {
         call.ops.activation_forward({.y = call(y), .x = call(x), .activation = activation_}, call.stream);
     }
     void backward(const Call& call) const override {
-        call.ops.activation_backward(
-            {.dx = call.gradient(x).tensor, .dy = call.gradient(y), .x = call(x), .activation = activation_},
-            call.stream);
+        call.ops.activation_backward({.dx = call.gradient(x).tensor,
+                                      .dy = call.gradient(y),
+                                      .saved = squares() ? call(y) : call(x),
+                                      .activation = activation_},
+                                     call.stream);
     }
 
     const Out y;
     const In x;
-    Activation activation() const { return activation_; }
+    bool squares() const { return activation_ == Activation::relu_squared; }
 
   private:
     const Activation activation_;

@@ -136,24 +136,51 @@ class RotaryAndMix final : public Fusion {
     }
 };
 
-// relu² and the FP8 linear that reads it: rounded while it is computed, unless the scale is current (amax).
+// True if these are relu² and the linear that reads it.
+bool reads_square(const Activate* activate, const Linear* linear) {
+    return activate && linear && activate->squares() && linear->x() == activate->value_of(activate->y);
+}
+
+// A linear and relu², which overwrites its output; and the FP8 linear that reads it, which is quantized in the same
+// epilogue if its scale is known before (amax: of the last step).
+class LinearThenSquare final : public Fusion {
+  public:
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
+        const auto* const linear = node_at<Linear>(nodes, 0);
+        const auto* const activate = node_at<Activate>(nodes, 1);
+        const bool match = linear && activate && activate->squares() &&
+                           activate->value_of(activate->x) == linear->y() &&
+                           graph[activate->value_of(activate->y)].root == graph[linear->y()].root;
+        if (!match) return 0;
+        const auto* const next = node_at<Linear>(nodes, 2);
+        return reads_square(activate, next) && next->in_fp8() ? 3 : 2;
+    }
+    void forward(std::span<const Call> calls) const override {
+        const auto& linear = node_of<Linear>(calls[0]);
+        const Linear* const next = calls.size() > 2 ? &node_of<Linear>(calls[2]) : nullptr;
+        if (next && next->knows_scale(calls[2])) {
+            linear.forward_then(next->quantizing(calls[2]), calls[0]);
+            return next->forward_of_quantized(calls[2]);
+        }
+        linear.forward_then({.relu_squared = true}, calls[0]);
+        if (next) next->forward(calls[2]);
+    }
+};
+
+// Backward of relu² and the linear that reads it.
 class SquareThenLinear final : public Fusion {
   public:
     size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
-        const auto* const activate = node_at<Activate>(nodes, 0);
-        const auto* const linear = node_at<Linear>(nodes, 1);
-        const bool match = activate && linear && linear->in_fp8() &&
-                           activate->activation() == Activation::relu_squared &&
-                           linear->x() == activate->value_of(activate->y);
-        return match ? 2 : 0;
+        return reads_square(node_at<Activate>(nodes, 0), node_at<Linear>(nodes, 1)) ? 2 : 0;
     }
-    void forward(std::span<const Call> calls) const override {
+    bool has_forward() const override { return false; }
+    bool has_backward() const override { return true; }
+    void backward(std::span<const Call> calls) const override {
         const auto& activate = node_of<Activate>(calls[0]);
         const auto& linear = node_of<Linear>(calls[1]);
-        if (linear.fuses_quantisation(calls[1]))
-            return linear.forward_of_relu_squared(calls[1], calls[0](activate.x));
-        activate.forward(calls[0]);
-        linear.forward(calls[1]);
+        linear.backward_parameters(calls[1]);
+        linear.backward_input_then({.squares = calls[0](activate.y)}, calls[0].gradient(activate.x).tensor,
+                                   calls[1]);
     }
 };
 
@@ -166,9 +193,7 @@ class RedistributeThenLinear final : public Fusion {
         const auto* const linear = node_at<Linear>(nodes, 1);
         return rows && linear && rows->sends_gradient() && linear->x() == rows->y() ? 2 : 0;
     }
-    void forward(std::span<const Call> calls) const override {
-        for (const Call& call : calls) call.node().forward(call);
-    }
+    bool has_forward() const override { return false; }
     bool has_backward() const override { return true; }
     void backward(std::span<const Call> calls) const override {
         const auto& rows = node_of<Redistribute>(calls[0]);
@@ -189,6 +214,7 @@ Fusions model_fusions() {
     fusions.push_back(std::make_unique<SumThenNorm>());
     fusions.push_back(std::make_unique<JoinThenNorm>());
     fusions.push_back(std::make_unique<RotaryAndMix>());
+    fusions.push_back(std::make_unique<LinearThenSquare>());
     fusions.push_back(std::make_unique<SquareThenLinear>());
     fusions.push_back(std::make_unique<RedistributeThenLinear>());
     return fusions;

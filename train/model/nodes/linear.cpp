@@ -34,36 +34,41 @@ std::string Linear::describe(const NodeGraph& graph) const {
 }
 
 void Linear::forward(const Call& call) const {
+    forward_then({}, call);
+}
+
+void Linear::forward_then(const op::Epilogue& epilogue, const Call& call) const {
     const Tensor y = call(y_), x = call(x_);
     if (options_.fp8 && call.pass.training) {
         x8_.fill(call, x, options_.fp8->x);
-        return multiply_by_fp8(call);
+        return multiply_by_fp8(epilogue, call);
     }
     call.ops.matmul({.c = y,
                      .a = x,
                      .b = call(weight_),
                      .bias = options_.adds_bias ? call(bias_) : Tensor{},
-                     .transpose_b = true},
+                     .transpose_b = true,
+                     .epilogue = epilogue},
                     call.stream);
 }
 
-bool Linear::fuses_quantisation(const Call& call) const {
+bool Linear::knows_scale(const Call& call) const {
     return options_.fp8 && call.pass.training && x8_.known(call, options_.fp8->x);
 }
 
-void Linear::forward_of_relu_squared(const Call& call, const Tensor& activated) const {
-    x8_.fill_squares(call, {.relu_squared = call(x_), .x = activated}, options_.fp8->x);
-    multiply_by_fp8(call);
+op::Epilogue Linear::quantizing(const Call& call) const {
+    return x8_.epilogue(call, options_.fp8->x);
 }
 
 // x must be quantized.
-void Linear::multiply_by_fp8(const Call& call) const {
+void Linear::multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) const {
     weight8_.fill(call, call(weight_), options_.fp8->weight);
     call.ops.scaled_matmul({.c = call(y_),
                             .a = call(x8_.numbers),
                             .b = call(weight8_.numbers),
                             .scale_a = x8_.scale_in(call),
-                            .scale_b = weight8_.scale_in(call)},
+                            .scale_b = weight8_.scale_in(call),
+                            .epilogue = epilogue},
                            call.stream);
 }
 
@@ -73,11 +78,9 @@ void Linear::backward(const Call& call) const {
     backward_input(call);
 }
 
-// dx = dy W
-void Linear::backward_input(const Call& call) const {
-    const Tensor dx = call.gradient(x_).tensor;
+void Linear::backward_input_then(const op::Epilogue& epilogue, const Tensor& dx, const Call& call) const {
     if (!dx.present()) return;
-    call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = call(weight_)}, call.stream);
+    call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = call(weight_), .epilogue = epilogue}, call.stream);
 }
 
 // dW = dyᵀ x, db = Σ dy

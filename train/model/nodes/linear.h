@@ -28,19 +28,25 @@ class Linear final : public Node {
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
+    // forward() with an epilogue of its matmul.
+    void forward_then(const op::Epilogue& epilogue, const Call& call) const;
     // Backward in two parts: the gradient of x, and the parameters' gradients.
-    void backward_input(const Call& call) const;
+    void backward_input(const Call& call) const { backward_input_then({}, call.gradient(x_).tensor, call); }
     void backward_parameters(const Call& call) const;
+    // dx = epilogue(dy W).
+    void backward_input_then(const op::Epilogue& epilogue, const Tensor& dx, const Call& call) const;
 
     ValueId x() const { return value_of(x_); }
+    ValueId y() const { return value_of(y_); }
     bool in_fp8() const { return options_.fp8.has_value(); }
-    // True if a fusion with the activation before can quantize its output while computing it.
-    bool fuses_quantisation(const Call& call) const;
-    // Enqueues forward of the activation and this node.
-    void forward_of_relu_squared(const Call& call, const Tensor& activated) const;
+    // True if forward multiplies in FP8 and the scale of x is known before x.
+    bool knows_scale(const Call& call) const;
+    // With knows_scale(): the epilogue that writes relu² to x, and its FP8 form; then the rest of forward.
+    op::Epilogue quantizing(const Call& call) const;
+    void forward_of_quantized(const Call& call) const { multiply_by_fp8({}, call); }
 
   private:
-    void multiply_by_fp8(const Call& call) const;
+    void multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) const;
 
     const Out y_;
     const In x_;

@@ -3,7 +3,7 @@
 namespace speedrun {
 
 void Quantized::fill(const Call& call, const Tensor& x, float scale_of_x) const {
-    round(call, {.x = x, .constant = scale_of_x});
+    round(call, x, scale_of_x);
 }
 
 void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const {
@@ -13,26 +13,28 @@ void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& ho
                            call.stream);
         call.ops.scale({.x = call(scale), .factor = how.factor()}, call.stream);
     }
-    round(call, {.x = x});
+    round(call, x, 0);
 }
 
-void Quantized::fill_squares(const Call& call, const Squares& squares, const Fp8ScaleConfig& how) const {
-    const float constant = how.by == Fp8ScaleBy::constant ? static_cast<float>(how.value) : 0.0f;
-    round(call, {.x = squares.x, .constant = constant, .relu_squared = squares.relu_squared});
+op::Epilogue Quantized::epilogue(const Call& call, const Fp8ScaleConfig& how) const {
+    return {.relu_squared = true,
+            .quantized = call(numbers),
+            .scale = scale_in(call),
+            .constant = how.by == Fp8ScaleBy::constant ? static_cast<float>(how.value) : 0.0f,
+            .amax = amax_in(call)};
 }
 
 Tensor Quantized::scale_in(const Call& call) const {
     return by_last_step(call) ? call.scales->scale(kept) : call(scale).reshaped({1});
 }
 
-void Quantized::round(const Call& call, const Rounded& r) const {
+void Quantized::round(const Call& call, const Tensor& x, float constant) const {
     call.ops.quantize({.out = call(numbers),
                        .transposed = call(transposed),
-                       .x = r.x,
+                       .x = x,
                        .scale = scale_in(call),
-                       .constant = r.constant,
-                       .relu_squared = r.relu_squared,
-                       .amax = kept >= 0 && call.scales ? call.scales->amax(kept) : Tensor{}},
+                       .constant = constant,
+                       .amax = amax_in(call)},
                       call.stream);
 }
 

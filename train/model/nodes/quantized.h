@@ -6,11 +6,6 @@
 
 namespace speedrun {
 
-// relu_squared = relu(x)², to be written.
-struct Squares {
-    Tensor relu_squared, x;
-};
-
 // Scratch of a node; absent ports are not written.
 struct Quantized {
     Node::Tmp numbers, transposed;
@@ -25,18 +20,17 @@ struct Quantized {
     bool known(const Call& call, const Fp8ScaleConfig& how) const {
         return how.by == Fp8ScaleBy::constant || by_last_step(call);
     }
-    // If known(): writes relu_squared of x and quantizes it.
-    void fill_squares(const Call& call, const Squares& squares, const Fp8ScaleConfig& how) const;
+    // If known(): the epilogue of the matmul that writes relu² and quantizes it.
+    op::Epilogue epilogue(const Call& call, const Fp8ScaleConfig& how) const;
     // Returns the scale that divides x, f32 [1].
     Tensor scale_in(const Call& call) const;
 
   private:
-    struct Rounded {
-        Tensor x;
-        float constant = 0;        // constant scale if above 0
-        Tensor relu_squared = {};  // absent: x itself is quantized
-    };
-    void round(const Call& call, const Rounded& r) const;
+    // constant: the scale if above 0.
+    void round(const Call& call, const Tensor& x, float constant) const;
+    Tensor amax_in(const Call& call) const {
+        return kept >= 0 && call.scales ? call.scales->amax(kept) : Tensor{};
+    }
     bool by_last_step(const Call& call) const {
         return kept >= 0 && call.scales && !call.scales->exact(kept);
     }

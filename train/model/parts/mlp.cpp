@@ -85,7 +85,10 @@ void MlpConfig::build(MlpLayer& layer) const {
     const ValueId gate =
         swiglu ? hidden("mlp.gate", "h = silu(W x) * product of mlp.up, x normed") : kNoValue;
     const ValueId up = hidden("mlp.up", swiglu ? "factor of h, see mlp.gate" : "h = f(W x), x normed");
-    const ValueId activated = w.compute_value("activated", w.extents.tokens(), hidden_width);
+    // relu² overwrites its input, which backward does not read.
+    const bool overwrites = !swiglu && activation == Activation::relu_squared;
+    const ValueId activated = overwrites ? w.view(up, "activated", 0, hidden_width.size)
+                                         : w.compute_value("activated", w.extents.tokens(), hidden_width);
     if (swiglu)
         w.add<SiluProduct>({.y = activated, .gate = gate, .x = up});
     else

@@ -1,0 +1,106 @@
+// Matmuls by wgmma with an epilogue. Main loop: product_wgmma.cuh; epilogues: product_wgmma_epilogues.cuh.
+//
+// Roofline bound: 2·M·N·K FLOP; a, b and what the epilogue reads and writes, each once.
+//
+//   kernel   tile of c   K step            stages   threads           a warp owns   shared memory
+//   bf16     128 × 256   64                     4   384 (12 warps)     16 × 256      224 KiB and barriers
+//   e4m3     128 × 256   128                    4   384                16 × 256      224 KiB and barriers
+#include "kernels/cuda/ops/product_wgmma.h"
+
+#include "kernels/cuda/ops/product_wgmma_epilogues.cuh"
+
+namespace speedrun {
+
+namespace product_wgmma {
+
+template <class Form, class Epilogue>
+__global__ void __launch_bounds__(kThreads, 1)
+    product_wgmma_kernel(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, int k,
+                         TileList tiles, Epilogue epilogue) {
+    run<Form>(a, b, k, tiles, epilogue);
+}
+
+}  // namespace product_wgmma
+
+namespace product_wgmma_cu {
+namespace {
+
+using namespace product_wgmma;
+
+template <class Form, bool kAddend, class Body>
+bool launch_with(const WgmmaProduct& x, const Body& body, Stream& stream) {
+    const auto m = x.c.shape[0], n = x.c.shape[1], k = x.a.shape[Form::kTransposeA ? 0 : 1];
+    PanelEpilogue<Value<sizeof(typename Form::Element) == 1, kAddend>, Body> epilogue{};
+    epilogue.value.scale_a = static_cast<const float*>(x.scale_a.data);
+    epilogue.value.scale_b = static_cast<const float*>(x.scale_b.data);
+    epilogue.value.bias = static_cast<const float*>(x.bias.data);
+    epilogue.value.addend = Rows<const Bf16>(x.addend);
+    epilogue.body = body;
+    epilogue.m = static_cast<int>(m);
+    epilogue.n = static_cast<int>(n);
+    const TileList tiles(m, n, 1);
+    launch(product_wgmma_kernel<Form, decltype(epilogue)>, grid_of(tiles, stream), kThreads, kSharedBytes,
+           stream, map_a<Form>(x.a, stream), map_b<Form>(x.b, stream), static_cast<int>(k), tiles, epilogue);
+    return true;
+}
+
+template <class Form>
+bool launch_squares(const WgmmaProduct& x, Stream& stream) {
+    const Rows<Bf16> c(x.c);
+    if (!x.quantized.present()) return launch_with<Form, false>(x, StoreSquares{c}, stream);
+    StoreQuantizedSquares body{};
+    body.c = c;
+    body.quantized = Rows<E4m3>(x.quantized);
+    body.scale = x.scale.as<float>();
+    body.constant = x.constant;
+    body.amax = static_cast<uint32_t*>(x.amax.data);
+    return launch_with<Form, false>(x, body, stream);
+}
+
+// True if the rows of all these begin at multiples of 16 bytes; eight values of e4m3 are written at a time.
+bool aligned(const WgmmaProduct& x) {
+    return aligned_rows(8, {x.c, x.addend, x.squares, x.quantized}) && aligned_rows(16, {x.a, x.b}) &&
+           aligned_rows(4, {x.bias});
+}
+
+bool fits(const WgmmaProduct& x) {
+    constexpr int64_t kMost = int64_t{1} << 30;
+    const bool sizes = x.c.numel() > 0 && x.a.numel() > 0 && x.c.shape[0] <= kMost && x.c.shape[1] <= kMost &&
+                       x.a.shape[0] <= kMost && x.a.shape[1] <= kMost;
+    return x.c.dtype == DType::bf16 && x.c.rank == 2 && x.c.shape[1] % 8 == 0 && sizes && aligned(x);
+}
+
+}  // namespace
+}  // namespace product_wgmma_cu
+
+bool wgmma_product(const WgmmaProduct& x, Stream& stream) {
+    using namespace product_wgmma_cu;
+    if (!fits(x)) return false;
+    const bool nt = !x.transpose_a && x.transpose_b, nn = !x.transpose_a && !x.transpose_b;
+    const bool fp8 = x.a.dtype == DType::e4m3 && x.b.dtype == DType::e4m3 && nt,
+               bf16 = x.a.dtype == DType::bf16 && x.b.dtype == DType::bf16;
+    using Nt = Form<Bf16, false, true>;
+    using Nn = Form<Bf16, false, false>;
+    using Tn = Form<Bf16, true, false>;
+    using Fp8 = Form<E4m3, false, true>;
+    const StoreRounded store{Rows<Bf16>(x.c)};
+    if (x.relu_squared) {
+        if (fp8) return launch_squares<Fp8>(x, stream);
+        return bf16 && nt && launch_squares<Nt>(x, stream);
+    }
+    if (x.squares.present()) {
+        const StoreThroughSquares body{Rows<Bf16>(x.c), Rows<const Bf16>(x.squares)};
+        return bf16 && nn && launch_with<Nn, false>(x, body, stream);
+    }
+    if (x.addend.present()) {
+        if (bf16 && nt) return launch_with<Nt, true>(x, store, stream);
+        return bf16 && nn && launch_with<Nn, true>(x, store, stream);
+    }
+    if (fp8) return launch_with<Fp8, false>(x, store, stream);
+    if (!bf16) return false;
+    if (nt) return launch_with<Nt, false>(x, store, stream);
+    if (nn) return launch_with<Nn, false>(x, store, stream);
+    return !x.transpose_b && launch_with<Tn, false>(x, store, stream);
+}
+
+}  // namespace speedrun

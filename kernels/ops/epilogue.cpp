@@ -1,0 +1,25 @@
+#include "kernels/ops/epilogue.h"
+
+#include <fmt/format.h>
+
+namespace speedrun {
+
+void op::Epilogue::check(const Tensor& c, const char* name) const {
+    const auto operand = [&](const char* field) { return fmt::format("{} epilogue {}", name, field); };
+    if (squares.present()) {
+        if (relu_squared) throw_internal("{}: relu_squared and squares exclude each other", name);
+        expect(squares, c.dtype, {c.rows(), c.cols()}, operand("squares").c_str());
+        if (c.data && squares.data == c.data) throw_internal("{}: squares are read after c is written", name);
+    }
+    if (!quantized.present()) {
+        if (scale.present() || amax.present() || constant != 0)
+            throw_internal("{}: a scale or amax without quantized", name);
+        return;
+    }
+    if (!relu_squared) throw_internal("{}: quantized without relu_squared", name);
+    expect(quantized, DType::e4m3, {c.rows(), c.cols()}, operand("quantized").c_str());
+    expect(scale, DType::f32, {1}, operand("scale").c_str());
+    if (amax.present()) expect(amax, DType::f32, {1}, operand("amax").c_str());
+}
+
+}  // namespace speedrun
