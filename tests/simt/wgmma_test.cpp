@@ -139,6 +139,86 @@ TEST(Wgmma, MultipliesRegistersByColumns) {
     expect_columns_product<128, 8>();
 }
 
+// Offset of an element of an operand with 128 bytes of k, in rows of k or, transposed, in panels of 64 columns.
+template <class Element, bool kTransposed, int kOuter>
+int wide_offset(int outer, int k) {
+    const int row = kTransposed ? k : outer,
+              byte = static_cast<int>(sizeof(Element)) * (kTransposed ? outer % 64 : k),
+              panel = kTransposed ? outer / 64 * 64 * 128 : 0;
+    return panel + row * 128 + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+}
+
+// One warpgroup: c[64 × 256] (+)= a · b, a [64][k] or transposed, b [256][k] or transposed, plain stores of both to shared memory.
+template <class Element, bool kTransposedA, bool kTransposedB>
+void wide_kernel(float* c, const float* a, const float* b, bool add) {
+    constexpr int kDepth = 128 / static_cast<int>(sizeof(Element)), kColumns = 256, kBytesOfA = 64 * 128;
+    auto* const tiles = shared_memory<char>(0).get();
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < wgmma::kRows * kDepth; i += wgmma::kThreads) {
+        const int at = wide_offset<Element, kTransposedA, wgmma::kRows>(i / kDepth, i % kDepth);
+        *reinterpret_cast<Element*>(tiles + at) = Element(a[i]);
+    }
+    for (int i = thread; i < kColumns * kDepth; i += wgmma::kThreads) {
+        const int at = wide_offset<Element, kTransposedB, kColumns>(i / kDepth, i % kDepth);
+        *reinterpret_cast<Element*>(tiles + kBytesOfA + at) = Element(b[i]);
+    }
+    wgmma::fence_async_proxy();
+    __syncthreads();
+    constexpr int kPanel = 64 * 128, kGroup = 8 * 128, kDown = 16 * 128, kAcross = 32;
+    const uint32_t base = wgmma::shared_address(tiles);
+    const uint64_t a_tile = wgmma::describe(base, kPanel, kGroup),
+                   b_tile = wgmma::describe(base + kBytesOfA, kPanel, kGroup);
+    float sums[wgmma::kWideTiles][4];
+    for (auto& four : sums)
+        for (float& sum : four) sum = 1000.0f;
+    wgmma::begin(sums);
+    for (int i = 0; i < 4; ++i)
+        wgmma::multiply_wide<Element, kTransposedA, kTransposedB>(
+            sums, a_tile + static_cast<uint64_t>(i * (kTransposedA ? kDown : kAcross) / 16),
+            b_tile + static_cast<uint64_t>(i * (kTransposedB ? kDown : kAcross) / 16), add || i > 0);
+    wgmma::commit();
+    wgmma::wait<0>(sums);
+    for (int n = 0; n < wgmma::kWideTiles; ++n) {
+        for (int i = 0; i < 4; ++i) {
+            const Place p = place_in_c(ptx::lane_id(), i);
+            c[(thread / 32 * 16 + p.row) * kColumns + 8 * n + p.col] = sums[n][i];
+        }
+    }
+}
+
+template <class Element, bool kTransposedA, bool kTransposedB>
+void expect_wide_product() {
+    constexpr int kDepth = 128 / static_cast<int>(sizeof(Element)), kColumns = 256;
+    std::mt19937 generator(7);
+    const auto random = [&](int count) {  // fractions that e4m3 represents
+        std::vector<float> x(static_cast<size_t>(count));
+        for (float& value : x) value = static_cast<float>(static_cast<int>(generator() % 31) - 15) / 8;
+        return x;
+    };
+    const std::vector<float> a = random(wgmma::kRows * kDepth), b = random(kColumns * kDepth);
+    for (const bool add : {false, true}) {
+        std::vector<float> expected(static_cast<size_t>(wgmma::kRows * kColumns), add ? 1000.0f : 0.0f);
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const float *row = a.data() + i / kColumns * kDepth, *column = b.data() + i % kColumns * kDepth;
+            for (int k = 0; k < kDepth; ++k) expected[i] += row[k] * column[k];
+        }
+        for (const simt::Order order : kOrders) {
+            std::vector<float> c(expected.size(), NAN);
+            run(order, wgmma::kThreads, (wgmma::kRows + kColumns) * 128,
+                wide_kernel<Element, kTransposedA, kTransposedB>, c.data(), a.data(), b.data(), add);
+            EXPECT_TRUE(c == expected) << sizeof(Element) << kTransposedA << kTransposedB << add;
+        }
+    }
+}
+
+TEST(Wgmma, MultipliesWideTilesInEachForm) {
+    expect_wide_product<Bf16, false, false>();
+    expect_wide_product<Bf16, false, true>();
+    expect_wide_product<Bf16, true, false>();
+    expect_wide_product<Bf16, true, true>();
+    expect_wide_product<E4m3, false, false>();
+}
+
 // "Matrix Descriptor Format": bits 0-13 start, 16-29 leading, 32-45 stride, all in units of 16 bytes; 62-63 the
 // swizzle, 1: 128 bytes.
 TEST(Wgmma, DescriptorMatchesIsa) {

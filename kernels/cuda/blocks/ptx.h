@@ -41,6 +41,13 @@ inline float sqrt_approx(float x) {
     return std::sqrt(x);
 }
 
+inline uint32_t larger_bf16(uint32_t a, uint32_t b) {
+    const auto larger = [&](int i) { return half_of(a, i) > half_of(b, i) ? half_of(a, i) : half_of(b, i); };
+    return pack_bf16(larger(0), larger(1));
+}
+inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    return pack_bf16(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
+}
 inline uint32_t larger_halves(uint32_t a, uint32_t b) {
     constexpr uint32_t kLow = 0xffffu;
     return std::max(a & ~kLow, b & ~kLow) | std::max(a & kLow, b & kLow);
@@ -220,9 +227,28 @@ __device__ inline float sqrt_approx(float x) {
     return y;
 }
 
+// Larger values of two pairs of bf16, b for a NaN in a; their products. Compute capability 9.0 and above.
+__device__ inline uint32_t larger_bf16(uint32_t a, uint32_t b) {
+    uint32_t larger = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+#else
+    __trap();
+#endif
+    return larger;
+}
+__device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    uint32_t products = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
+#else
+    __trap();
+#endif
+    return products;
+}
 // Larger of each unsigned 16-bit half; compute capability 9.0 and above.
 __device__ inline uint32_t larger_halves(uint32_t a, uint32_t b) {
-    uint32_t larger;
+    uint32_t larger = 0;
 #if __CUDA_ARCH__ >= 900
     asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
 #else

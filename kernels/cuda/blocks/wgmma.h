@@ -59,6 +59,7 @@ void wait(Sums&... /*sums*/) {
 }
 template <int kTiles>
 void finish_before_wait(float (&/*x*/)[kTiles][4]) {}
+inline void finish_before_wait(int /*x*/) {}
 template <int kTiles>
 void multiply(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool add) {
     simt::warpgroup_multiply(&c[0][0], kTiles, nullptr, a, b, {}, add);
@@ -116,6 +117,9 @@ template <int kTiles>
 __device__ inline void finish_before_wait(float (&x)[kTiles][4]) {
     pin(x);
     if (__any_sync(~0u, x[0][0] < 0.0f)) asm volatile("nanosleep.u32 0;");
+}
+__device__ inline void finish_before_wait(int x) {
+    if (__any_sync(~0u, x < 0)) asm volatile("nanosleep.u32 0;");
 }
 
 #define SPEEDRUN_SUMS_1(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
@@ -219,6 +223,7 @@ template <int kPending, class... Sums>
 __device__ inline void wait(Sums&... /*sums*/) {}
 template <int kTiles>
 __device__ inline void finish_before_wait(float (&)[kTiles][4]) {}
+__device__ inline void finish_before_wait(int) {}
 template <int kTiles>
 __device__ inline void multiply(float (&)[kTiles][4], uint64_t, uint64_t, bool) {}
 template <int kTiles>

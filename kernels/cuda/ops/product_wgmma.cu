@@ -1,10 +1,10 @@
 // Matmuls by wgmma with an epilogue. Main loop: product_wgmma.cuh; epilogues: product_wgmma_epilogues.cuh.
 //
-// Roofline bound: 2·M·N·K FLOP; a, b and what the epilogue reads and writes, each once.
+// Roofline bound: 2·M·N·K FLOP; each operand read and each result written once.
 //
-//   kernel   tile of c   K step            stages   threads           a warp owns   shared memory
-//   bf16     128 × 256   64                     4   384 (12 warps)     16 × 256      224 KiB and barriers
-//   e4m3     128 × 256   128                    4   384                16 × 256      224 KiB and barriers
+//   kernel   tile of c   K step   stages   threads          a warp owns   shared memory
+//   bf16     128 × 256       64        4   384 (12 warps)      16 × 256        224 KiB
+//   e4m3     128 × 256      128        4   384                 16 × 256        224 KiB
 #include "kernels/cuda/ops/product_wgmma.h"
 
 #include "kernels/cuda/ops/product_wgmma_epilogues.cuh"
@@ -27,10 +27,10 @@ namespace {
 
 using namespace product_wgmma;
 
-template <class Form, bool kAddend, class Body>
+template <class Form, bool kBias, bool kAddend, class Body>
 bool launch_with(const WgmmaProduct& x, const Body& body, Stream& stream) {
     const auto m = x.c.shape[0], n = x.c.shape[1], k = x.a.shape[Form::kTransposeA ? 0 : 1];
-    PanelEpilogue<Value<sizeof(typename Form::Element) == 1, kAddend>, Body> epilogue{};
+    PanelEpilogue<Value<sizeof(typename Form::Element) == 1, kBias, kAddend>, Body> epilogue{};
     epilogue.value.scale_a = static_cast<const float*>(x.scale_a.data);
     epilogue.value.scale_b = static_cast<const float*>(x.scale_b.data);
     epilogue.value.bias = static_cast<const float*>(x.bias.data);
@@ -47,14 +47,14 @@ bool launch_with(const WgmmaProduct& x, const Body& body, Stream& stream) {
 template <class Form>
 bool launch_squares(const WgmmaProduct& x, Stream& stream) {
     const Rows<Bf16> c(x.c);
-    if (!x.quantized.present()) return launch_with<Form, false>(x, StoreSquares{c}, stream);
+    if (!x.quantized.present()) return launch_with<Form, false, false>(x, StoreSquares{{c}}, stream);
     StoreQuantizedSquares body{};
     body.c = c;
     body.quantized = Rows<E4m3>(x.quantized);
     body.scale = x.scale.as<float>();
     body.constant = x.constant;
     body.amax = static_cast<uint32_t*>(x.amax.data);
-    return launch_with<Form, false>(x, body, stream);
+    return launch_with<Form, false, false>(x, body, stream);
 }
 
 // True if the rows of all these begin at multiples of 16 bytes; eight values of e4m3 are written at a time.
@@ -84,23 +84,24 @@ bool wgmma_product(const WgmmaProduct& x, Stream& stream) {
     using Tn = Form<Bf16, true, false>;
     using Fp8 = Form<E4m3, false, true>;
     const StoreRounded store{Rows<Bf16>(x.c)};
-    if (x.relu_squared) {
-        if (fp8) return launch_squares<Fp8>(x, stream);
-        return bf16 && nt && launch_squares<Nt>(x, stream);
+    if (x.relu_squared || x.squares.present()) {
+        if (x.bias.present() || x.addend.present()) return false;
+        if (x.relu_squared && fp8) return launch_squares<Fp8>(x, stream);
+        if (x.relu_squared) return bf16 && nt && launch_squares<Nt>(x, stream);
+        const StoreThroughSquares body{{Rows<Bf16>(x.c)}, Rows<const Bf16>(x.squares)};
+        return bf16 && nn && launch_with<Nn, false, false>(x, body, stream);
     }
-    if (x.squares.present()) {
-        const StoreThroughSquares body{Rows<Bf16>(x.c), Rows<const Bf16>(x.squares)};
-        return bf16 && nn && launch_with<Nn, false>(x, body, stream);
-    }
-    if (x.addend.present()) {
-        if (bf16 && nt) return launch_with<Nt, true>(x, store, stream);
-        return bf16 && nn && launch_with<Nn, true>(x, store, stream);
-    }
-    if (fp8) return launch_with<Fp8, false>(x, store, stream);
+    const bool biased = x.bias.present(), adds = x.addend.present();
+    if (fp8 && !biased && !adds) return launch_with<Fp8, false, false>(x, store, stream);
     if (!bf16) return false;
-    if (nt) return launch_with<Nt, false>(x, store, stream);
-    if (nn) return launch_with<Nn, false>(x, store, stream);
-    return !x.transpose_b && launch_with<Tn, false>(x, store, stream);
+    if (nt && biased && adds) return launch_with<Nt, true, true>(x, store, stream);
+    if (nt && biased) return launch_with<Nt, true, false>(x, store, stream);
+    if (nt && adds) return launch_with<Nt, false, true>(x, store, stream);
+    if (nt) return launch_with<Nt, false, false>(x, store, stream);
+    if (biased) return false;
+    if (nn && adds) return launch_with<Nn, false, true>(x, store, stream);
+    if (nn) return launch_with<Nn, false, false>(x, store, stream);
+    return !x.transpose_b && !adds && launch_with<Tn, false, false>(x, store, stream);
 }
 
 }  // namespace speedrun

@@ -14,7 +14,7 @@
 //   tiles: a list of tiles; `count`, and at(index) → Tile. TileList is the list of a whole batch of matrices.
 //   epilogue, called by all warps of the consumers:
 //     start()                     before the first tile
-//     begin(place) → ahead        before the sums are complete: starts loads to registers
+//     begin(place) → ahead        during the last matmuls: addresses and loads, in registers
 //     end(place, sums, ahead, staging)  writes the warp's 16 x 256 elements; staging: kStagingBytes of shared memory of the warp
 //     finish()                    after the last tile
 // Rows and columns outside of the matrices are zero in sums. K needs no multiple. a and b are aligned to 16 bytes, as are their rows.
@@ -27,7 +27,7 @@ namespace speedrun::product_wgmma {
 constexpr int kRows = 128, kColumns = 256, kStages = 4;
 constexpr int kConsumers = 2 * wgmma::kThreads, kThreads = kConsumers + wgmma::kThreads;
 constexpr int kConsumerWarps = kConsumers / 32, kWarpRows = 16;
-constexpr int kRowBytes = 128, kGroupBytes = 8 * kRowBytes;  // of a stage; of eight rows
+constexpr int kRowBytes = 128, kGroupBytes = 8 * kRowBytes;  // bytes of a row of a stage, and of eight
 constexpr int kPanelRows = 64;  // rows of k of a transposed operand, in panels of 64 columns
 constexpr int kBytesOfA = kRows * kRowBytes, kBytesOfB = kColumns * kRowBytes,
               kStageBytes = kBytesOfA + kBytesOfB;
@@ -36,7 +36,7 @@ constexpr int64_t kStaging = int64_t{kStages} * kStageBytes,
                   kBarriers = kStaging + int64_t{kConsumerWarps} * kStagingBytes,
                   kSharedBytes = kBarriers + 2 * kStages * 8;
 // Steps of warpgroup 0 in a tile before warpgroup 1 begins it. Fewer steps in a tile than kLeadSteps would let warpgroup 0 end two turns.
-constexpr int kLead = 2, kLeadSteps = kStages + 1 - kLead;
+constexpr int kLead = 1, kLeadSteps = kStages + 1 - kLead;
 static_assert(kSharedBytes <= (227 << 10));
 
 template <class Element_, bool kTransposeA_, bool kTransposeB_>
@@ -160,10 +160,13 @@ __device__ inline void consume(int k, const Tiles& tiles, int warp, Epilogue& ep
     float sums[wgmma::kWideTiles][4];
     Ring ring;
     epilogue.start();
-    for (int index = static_cast<int>(blockIdx.x); index < tiles.count;
-         index += static_cast<int>(gridDim.x)) {
+    const auto place_at = [&](int index) {
         Place place = tiles.at(index);
         place.row += warp * kWarpRows;
+        return place;
+    };
+    int index = static_cast<int>(blockIdx.x);
+    for (Place place = place_at(index), next; index < tiles.count; place = next) {
         if (turns && group == 1) named_barrier::wait_turn<kConsumers>(kTurn);
         for (int step = 0; step < steps; ++step) {
             mbarrier::wait(full(ring.stage), ring.parity);
@@ -175,6 +178,9 @@ __device__ inline void consume(int k, const Tiles& tiles, int warp, Epilogue& ep
             ring.advance();
         }
         const auto ahead = epilogue.begin(place);
+        index += static_cast<int>(gridDim.x);
+        next = place_at(index);
+        wgmma::finish_before_wait(next.row | next.col | next.batch);
         wgmma::wait<0>(sums);
         release(ring.previous());
         epilogue.end(place, sums, ahead, staging);

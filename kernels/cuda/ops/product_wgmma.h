@@ -11,8 +11,8 @@ struct WgmmaProduct {
     Tensor a, b;  // bf16 [M,K] and [K,N], or transposed; or e4m3 [M,K] and [N,K]
     bool transpose_a = false, transpose_b = false;
     Tensor scale_a = {}, scale_b = {};  // f32 [1], with e4m3
-    Tensor bias = {};                   // f32 [N]
-    Tensor addend = {};                 // bf16 [M,N], without f
+    Tensor bias = {};                   // f32 [N], without f; nt only
+    Tensor addend = {};                 // bf16 [M,N], without f; may be c
     // At most one of the following: f(r) = relu(r)², or f(r) = r · 2√squares.
     bool relu_squared = false;
     Tensor squares = {};  // bf16 [M,N]
