@@ -34,7 +34,7 @@ void CpuOps::enqueue(const op::MuonMomentum& a, Stream& stream) {
 
 namespace {
 
-void apply(const op::MuonApply::Piece& a, bool cautious) {
+void apply_to(const op::MuonApply::Piece& a, bool cautious) {
     const float rate = a.rates.as<float>()[0], decay = a.rates.as<float>()[1];
     const bool separate = a.parameter.data != a.master.data;
     cpu::with_real(a.update.dtype, [&]<class Update>() {
@@ -61,7 +61,7 @@ void apply(const op::MuonApply::Piece& a, bool cautious) {
 void CpuOps::enqueue(const op::MuonApply& a, Stream& stream) {
     cpu::submit(stream, "muon_apply", [a] {
         if (!std::isfinite(*a.grad_scale.as<float>())) return;
-        for (const op::MuonApply::Piece& piece : a.pieces) apply(piece, a.cautious);
+        for (const op::MuonApply::Piece& piece : a.pieces) apply_to(piece, a.cautious);
     });
 }
 

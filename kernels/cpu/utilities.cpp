@@ -52,7 +52,7 @@ float largest_magnitude(const Real* x, int64_t count) {
 }
 
 template <class Real>
-float norm_term(const Real* x, int64_t count, VectorNorm norm) {
+float term_of(const Real* x, int64_t count, VectorNorm norm) {
     switch (norm) {
         case VectorNorm::one:
             return reduce(x, count, [](Vec v) { return magnitude(v); });
@@ -111,7 +111,7 @@ void CpuOps::enqueue(const op::NormTerm& a, Stream& stream) {
     cpu::submit(stream, "norm_term", [a] {
         for (const op::NormTerm::Piece& piece : a.pieces)
             cpu::with_real(piece.x.dtype, [&]<class Real>() {
-                *piece.out.as<float>() = norm_term(piece.x.as<Real>(), piece.x.numel(), a.norm);
+                *piece.out.as<float>() = term_of(piece.x.as<Real>(), piece.x.numel(), a.norm);
             });
     });
 }

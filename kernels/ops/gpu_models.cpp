@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "kernels/ops/epilogue_model.h"
@@ -90,6 +91,15 @@ constexpr KernelModel kOneKernel = {"", Engine::mma, 1, 0.80, 1, "assumed"};
 constexpr KernelModel kNativeMatmul = {
     "matmul", Engine::tiles, 0.68, 0.55, 1, "measured on an H100: a large product; blocks counted"};
 
+// Rate of our matmul by wgmma: 0.87 of the library's 0.93, assumed. Launches of each batch, with a share of those of A·A.
+constexpr KernelModel kWgmmaPolarExpress = {
+    "polar_express",
+    Engine::wgmma_tiles,
+    0.81,
+    0.80,
+    14,
+    "assumed: 0.87 of the library's rate, tiles counted; not yet run"};
+
 constexpr const char* kCounted = "assumed: matmuls and instructions counted; not yet run";
 constexpr KernelModel kWgmmaAttention[] = {{"attention_forward", Engine::wgmma, 0.57, 0.80, 1, kCounted},
                                            {"attention_backward", Engine::wgmma, 0.36, 0.80, 4, kCounted}};
@@ -149,11 +159,16 @@ double attention_ms(const AttentionTiming& timing, const AttentionWork& work, co
     return us * (work.visible < 1 ? kDocumentFactor : 1) / gpu.num_sms * 1e-3;
 }
 
-// Returns the time of `blocks` output tiles of 128 x 128 with inner dimension k, in whole waves over the
-// multiprocessors.
-double waves_ms(double blocks, double k, double flops_per_s, int num_sms) {
-    const double waves = std::ceil(blocks / num_sms);
-    return waves * 2 * kTile * kTile * k * num_sms / flops_per_s * 1e3;
+// Output tiles of 128 x `columns` with inner dimension k.
+struct Tiles {
+    double count, k;
+    double columns = kTile;
+};
+
+// Returns the time of these tiles in whole waves over the multiprocessors.
+double waves_ms(const Tiles& tiles, double flops_per_s, int num_sms) {
+    const double waves = std::ceil(tiles.count / num_sms);
+    return waves * 2 * kTile * tiles.columns * tiles.k * num_sms / flops_per_s * 1e3;
 }
 
 double tiles_of(double n) {
@@ -167,7 +182,7 @@ double triangle_of(double n) {  // tiles on and above the diagonal
 // Returns the time of an operation of Engine::tiles with its launcher's tiling (kernels/cuda/ops/matmul.cu,
 // polar_express.cu).
 double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
-    const auto ms = [&](double blocks, double k) { return waves_ms(blocks, k, flops_per_s, num_sms); };
+    const auto ms = [&](double blocks, double k) { return waves_ms({blocks, k}, flops_per_s, num_sms); };
     if (const auto [m, n, k] = cost.product.sizes; m > 0)
         return ms(tiles_of(static_cast<double>(m)) * tiles_of(static_cast<double>(n)),
                   static_cast<double>(k));
@@ -179,6 +194,30 @@ double tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
         sum += ms(matrices * triangle_of(side), length) + ms(matrices * triangle_of(side), side) +
                ms(matrices * tiles_of(side) * tiles_of(length), side);
     }
+    return static_cast<double>(kPolarExpress.size()) * sum;
+}
+
+// As tiled_ms(), for the launches of polar_express_wgmma.cu: batches of one side share the launch of A·A.
+double wgmma_tiled_ms(const OpCost& cost, double flops_per_s, int num_sms) {
+    constexpr double kColumns = 2 * kTile;
+    const auto ms = [&](double tiles, double k) {
+        return waves_ms({tiles, k, kColumns}, flops_per_s, num_sms);
+    };
+    const auto triangle = [](double side) {  // a row of tiles has half of its number, and one
+        const double rows = tiles_of(side), pairs = std::floor(rows / 2);
+        return (pairs + 1) * (rows - pairs);
+    };
+    std::map<double, double> matrices_of_side;
+    double sum = 0;
+    for (const op::ProductShape& batch : cost.batches) {
+        const auto matrices = static_cast<double>(batch.sizes[0]), rows = static_cast<double>(batch.sizes[1]),
+                   cols = static_cast<double>(batch.sizes[2]);
+        const double side = std::min(rows, cols), length = std::max(rows, cols);
+        matrices_of_side[side] += matrices;
+        sum += ms(matrices * triangle(side), length) +
+               ms(matrices * tiles_of(rows) * std::ceil(cols / kColumns), side);
+    }
+    for (const auto& [side, matrices] : matrices_of_side) sum += ms(matrices * triangle(side), side);
     return static_cast<double>(kPolarExpress.size()) * sum;
 }
 
@@ -229,6 +268,7 @@ const GpuModel& find_gpu_model(std::string_view name) {
 
 KernelModel kernel_model(std::string_view op, KernelChoice choice) {
     if (choice.native_matmul && op == "matmul") return kNativeMatmul;
+    if (choice.wgmma_matmul && op == kWgmmaPolarExpress.op) return kWgmmaPolarExpress;
     for (const KernelModel& kernel : kWgmmaAttention)
         if (choice.wgmma_attention && op == kernel.op) return kernel;
     for (KernelModel kernel : kKernels) {
@@ -281,10 +321,12 @@ ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel&
         return call;
     }
     const bool by_mma =
-        kernel.engine != Engine::library && kernel.engine != Engine::wgmma && compute_dtype == DType::bf16;
+        (kernel.engine == Engine::mma || kernel.engine == Engine::tiles) && compute_dtype == DType::bf16;
     const double reached = kernel.compute * (by_mma ? rate * gpu.mma_share : rate);
-    const double products_ms =
-        kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms) : flops / reached * 1e3;
+    const double products_ms = kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms)
+                               : kernel.engine == Engine::wgmma_tiles
+                                   ? wgmma_tiled_ms(cost, reached, gpu.num_sms)
+                                   : flops / reached * 1e3;
     call.ms = std::max(products_ms, memory_bound_ms / memory_share(cost, kernel)) + call.gap_ms;
     return call;
 }

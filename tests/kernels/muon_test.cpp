@@ -6,7 +6,7 @@
 
 namespace speedrun::testing::muon_test {
 
-SPEEDRUN_OP_TEST(MuonTest);
+SPEEDRUN_OP_TEST_ON(MuonTest, wgmma_backends());
 
 const Ints kCounts = {1, 7, 33, 130, 20011};
 constexpr MuonSchedule kSchedule{.learning_rate = 0.03f, .weight_decay = 1.2f};

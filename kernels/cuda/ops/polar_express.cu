@@ -1,5 +1,5 @@
 // Orthogonal polar factor for Muon (Polar Express, Amsel et al. 2025, algorithm 1), with the matmuls of
-// matmul.cu. Two of the three matmuls of an iteration are symmetric: one triangle is computed. The matrices
+// matmul.cu, or on wgmma (polar_express_wgmma.cu). Two of the three matmuls of an iteration are symmetric: one triangle is computed. The matrices
 // that fit in the workspace are processed together.
 //
 // Roofline bound of one matrix, side S = min(R,C), length L = max(R,C): 5 iterations of 2·S²·L (update) +
@@ -8,6 +8,7 @@
 #include <array>
 
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/polar_express_wgmma.h"
 #include "kernels/cuda/ops/tile_product.h"
 
 namespace speedrun {
@@ -35,6 +36,11 @@ struct Scratch {
     }
 };
 
+int64_t flops_of(Tensor x) {
+    const int64_t side = std::min(x.shape[1], x.shape[2]);
+    return 10 * x.shape[0] * side * (2 * x.shape[1] * x.shape[2] + side * side);
+}
+
 void iterate(Tensor from, Tensor to, const Scratch& scratch, const PolarCoefficients& k, Stream& stream) {
     const bool wide = from.shape[1] <= from.shape[2];  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
     const Tensor &a = scratch.a, &b = scratch.b;
@@ -52,10 +58,17 @@ void iterate(Tensor from, Tensor to, const Scratch& scratch, const PolarCoeffici
 
 void CudaOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     using namespace polar_express_cu;
+    if (wgmma_epilogues_ && fits_polar_express_wgmma(call)) {
+        for (const Tensor& x : call.x) flops_ += flops_of(x);
+        const auto normalize = [&](const Tensor& out, const Tensor& x) {
+            polar_normalize(out, x, call.epsilon, stream);
+        };
+        return polar_express_wgmma(call, normalize, stream);
+    }
     for (size_t batch = 0; batch < call.x.size(); ++batch) {
         const Tensor x = call.x[batch];
-        const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);
-        flops_ += 10 * n * side * (2 * rows * cols + side * side);
+        const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
+        flops_ += flops_of(x);
         if (n == 0) continue;
         const Scratch scratch(call.workspace_of(batch), n, rows, cols);
         polar_normalize(scratch.next, x, call.epsilon, stream);
