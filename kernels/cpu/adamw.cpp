@@ -14,11 +14,8 @@ void CpuOps::enqueue(const op::AdamwStep& a, Stream& stream) {
     cpu::submit(stream, "adamw_step", [=] {
         const float factor = *a.grad_scale.as<float>();
         if (!std::isfinite(factor)) return;
-        const double step = static_cast<double>(a.step);
-        const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
-        const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
-        const float shrink = 1.0f - a.learning_rate * a.weight_decay;
-        const float rate = a.learning_rate * correction1, least = a.min_product();
+        const float* const rates = a.rates.as<float>();
+        const float shrink = rates[0], rate = rates[1], correction2 = rates[2], least = a.min_product();
         const bool separate = a.parameter.data != a.master.data;
         with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
             cpu::with_real(a.first_moment.dtype, [&]<class Moment>() {

@@ -117,27 +117,31 @@ void orthogonalize(const PolarMatrix& m, float epsilon, Isa isa, void* workspace
 // per thread, in groups of the number of threads. The rest run one by one with all threads. Both give the
 // same bits, because the summation order does not depend on the thread.
 void CpuOps::enqueue(const op::PolarExpress& call, Stream& stream) {
-    const int64_t count = call.x.shape[0], threads = device_.num_threads();
-    if (count == 0) return;
-    const PolarMatrix first(call.x, call.workspace, 0);
-    const PolarProducts products(first, first.x, first.next, 1.0f, isa_);
-    const auto iterations = static_cast<int64_t>(std::size(kPolarExpress));
-    flops_ += count * iterations * products.flops();
-    const int64_t bytes = cpu::round_up(products.workspace(), 64);
-    auto* const memory = static_cast<char*>(workspace(stream, std::min(threads, count) * bytes));
-    cpu::submit(stream, "polar_express", [=, isa = isa_] {
-        cpu::with_real(call.x.dtype, [&]<class Real>() {
-            const int64_t together = count / threads * threads;
-            const auto one = [&](int64_t i, void* own) {
-                orthogonalize<Real>(PolarMatrix(call.x, call.workspace, i), call.epsilon, isa, own);
-            };
-            cpu::parallel_for_dynamic(together, [&](int64_t i) {
-                const cpu::AloneScope alone;
-                one(i, memory + cpu::member_index() * bytes);
+    const int64_t threads = device_.num_threads();
+    for (size_t batch = 0; batch < call.x.size(); ++batch) {
+        const Tensor x = call.x[batch], scratch = call.workspace_of(batch);
+        const int64_t count = x.shape[0];
+        if (count == 0) continue;
+        const PolarMatrix first(x, scratch, 0);
+        const PolarProducts products(first, first.x, first.next, 1.0f, isa_);
+        const auto iterations = static_cast<int64_t>(std::size(kPolarExpress));
+        flops_ += count * iterations * products.flops();
+        const int64_t bytes = cpu::round_up(products.workspace(), 64);
+        auto* const memory = static_cast<char*>(workspace(stream, std::min(threads, count) * bytes));
+        cpu::submit(stream, "polar_express", [=, epsilon = call.epsilon, isa = isa_] {
+            cpu::with_real(x.dtype, [&]<class Real>() {
+                const int64_t together = count / threads * threads;
+                const auto one = [&](int64_t i, void* own) {
+                    orthogonalize<Real>(PolarMatrix(x, scratch, i), epsilon, isa, own);
+                };
+                cpu::parallel_for_dynamic(together, [&](int64_t i) {
+                    const cpu::AloneScope alone;
+                    one(i, memory + cpu::member_index() * bytes);
+                });
+                for (int64_t i = together; i < count; ++i) one(i, memory);
             });
-            for (int64_t i = together; i < count; ++i) one(i, memory);
         });
-    });
+    }
 }
 
 }  // namespace speedrun

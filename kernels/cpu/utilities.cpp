@@ -51,6 +51,21 @@ float largest_magnitude(const Real* x, int64_t count) {
     return std::bit_cast<float>(*std::max_element(partial.begin(), partial.end()));
 }
 
+template <class Real>
+float term_of(const Real* x, int64_t count, VectorNorm norm) {
+    switch (norm) {
+        case VectorNorm::one:
+            return reduce(x, count, [](Vec v) { return magnitude(v); });
+        case VectorNorm::two:
+            return reduce(x, count, [](Vec v) { return v * v; });
+        case VectorNorm::three:
+            return reduce(x, count, [](Vec v) { return magnitude(v) * (v * v); });
+        case VectorNorm::infinity:
+            return largest_magnitude(x, count);
+    }
+    throw_internal("no such norm");
+}
+
 }  // namespace
 
 void CpuOps::enqueue(const op::Fill& a, Stream& stream) {
@@ -93,25 +108,11 @@ void CpuOps::enqueue(const op::Cast& a, Stream& stream) {
 }
 
 void CpuOps::enqueue(const op::NormTerm& a, Stream& stream) {
-    cpu::submit(stream, "norm_term", [=] {
-        cpu::with_real(a.x.dtype, [&]<class Real>() {
-            const Real* const from = a.x.as<Real>();
-            const int64_t count = a.x.numel();
-            float& to = *a.out.as<float>();
-            switch (a.norm) {
-                case VectorNorm::one:
-                    to = reduce(from, count, [](Vec v) { return magnitude(v); });
-                    break;
-                case VectorNorm::two:
-                    to = reduce(from, count, [](Vec v) { return v * v; });
-                    break;
-                case VectorNorm::three:
-                    to = reduce(from, count, [](Vec v) { return magnitude(v) * (v * v); });
-                    break;
-                case VectorNorm::infinity:
-                    to = largest_magnitude(from, count);
-            }
-        });
+    cpu::submit(stream, "norm_term", [a] {
+        for (const op::NormTerm::Piece& piece : a.pieces)
+            cpu::with_real(piece.x.dtype, [&]<class Real>() {
+                *piece.out.as<float>() = term_of(piece.x.as<Real>(), piece.x.numel(), a.norm);
+            });
     });
 }
 

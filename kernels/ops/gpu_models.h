@@ -41,10 +41,11 @@ const GpuModel& find_gpu_model(std::string_view name);
 
 // Implementation of an operation's matmuls.
 enum class Engine : uint8_t {
-    library,  // cuBLASLt
-    wgmma,    // own kernels for compute capability 9.0
-    mma,      // own kernels: mma.sync in bf16, multiply-adds in f32
-    tiles,    // as mma, timed in whole waves of blocks with 128 x 128 outputs
+    library,      // cuBLASLt
+    wgmma,        // own kernels for compute capability 9.0
+    mma,          // own kernels: mma.sync in bf16, multiply-adds in f32
+    tiles,        // as mma, timed in whole waves of blocks with 128 x 128 outputs
+    wgmma_tiles,  // as wgmma, timed in whole waves of blocks with 128 x 256 outputs
 };
 
 // Share of its GPU's rates that an operation reaches.

@@ -5,12 +5,16 @@
 namespace speedrun {
 
 std::string OpCost::name() const {
-    if (!is_product()) return op;
-    const auto [first, second, third] = product.sizes;
-    const std::string text = fmt::format("{} {}x{}x{}", op, first, second, third);
-    const std::string laid_out = product.layout.empty() ? text : fmt::format("{} {}", text, product.layout);
+    std::string text = op;
+    const auto add = [&](const op::ProductShape& shape) {
+        const auto [first, second, third] = shape.sizes;
+        text += fmt::format(" {}x{}x{}", first, second, third);
+    };
+    if (product.sizes[0] > 0) add(product);
+    for (const op::ProductShape& batch : batches) add(batch);
+    if (!product.layout.empty()) text += fmt::format(" {}", product.layout);
     constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
-    return laid_out + kEpilogues[static_cast<size_t>(product.epilogue)];
+    return text + kEpilogues[static_cast<size_t>(product.epilogue)];
 }
 
 void MeteredOps::start() {
@@ -37,6 +41,7 @@ void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
     call.cost.bytes = traffic.read() + traffic.written();
     call.cost.bytes_written = traffic.written();
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
+    if constexpr (requires { a.batches(); }) call.cost.batches = a.batches();
     if constexpr (requires { a.shape(); }) call.cost.attention = a.shape();
     if constexpr (requires { a.loss(); }) call.cost.loss = a.loss();
     if constexpr (requires { count_terms(a.terms); }) call.cost.terms = count_terms(a.terms);

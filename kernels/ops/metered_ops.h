@@ -13,18 +13,19 @@ namespace speedrun {
 
 // One call of an operation and its least cost.
 struct OpCost {
-    const char* op = "";        // method of Ops
-    op::ProductShape product;   // zeros if it is no matmul
-    int64_t flops = 0;          // as counted by Ops::flops()
-    int64_t bytes = 0;          // read and written
-    int64_t bytes_written = 0;  // included in bytes
+    const char* op = "";                    // method of Ops
+    op::ProductShape product;               // zeros if it is no matmul
+    std::vector<op::ProductShape> batches;  // shapes processed together; empty: none
+    int64_t flops = 0;                      // as counted by Ops::flops()
+    int64_t bytes = 0;                      // read and written
+    int64_t bytes_written = 0;              // included in bytes
     AttentionShape attention{};
     LossShape loss{};
     int terms = 0;  // sources of a weighted sum; 0: no sum
 
-    bool is_product() const { return product.sizes[0] > 0; }
-    // Key for sums over calls: "matmul 8192x768x256 nt", "gram 4x768x768", "add". The letters say whether a and b are
-    // transposed (n, t). An epilogue follows them.
+    bool is_product() const { return product.sizes[0] > 0 || !batches.empty(); }
+    // Key for sums over calls: "matmul 8192x768x256 nt", "polar_express 4x768x768 1x768x3072", "add". The letters say whether
+    // a and b are transposed (n, t). An epilogue follows them.
     std::string name() const;
 };
 

@@ -1,9 +1,14 @@
 // Optimizer steps. Everywhere g = grad·grad_scale. If grad_scale is not finite nothing changes, so that a diverged step
 // keeps the last good parameters. "parameter" receives the rounded master and may alias it.
+//
+// Numbers that change from step to step (learning rates, momenta, bias corrections) are f32 in device memory: a captured
+// graph reads the values of its launch.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/ops/op.h"
 
@@ -17,6 +22,32 @@ constexpr bool by_row(NormuonLines lines, int64_t rows, int64_t cols) {
 }
 constexpr int64_t num_lines(NormuonLines lines, int64_t rows, int64_t cols) {
     return by_row(lines, rows, cols) ? rows : cols;
+}
+
+// Numbers of an AdamW step, from 1 for the bias correction.
+struct AdamwSchedule {
+    float learning_rate;
+    float weight_decay;  // decoupled: the master shrinks by learning_rate · weight_decay
+    float beta1, beta2;
+    int64_t step;
+};
+// Returns op::AdamwStep::rates: factor of weights that decay, learning rate with the correction of the first moment,
+// correction of the second moment.
+inline std::array<float, 3> adamw_rates(const AdamwSchedule& s) {
+    const auto correction = [&](float beta) {
+        return static_cast<float>(1.0 / (1.0 - std::pow(double{beta}, static_cast<double>(s.step))));
+    };
+    return {1.0f - s.learning_rate * s.weight_decay, s.learning_rate * correction(s.beta1),
+            correction(s.beta2)};
+}
+
+// Learning rate of a Muon step, with all multipliers, and decoupled weight decay.
+struct MuonSchedule {
+    float learning_rate, weight_decay;
+};
+// Returns op::MuonApply::Piece::rates: learning rate, and share of a weight that decays.
+inline std::array<float, 2> muon_rates(const MuonSchedule& s) {
+    return {s.learning_rate, s.learning_rate * s.weight_decay};
 }
 
 struct PolarCoefficients {
@@ -47,11 +78,9 @@ struct AdamwStep {
     Tensor second_moment;  // [n], dtype of first_moment
     Tensor grad;           // f32 [n]
     Tensor grad_scale;     // f32 [1] in device memory
-    float learning_rate;
+    Tensor rates;          // f32 [3] in device memory: adamw_rates()
     float beta1, beta2;
     float epsilon;
-    float weight_decay;          // decoupled: the master shrinks by learning_rate · weight_decay
-    int64_t step;                // from 1, for the bias correction
     bool cautious = false;       // decay only where update · master >= 0
     bool decays_unmoved = true;  // only with cautious; false: decay only where the product is > 0
     // Returns the smallest update · master at which a weight decays.
@@ -65,36 +94,42 @@ struct AdamwStep {
     void traffic(Traffic& t) const {
         t.writes_copy(parameter, master);
         t.updates(master, first_moment, second_moment);
-        t.reads(grad, grad_scale);
+        t.reads(grad, grad_scale, rates);
     }
 };
 
 //   b      ← μ·b + (1−μ)·g
 //   update = (1−μ)·g + μ·b (nesterov) or b; 0 if grad_scale is not finite
 struct MuonMomentum {
+    struct Piece {
+        Tensor update;    // real [n]
+        Tensor momentum;  // b: f32 [n]
+        Tensor grad;      // f32 [n]
+    };
     ByName by_name = ByName();
-    Tensor update;      // real [n]
-    Tensor momentum;    // b: f32 [n]
-    Tensor grad;        // f32 [n]
-    Tensor grad_scale;  // f32 [1] in device memory
-    float mu;
+    std::vector<Piece> pieces;  // disjoint, all updates of one type
+    Tensor grad_scale;          // f32 [1] in device memory
+    Tensor mu;                  // f32 [1] in device memory
     bool nesterov = true;
 
     void check() const;
     void traffic(Traffic& t) const {
-        t.writes(update);
-        t.updates(momentum);
-        t.reads(grad, grad_scale);
+        for (const Piece& piece : pieces) {
+            t.writes(piece.update);
+            t.updates(piece.momentum);
+            t.reads(piece.grad);
+        }
+        t.reads(grad_scale, mu);
     }
 };
 
-// Replaces each of n matrices by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
+// Replaces each matrix by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
 //   X ← X / (1.02·‖X‖_F + epsilon), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
 // on the side that makes A smaller.
 struct PolarExpress {
     ByName by_name = ByName();
-    Tensor x;          // real [n,R,C], in place
-    Tensor workspace;  // real, workspace_size(n, R, C) elements
+    std::vector<Tensor> x;  // real [n,R,C] each, in place; one type
+    Tensor workspace;       // real, workspace_size(x) elements: the parts of the batches in their order
     float epsilon = 1e-6f;
 
     // A backend may process all matrices together or one at a time.
@@ -102,13 +137,22 @@ struct PolarExpress {
         const int64_t side = std::min(rows, cols);
         return n * (2 * side * side + rows * cols);
     }
-    void check() const {
-        if (x.rank != 3) throw_internal("polar_express: x must be [n,R,C], not {}", x.describe());
-        expect(workspace, x.dtype, {workspace_size(x.shape[0], x.shape[1], x.shape[2])},
-               "polar_express workspace");
+    static int64_t workspace_size(const std::vector<Tensor>& x) {
+        int64_t size = 0;
+        for (const Tensor& batch : x) size += workspace_size(batch.shape[0], batch.shape[1], batch.shape[2]);
+        return size;
     }
-    void traffic(Traffic& t) const { t.updates(x); }
-    ProductShape product() const { return {{x.shape[0], x.shape[1], x.shape[2]}}; }
+    // Returns the workspace of one batch.
+    Tensor workspace_of(size_t batch) const;
+    void check() const;
+    void traffic(Traffic& t) const {
+        for (const Tensor& batch : x) t.updates(batch);
+    }
+    std::vector<ProductShape> batches() const {
+        std::vector<ProductShape> shapes;
+        for (const Tensor& batch : x) shapes.push_back({{batch.shape[0], batch.shape[1], batch.shape[2]}});
+        return shapes;
+    }
 };
 
 // NorMuon (Li et al. 2025, algorithm 1) with lines in either direction. For each of n matrices and each of its L lines
@@ -131,22 +175,27 @@ struct NormuonScale {
     }
 };
 
-// master ← master − learning_rate·(update + weight_decay·master); parameter = rounded master.
+// master ← master − rate·update − decay·master; parameter = rounded master.
 struct MuonApply {
+    struct Piece {
+        Tensor parameter;  // real [n]
+        Tensor master;     // f32 or bf16 [n], as in AdamwStep
+        Tensor update;     // real [n]
+        Tensor rates;      // f32 [2] in device memory: muon_rates()
+    };
     ByName by_name = ByName();
-    Tensor parameter;       // real [n]
-    Tensor master;          // f32 or bf16 [n], as in AdamwStep
-    Tensor update;          // real [n]
-    Tensor grad_scale;      // f32 [1] in device memory
-    float learning_rate;    // includes all multipliers
-    float weight_decay;     // decoupled
-    bool cautious = false;  // decay only where update · master >= 0
+    std::vector<Piece> pieces;  // disjoint; parameters, masters and updates of one type each
+    Tensor grad_scale;          // f32 [1] in device memory
+    bool cautious = false;      // decay only where update · master >= 0
 
     void check() const;
     void traffic(Traffic& t) const {
-        t.writes_copy(parameter, master);
-        t.updates(master);
-        t.reads(update, grad_scale);
+        for (const Piece& piece : pieces) {
+            t.writes_copy(piece.parameter, piece.master);
+            t.updates(piece.master);
+            t.reads(piece.update, piece.rates);
+        }
+        t.reads(grad_scale);
     }
 };
 

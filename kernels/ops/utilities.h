@@ -1,6 +1,8 @@
 // Fills, casts, sums, vector norms, and random values.
 #pragma once
 
+#include <vector>
+
 #include "kernels/ops/op.h"
 
 namespace speedrun {
@@ -48,20 +50,31 @@ struct Cast {
     }
 };
 
-// Term of a vector's p-norm from a piece of it: Σ|x|^p, or max|x| for infinity. 0 for an empty piece; NaN if x has one.
+// Terms of a vector's p-norm, each from a piece of it: Σ|x|^p, or max|x| for infinity. 0 for an empty piece; NaN if x has
+// one.
 struct NormTerm {
+    struct Piece {
+        Tensor out;  // f32 [1]
+        Tensor x;    // real [n]
+    };
     ByName by_name = ByName();
-    Tensor out;  // f32 [1]
-    Tensor x;    // real [n]
+    std::vector<Piece> pieces;  // all x of one type
     VectorNorm norm;
 
     void check() const {
-        expect(out, DType::f32, {1}, "norm_term out");
-        expect_flat(x, "norm_term");
+        for (const Piece& piece : pieces) {
+            expect(piece.out, DType::f32, {1}, "norm_term out");
+            expect_flat(piece.x, "norm_term");
+            if (piece.x.dtype != pieces.front().x.dtype)
+                throw_internal("norm_term: {} and {} differ in type", piece.x.describe(),
+                               pieces.front().x.describe());
+        }
     }
     void traffic(Traffic& t) const {
-        t.writes(out);
-        t.reads(x);
+        for (const Piece& piece : pieces) {
+            t.writes(piece.out);
+            t.reads(piece.x);
+        }
     }
 };
 

@@ -50,6 +50,7 @@ class GraphCapture {
         return std::move(captured_);
     }
 
+    bool active() const { return captured_ != nullptr; }
     // For work of other streams that depends on work of compute. During a capture records it and returns true. Otherwise
     // returns false: the caller runs it.
     bool record(const Work& work) {

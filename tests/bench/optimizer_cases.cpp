@@ -39,12 +39,10 @@ void add_elementwise_steps(std::vector<Case>& cases, const ModelShape& s) {
                                  .second_moment = second_moment(m, {count}),
                                  .grad = m.input(DType::f32, {count}),
                                  .grad_scale = m.constant({1}, 1.0f),
-                                 .learning_rate = 1e-3f,
+                                 .rates = m.constant({3}, 1e-3f),
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,
-                                 .epsilon = 1e-8f,
-                                 .weight_decay = 0.1f,
-                                 .step = 10};
+                                 .epsilon = 1e-8f};
         });
     }
 }
@@ -61,21 +59,20 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
         return CaseText{fmt::format("optimizer.{}.{}", op, x.name), shape, flops};
     };
     add_case(cases, text("muon_momentum"), [=](CaseMemory& m) {
-        return op::MuonMomentum{.update = m.output({count}),
-                                .momentum = m.inout(DType::f32, {count}),
-                                .grad = m.input(DType::f32, {count}),
+        return op::MuonMomentum{.pieces = {{.update = m.output({count}),
+                                            .momentum = m.inout(DType::f32, {count}),
+                                            .grad = m.input(DType::f32, {count})}},
                                 .grad_scale = m.constant({1}, 1.0f),
-                                .mu = 0.95f};
+                                .mu = m.constant({1}, 0.95f)};
     });
     for (const DType dtype : {DType::f32, DType::bf16}) {
         add_case(cases, text(dtype == DType::f32 ? "muon_apply" : "muon_apply_bf16"), [=](CaseMemory& m) {
             const Weights weights(m, dtype, count);
-            return op::MuonApply{.parameter = weights.parameter,
-                                 .master = weights.master,
-                                 .update = m.input({count}),
+            return op::MuonApply{.pieces = {{.parameter = weights.parameter,
+                                             .master = weights.master,
+                                             .update = m.input({count}),
+                                             .rates = m.constant({2}, 0.01f)}},
                                  .grad_scale = m.constant({1}, 1.0f),
-                                 .learning_rate = 0.01f,
-                                 .weight_decay = 0.1f,
                                  .cautious = true};
         });
     }
@@ -94,7 +91,7 @@ void add_muon(std::vector<Case>& cases, const Matrices& x) {
                               2.0 * static_cast<double>(n * side * side) * static_cast<double>(depth));
     add_case(cases, text("polar_express", polar), [=](CaseMemory& m) {
         return op::PolarExpress{
-            .x = m.inout(m.compute_dtype(), {n, rows, cols}),
+            .x = {m.inout(m.compute_dtype(), {n, rows, cols})},
             .workspace = m.workspace(m.compute_dtype(), {op::PolarExpress::workspace_size(n, rows, cols)})};
     });
 }

@@ -28,7 +28,8 @@ std::vector<Case> utility_cases(const Shapes& shapes) {
                                                         {"norm_term_inf", VectorNorm::infinity}};
     for (const auto& [name, norm] : norms) {
         add(name, flat, [=, norm = norm](CaseMemory& m) {
-            return op::NormTerm{.out = m.output(DType::f32, {1}), .x = m.input({count}), .norm = norm};
+            return op::NormTerm{.pieces = {{.out = m.output(DType::f32, {1}), .x = m.input({count})}},
+                                .norm = norm};
         });
     }
     add("sum", fmt::format("{}", tokens), [=](CaseMemory& m) {

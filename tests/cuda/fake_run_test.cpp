@@ -180,7 +180,7 @@ TEST_F(FakeRunTest, OnlyTracesTimeOperations) {
     };
     const auto [records, timed] = events_of_a_step();
     EXPECT_EQ(timed, 2);
-    EXPECT_GT(records, 10);
+    EXPECT_GT(records, timed);
     EXPECT_EQ(fake_gpu_events().captured_timed_records, start.captured_timed_records);
 
     NoSink sink;
@@ -218,7 +218,7 @@ class MaskedBatches final : public BatchSource {
     Batch batch_;
 };
 
-// A graph holds the divisor of its losses: a step with fewer targets launches the same kernels directly.
+// A graph holds the divisor of its losses: a step with fewer targets launches the same kernels directly, except for its update.
 TEST_F(FakeRunTest, MaskedStepLaunchesWithoutGraph) {
     const Config c = gpu_config();
     Runtime runtime(runtime_options(c));
@@ -239,14 +239,16 @@ TEST_F(FakeRunTest, MaskedStepLaunchesWithoutGraph) {
     MaskedBatches masked(c);
     const auto [in_graphs, alone] = kernels_of(whole);
     EXPECT_GT(in_graphs, alone) << "forward and backward outweigh the optimizer";
-    EXPECT_EQ(kernels_of(masked), std::pair(int64_t{0}, in_graphs + alone));
+    const auto [of_update, others] = kernels_of(masked);
+    EXPECT_GT(others, of_update);
+    EXPECT_EQ(of_update + others, in_graphs + alone);
     EXPECT_EQ(runner.ungraphed_steps(), 1);
     EXPECT_EQ(kernels_of(whole), std::pair(in_graphs, alone));
     EXPECT_EQ(runner.ungraphed_steps(), 1);
     set_fake_gpu_listener(nullptr);
 }
 
-// A graph records only events that other streams wait for: completed gradients, once, in the last microbatch.
+// A graph records only events that other streams wait for: a single rank has none before its last microbatch ends.
 TEST_F(FakeRunTest, GraphsRecordOnlyAwaitedEvents) {
     const Config c = gpu_config();
     for (const Launch launch : {Launch::ready, Launch::after_backward}) {
@@ -255,8 +257,7 @@ TEST_F(FakeRunTest, GraphsRecordOnlyAwaitedEvents) {
         const FakeEvents before = fake_gpu_events();
         runner.warm_up();
         ASSERT_TRUE(runner.has_graphs());
-        const int64_t buckets = launch == Launch::ready ? runner.state().schedule.state().layout().size() : 0;
-        EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, buckets);
+        EXPECT_EQ(fake_gpu_events().captured_records - before.captured_records, 0);
     }
 }
 

@@ -98,7 +98,8 @@ void check_rank(World& world, const Mode& mode) {
                          gradient(*piece.parameter, element) * terms(*piece.parameter, mode);
             });
         EXPECT_EQ(wrong, 0) << mode.describe() << " rank " << world.rank() << ": " << bucket.name();
-        statistics.take_norm(bucket);
+        const Bucket* const buckets[] = {&bucket};
+        statistics.take_norms(buckets);
     }
     runtime.ops().fill({.x = statistics.loss_sum(), .value = 1}, runtime.compute());
     runtime.ops().fill({.x = statistics.stop(), .value = 0}, runtime.compute());

@@ -5,15 +5,10 @@
 
 namespace speedrun::testing {
 
-// The caller sets the tensors.
-inline op::AdamwStep adamw_numbers(int64_t step = 1) {
-    return {.parameter = {},
-            .master = {},
-            .first_moment = {},
-            .second_moment = {},
-            .grad = {},
-            .grad_scale = {},
-            .learning_rate = 0.01f,
+using reference::AdamwNumbers;
+
+inline AdamwNumbers adamw_numbers(int64_t step = 1) {
+    return {.learning_rate = 0.01f,
             .beta1 = 0.65f,
             .beta2 = 0.95f,
             .epsilon = 1e-8f,
@@ -30,21 +25,44 @@ struct AdamwState {
           second_moment(random_matrix(1, count, 3, moments, 0.1)) {
         for (double& v : second_moment.values) v = std::abs(v);
     }
-    void step(const Matrix& grad, double scale, const op::AdamwStep& a) {
+    void step(const Matrix& grad, double scale, const AdamwNumbers& a) {
         reference::adamw_step(master, first_moment, second_moment, grad, scale, a);
     }
 };
 
+// Numbers of a step in device memory.
+template <size_t N>
+Tensor numbers_in(Harness& h, const std::array<float, N>& values) {
+    Matrix numbers(1, N);
+    for (size_t i = 0; i < N; ++i) numbers[static_cast<int64_t>(i)] = values[i];
+    return h.input(numbers, DType::f32, {N});
+}
+inline Tensor rates_in(Harness& h, const AdamwNumbers& numbers) {
+    return numbers_in(h, adamw_rates({.learning_rate = numbers.learning_rate,
+                                      .weight_decay = numbers.weight_decay,
+                                      .beta1 = numbers.beta1,
+                                      .beta2 = numbers.beta2,
+                                      .step = numbers.step}));
+}
+
 // The step on this state, with a master and moments of these types; the caller sets the parameter.
-inline op::AdamwStep place(Harness& h, op::AdamwStep a, const AdamwState& state, const Matrix& grad,
-                           double scale, DType moments = DType::f32, DType master = DType::f32) {
+inline op::AdamwStep place(Harness& h, const AdamwNumbers& numbers, const AdamwState& state,
+                           const Matrix& grad, double scale, DType moments = DType::f32,
+                           DType master = DType::f32) {
     const int64_t count = grad.cols;
-    a.master = a.parameter = h.inout(state.master, master, {count});
-    a.first_moment = h.inout(state.first_moment, moments, {count});
-    a.second_moment = h.inout(state.second_moment, moments, {count});
-    a.grad = h.input(grad, DType::f32, {count});
-    a.grad_scale = h.input(Matrix(1, 1, scale), DType::f32, {1});
-    return a;
+    const Tensor weights = h.inout(state.master, master, {count});
+    return {.parameter = weights,
+            .master = weights,
+            .first_moment = h.inout(state.first_moment, moments, {count}),
+            .second_moment = h.inout(state.second_moment, moments, {count}),
+            .grad = h.input(grad, DType::f32, {count}),
+            .grad_scale = h.input(Matrix(1, 1, scale), DType::f32, {1}),
+            .rates = rates_in(h, numbers),
+            .beta1 = numbers.beta1,
+            .beta2 = numbers.beta2,
+            .epsilon = numbers.epsilon,
+            .cautious = numbers.cautious,
+            .decays_unmoved = numbers.decays_unmoved};
 }
 
 // Calls the step; returns parameter, master and both moments.

@@ -27,7 +27,7 @@ TEST_P(AdamwTest, ThreeSteps) {
             for (int n = 1; n <= 3; ++n) {
                 a.grad = h.input(random_matrix(1, count, 10 + n, DType::f32), DType::f32, {count});
                 a.grad_scale = h.input(Matrix(1, 1, scales[n - 1]), DType::f32, {1});
-                a.step = n;
+                a.rates = rates_in(h, adamw_numbers(n));
                 last = step(h, a);
             }
             return last;
@@ -46,7 +46,7 @@ TEST_P(AdamwTest, CautiousDecay) {
         AdamwState start(count);
         Matrix grad = random_matrix(1, count, 10, DType::f32);
         for (int64_t i = 0; i < count; i += 5) start.first_moment[i] = grad[i] = 0;
-        op::AdamwStep cautious = adamw_numbers();
+        AdamwNumbers cautious = adamw_numbers();
         cautious.decays_unmoved = count != 33;
         cautious.cautious = true;
         cautious.weight_decay = 30.0f;  // so large that one wrong decay exceeds rounding errors
@@ -71,7 +71,7 @@ TEST_P(AdamwTest, CautiousDecayByHand) {
         Matrix grad(1, 3, 1.0);
         state.master[1] = -1.0;
         grad[2] = 0.0;
-        op::AdamwStep a = adamw_numbers();
+        AdamwNumbers a = adamw_numbers();
         a.cautious = true;
         a.decays_unmoved = unmoved;
         a.weight_decay = 10.0f;
@@ -119,7 +119,7 @@ TEST_P(AdamwTest, RoundsBf16MomentsToNearestEven) {
     }
     AdamwState state(count);
     state.first_moment = state.second_moment = Matrix(1, count, 5.0);
-    op::AdamwStep a = adamw_numbers();
+    AdamwNumbers a = adamw_numbers();
     a.beta1 = a.beta2 = 0.0f;
     const Outputs out = run([&](Harness& h) { return step(h, place(h, a, state, grad, 1.0, DType::bf16)); });
     expect_same_bits(out[2], rounded(grad, DType::bf16), "first_moment");

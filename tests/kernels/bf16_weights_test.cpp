@@ -17,9 +17,9 @@ struct Weights {
 };
 
 // One step from this state: returns parameter, master, both moments.
-Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, op::AdamwStep a, Weights weights,
-              DType moments, double scale = 0.5) {
-    a = place(h, a, state, grad, scale, moments, weights.dtype);
+Outputs adamw(Harness& h, const AdamwState& state, const Matrix& grad, const AdamwNumbers& numbers,
+              Weights weights, DType moments, double scale = 0.5) {
+    op::AdamwStep a = place(h, numbers, state, grad, scale, moments, weights.dtype);
     if (weights.separate) a.parameter = h.inout(state.master, DType::bf16, {grad.cols});
     return step(h, a);
 }
@@ -30,7 +30,7 @@ TEST_P(Bf16WeightsTest, AdamwStoresRoundedStep) {
         AdamwState state(count, DType::bf16, moments);
         for (int n = 1; n <= 3; ++n) {
             SCOPED_TRACE(fmt::format("n={} step {}", count, n));
-            op::AdamwStep a = adamw_numbers(n);
+            AdamwNumbers a = adamw_numbers(n);
             a.cautious = n == 2;
             const Matrix grad = random_matrix(1, count, 10 + n, DType::f32);
             const auto with = [&](Weights weights) {
@@ -59,7 +59,7 @@ TEST_P(Bf16WeightsTest, AdamwByHand) {
         Matrix grad(1, 5, -1.0);
         state.master.values = {1.0, 1.0 + 1.0 / 128, -1.0, 1.0, 0.0};
         grad.values = {-1.0, -1.0, 1.0, 1.0, 1.0};
-        op::AdamwStep a = adamw_numbers();
+        AdamwNumbers a = adamw_numbers();
         a.beta1 = a.beta2 = a.epsilon = 0.0f;
         a.learning_rate = rate;
         a.weight_decay = decay;
@@ -87,13 +87,14 @@ TEST_P(Bf16WeightsTest, MuonStoresRoundedUpdate) {
                 return run([&](Harness& h) -> Outputs {
                     const Tensor master = h.inout(start, weights.dtype, {count});
                     const Tensor parameter = weights.separate ? h.output(DType::bf16, {count}) : master;
-                    h.call(op::MuonApply{.parameter = parameter,
-                                         .master = master,
-                                         .update = h.input(update, dtype(), {count}),
-                                         .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
-                                         .learning_rate = 0.03f,
-                                         .weight_decay = 1.2f,
-                                         .cautious = cautious});
+                    h.call(op::MuonApply{
+                        .pieces = {{.parameter = parameter,
+                                    .master = master,
+                                    .update = h.input(update, dtype(), {count}),
+                                    .rates = numbers_in(
+                                        h, muon_rates({.learning_rate = 0.03f, .weight_decay = 1.2f}))}},
+                        .grad_scale = h.input(Matrix(1, 1, 0.25), DType::f32, {1}),
+                        .cautious = cautious});
                     return {h.read(parameter), h.read(master)};
                 });
             };
@@ -116,12 +117,12 @@ TEST_P(Bf16WeightsTest, NonFiniteScaleSkipsStep) {
         const Outputs out = run([&](Harness& h) -> Outputs {
             Outputs all = adamw(h, state, grad, adamw_numbers(), {DType::bf16, false}, DType::f32, bad);
             const Tensor master = h.inout(weights, DType::bf16, {count});
-            h.call(op::MuonApply{.parameter = master,
-                                 .master = master,
-                                 .update = h.input(grad, DType::f32, {count}),
-                                 .grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1}),
-                                 .learning_rate = 0.03f,
-                                 .weight_decay = 0});
+            h.call(op::MuonApply{
+                .pieces = {{.parameter = master,
+                            .master = master,
+                            .update = h.input(grad, DType::f32, {count}),
+                            .rates = numbers_in(h, muon_rates({.learning_rate = 0.03f, .weight_decay = 0}))}},
+                .grad_scale = h.input(Matrix(1, 1, bad), DType::f32, {1})});
             all.push_back(h.read(master));
             return all;
         });

@@ -154,7 +154,7 @@ TEST(LevelsTest, PolarExpress) {
                 const Tensor x = h.inout(random_matrix(count * rows, cols, 1, DType::f32), DType::f32,
                                          {count, rows, cols});
                 const int64_t size = op::PolarExpress::workspace_size(count, rows, cols);
-                h.call(op::PolarExpress{.x = x, .workspace = h.output(DType::f32, {size})});
+                h.call(op::PolarExpress{.x = {x}, .workspace = h.output(DType::f32, {size})});
                 return {h.read(x)};
             });
         }

@@ -67,11 +67,17 @@ TEST_P(StepChecksTest, CrossEntropyParts) {
 }
 
 TEST_P(StepChecksTest, Optimizers) {
-    op::AdamwStep adamw = adamw_numbers();
-    adamw.master = adamw.first_moment = adamw.second_moment = adamw.grad = f32({33});
-    adamw.parameter = real({33});
-    adamw.grad_scale = f32({1});
-    const Changed<op::AdamwStep> of_adamw{adamw};
+    const Changed<op::AdamwStep> of_adamw{{.parameter = real({33}),
+                                           .master = f32({33}),
+                                           .first_moment = f32({33}),
+                                           .second_moment = f32({33}),
+                                           .grad = f32({33}),
+                                           .grad_scale = f32({1}),
+                                           .rates = f32({3}),
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.95f,
+                                           .epsilon = 1e-8f}};
+    of_adamw({"rates", "[3]", "[2]"}, [](auto& a) { a.rates = f32({2}); });
     of_adamw({"[33]", "[32]"}, [](auto& a) { a.grad = f32({32}); });
     of_adamw({"parameter", "[33]", "[34]"}, [](auto& a) { a.parameter = real({34}); });
     of_adamw({"second_moment", "bf16"}, [](auto& a) { a.first_moment = make(DType::bf16, {33}); });
@@ -82,25 +88,29 @@ TEST_P(StepChecksTest, Optimizers) {
 }
 
 TEST_P(StepChecksTest, Muon) {
-    refuse(op::PolarExpress{.x = real({7, 48}), .workspace = real({9})}, {"[7,48]"});
-    refuse(op::PolarExpress{.x = real({1, 7, 48}), .workspace = real({9})}, {"workspace", "[9]"});
-    refuse(op::MuonMomentum{.update = real({32}),
-                            .momentum = f32({33}),
-                            .grad = f32({33}),
-                            .grad_scale = f32({1}),
-                            .mu = 0.95f},
-           {"update", "[33]", "[32]"});
-    const Changed<op::MuonApply> apply{{.parameter = real({33}),
-                                        .master = f32({33}),
-                                        .update = real({33}),
-                                        .grad_scale = f32({1}),
-                                        .learning_rate = 0.03f,
-                                        .weight_decay = 1.2f}};
+    refuse(op::PolarExpress{.x = {real({7, 48})}, .workspace = real({9})}, {"[7,48]"});
+    refuse(op::PolarExpress{.x = {real({1, 7, 48})}, .workspace = real({9})}, {"workspace", "[9]"});
+    const int64_t size = op::PolarExpress::workspace_size(1, 7, 48);
+    refuse(op::PolarExpress{.x = {real({1, 7, 48}), real({1, 48, 7})}, .workspace = real({size})},
+           {"workspace", fmt::format("[{}]", 2 * size)});
+    const Changed<op::MuonMomentum> momentum{
+        {.pieces = {{.update = real({32}), .momentum = f32({32}), .grad = f32({32})},
+                    {.update = real({33}), .momentum = f32({33}), .grad = f32({33})}},
+         .grad_scale = f32({1}),
+         .mu = f32({1})}};
+    momentum({"update", "[33]", "[32]"}, [](auto& a) { a.pieces[1].update = real({32}); });
+    momentum({"mu", "[1]", "[2]"}, [](auto& a) { a.mu = f32({2}); });
+    const op::MuonApply::Piece piece{
+        .parameter = real({33}), .master = f32({33}), .update = real({33}), .rates = f32({2})};
+    const Changed<op::MuonApply> apply{{.pieces = {piece, piece}, .grad_scale = f32({1})}};
     apply({"grad_scale", "[1]", "[2]"}, [](auto& a) { a.grad_scale = f32({2}); });
+    apply({"rates", "[2]", "[1]"}, [](auto& a) { a.pieces[1].rates = f32({1}); });
     apply({"muon_apply parameter", "bf16"}, [](auto& a) {
-        a.master = make(DType::bf16, {33});
-        a.parameter = f32({33});
+        a.pieces[1].master = make(DType::bf16, {33});
+        a.pieces[1].parameter = f32({33});
     });
+    apply({"muon_apply master", "bf16"},
+          [](auto& a) { a.pieces[1].master = a.pieces[1].parameter = make(DType::bf16, {33}); });
     const Changed<op::NormuonScale> scale{
         {.update = real({2, 7, 48}), .second_moment = f32({2, 48}), .grad_scale = f32({1}), .beta2 = 0.95f}};
     scale({"[n,R,C]", "[7,48]"}, [](auto& a) { a.update = real({7, 48}); });
@@ -111,7 +121,8 @@ TEST_P(StepChecksTest, Muon) {
 
 TEST_P(StepChecksTest, Utilities) {
     refuse(op::Cast{.out = real({7}), .in = f32({8})}, {"[7]", "[8]"});
-    refuse(op::NormTerm{.out = f32({2}), .x = real({8}), .norm = VectorNorm::three}, {"[1]", "[2]"});
+    refuse(op::NormTerm{.pieces = {{.out = f32({2}), .x = real({8})}}, .norm = VectorNorm::three},
+           {"[1]", "[2]"});
     refuse(op::CountNonfinite{.out = make(DType::bf16, {1}), .x = real({8})}, {"f32", "bf16[1]"});
     refuse(op::ClipCoefficient{.coefficient = f32({2}),
                                .norm = f32({1}),

@@ -103,7 +103,8 @@ TEST_P(UtilitiesTest, NormTerms) {
             Outputs results;
             for (const Matrix& values : {x, bad[0], bad[1], bad[2]}) {
                 const Tensor result = h.output(DType::f32, {1});
-                h.call(op::NormTerm{.out = result, .x = h.input(values, dtype(), {count}), .norm = norm});
+                h.call(op::NormTerm{.pieces = {{.out = result, .x = h.input(values, dtype(), {count})}},
+                                    .norm = norm});
                 results.push_back(h.read(result));
             }
             return results;
@@ -118,6 +119,37 @@ TEST_P(UtilitiesTest, NormTerms) {
         EXPECT_EQ(out[2][0], kInfinity);
         EXPECT_EQ(out[3][0], kInfinity);
     });
+}
+
+// More pieces than a launch has, some of several blocks and one empty: each has the bits of a call of its own.
+TEST_P(UtilitiesTest, NormTermsOfManyPieces) {
+    const auto values = [&](int64_t i) {
+        const int64_t count = i == 3 ? 0 : i % 50 == 7 ? 20011 : 1 + 31 * i;
+        return random_matrix(1, count, static_cast<uint64_t>(i), dtype());
+    };
+    constexpr int64_t kMany = 150;
+    for (const VectorNorm norm : kNorms) {
+        const auto call = [&](const std::vector<int64_t>& numbers) {
+            return run([&](Harness& h) {
+                op::NormTerm call{.pieces = {}, .norm = norm};
+                for (const int64_t i : numbers) {
+                    const Matrix x = values(i);
+                    call.pieces.push_back(
+                        {.out = h.output(DType::f32, {1}), .x = h.input(x, dtype(), {x.size()})});
+                }
+                h.call(call);
+                Outputs out;
+                for (const auto& piece : call.pieces) out.push_back(h.read(piece.out));
+                return out;
+            });
+        };
+        std::vector<int64_t> all;
+        for (int64_t i = 0; i < kMany; ++i) all.push_back(i);
+        const Outputs together = call(all);
+        EXPECT_EQ(together[3][0], 0.0) << "an empty piece";
+        for (const int64_t i : {int64_t{0}, int64_t{57}, int64_t{63}, int64_t{64}, kMany - 1})
+            expect_same_bits(together[static_cast<size_t>(i)], call({i})[0], fmt::format("piece {}", i));
+    }
 }
 
 TEST_P(UtilitiesTest, ClipCoefficient) {

@@ -333,18 +333,12 @@ TEST(Reference, AdamwFirstStepIsTheSign) {
     Matrix master(1, 2, 1.0), m(1, 2), v(1, 2), grad(1, 2);
     grad[0] = 3.0;
     grad[1] = -1e-3;
-    const op::AdamwStep numbers{.parameter = {},
-                                .master = {},
-                                .first_moment = {},
-                                .second_moment = {},
-                                .grad = {},
-                                .grad_scale = {},
-                                .learning_rate = 0.5f,
-                                .beta1 = 0.9f,
-                                .beta2 = 0.99f,
-                                .epsilon = 0.0f,
-                                .weight_decay = 0.0f,
-                                .step = 1};
+    const AdamwNumbers numbers{.learning_rate = 0.5f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.99f,
+                               .epsilon = 0.0f,
+                               .weight_decay = 0.0f,
+                               .step = 1};
     adamw_step(master, m, v, grad, 1.0, numbers);
     EXPECT_NEAR(master[0], 0.5, 1e-9);
     EXPECT_NEAR(master[1], 1.5, 1e-9);

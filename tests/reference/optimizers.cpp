@@ -20,7 +20,7 @@ constexpr std::array<std::array<double, 3>, 5> kPolarExpress = {{
 }  // namespace
 
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
-                double grad_scale, const op::AdamwStep& numbers) {
+                double grad_scale, const AdamwNumbers& numbers) {
     if (!std::isfinite(grad_scale)) return;
     // The fields are floats; the formula uses their exact values.
     const double beta1 = numbers.beta1, beta2 = numbers.beta2;

@@ -155,9 +155,13 @@ Matrix cross_entropy_part(const Matrix& logits, const std::vector<Indices>& targ
                           const std::vector<double>& weights, const IdRange& ids, const Softcap& softcap);
 
 // ---- optimizers.cpp: in place on vectors and matrices
-// numbers: only its scalars are read.
+struct AdamwNumbers {
+    float learning_rate, beta1, beta2, epsilon, weight_decay;
+    int64_t step;
+    bool cautious = false, decays_unmoved = true;
+};
 void adamw_step(Matrix& master, Matrix& first_moment, Matrix& second_moment, const Matrix& grad,
-                double grad_scale, const op::AdamwStep& numbers);
+                double grad_scale, const AdamwNumbers& numbers);
 // Returns the update.
 Matrix muon_momentum(Matrix& momentum, const Matrix& grad, double grad_scale, float mu, bool nesterov);
 Matrix gram(const Matrix& x);                                  // x xᵀ

@@ -57,16 +57,22 @@ void expect_reference(const MuonConfig& muon, double tolerance) {
             g = static_cast<float>((random = random * 1664525u + 1013904223u) >> 8) / (1 << 23) - 1;
         expected.step(muon, step, muon_momentum_at({}, muon, step), gradient);
         copy = gradient;
-        const StepContext context{.step = step,
-                                  .grad_scale = Tensor(&scale, DType::f32, {1}),
-                                  .ops = runtime.ops(),
-                                  .stream = runtime.optimizer()};
+        StepContext context{.step = step,
+                            .grad_scale = Tensor(&scale, DType::f32, {1}),
+                            .ops = runtime.ops(),
+                            .stream = runtime.optimizer()};
         const auto shard = [&](std::vector<float>& g, const std::vector<Tensor>& state) {
             return OptimizerShard{.compute = {}, .master = {}, .gradient = flat(g), .state = state};
         };
-        fast.propose(flat(without), shard(copy, one), context);
-        slow.propose(flat(update), shard(gradient, both), context);
-        runtime.synchronize();
+        const auto propose = [&](const Muon& muon, std::vector<Real>& to, const OptimizerShard& from) {
+            std::vector<float> numbers = muon.numbers(context, {});
+            context.numbers = Tensor(numbers.data(), DType::f32, {static_cast<int64_t>(numbers.size())});
+            const MatrixOptimizer::Slice slices[] = {{flat(to), from, 0}};
+            muon.propose(slices, context);
+            runtime.synchronize();
+        };
+        propose(fast, without, shard(copy, one));
+        propose(slow, update, shard(gradient, both));
         for (size_t i = 0; i < kCount; ++i) {
             ASSERT_NEAR(static_cast<float>(update[i]), expected.update[i], tolerance)
                 << step << ", element " << i;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/runtime/section_graphs.h"
 
 namespace speedrun::testing::graph_capture_test {
 
@@ -104,6 +105,38 @@ TEST_F(GraphCaptureTest, ExceptionEndsCapture) {
     EXPECT_EQ(happened_, "b");
     const auto captured = capture_.capture([&] { enqueue(*compute_, 'c'); });
     EXPECT_EQ(launch(*captured), "c");
+}
+
+// A captured section runs its graph, with what it read at the capture, and others run call by call. A section of a section
+// belongs to its graph.
+TEST_F(GraphCaptureTest, SectionsRunTheirGraphs) {
+    SectionGraphs sections(device_, *compute_);
+    char letter = 'a';
+    const auto run = [&] {
+        happened_.clear();
+        sections.run({1}, [&] {
+            enqueue(*compute_, letter);
+            sections.run({2}, [&] { enqueue(*compute_, 'x'); });
+        });
+        sections.run({3}, [&] { enqueue(*compute_, letter); });
+        compute_->synchronize();
+        return happened_;
+    };
+    EXPECT_EQ(run(), "axa");
+    happened_.clear();
+    sections.capture([&] {
+        sections.run({1}, [&] {
+            enqueue(*compute_, letter);
+            sections.run({2}, [&] { enqueue(*compute_, 'x'); });
+        });
+    });
+    compute_->synchronize();
+    EXPECT_EQ(happened_, "") << "a capture executes nothing";
+    EXPECT_EQ(sections.size(), 1u);
+    letter = 'b';
+    EXPECT_EQ(run(), "axb");
+    sections.use(false);
+    EXPECT_EQ(run(), "bxb");
 }
 
 TEST_F(GraphCaptureTest, UnsupportedDeviceReturnsNull) {

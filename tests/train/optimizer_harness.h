@@ -19,7 +19,9 @@ class OptimizerHarness {
           parameters_(table_, rules_of(group), runtime_),
           gradients_(table_, parameters_.layout(), runtime_),
           reducer_(Ranks{}, parameters_, gradients_, runtime_),
-          scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)) {
+          scale_(runtime_.device(), "test scale", MemoryCategory::workspace, size_of(DType::f32)),
+          numbers_(runtime_.device(), "test numbers", MemoryCategory::workspace,
+                   kNumbers * size_of(DType::f32)) {
         for (const std::string& name : names)
             updates_[name] =
                 make_group_update(group, {&bucket(name)}, {parameters_, gradients_, reducer_, runtime_});
@@ -35,16 +37,20 @@ class OptimizerHarness {
               double grad_scale = 1, bool last = false) {
         write(gradients_.flat(table_.find(name)), gradient);
         write(scale_.tensor(DType::f32, {1}), {grad_scale});
-        const StepContext context{.step = step,
-                                  .lr_factor = lr_factor,
-                                  .last = last,
-                                  .grad_scale = scale_.tensor(DType::f32, {1}),
-                                  .ops = runtime_.ops(),
-                                  .stream = runtime_.optimizer()};
+        StepContext context{.step = step,
+                            .lr_factor = lr_factor,
+                            .last = last,
+                            .grad_scale = scale_.tensor(DType::f32, {1}),
+                            .ops = runtime_.ops(),
+                            .stream = runtime_.optimizer()};
         GroupUpdate& update = *updates_.at(name);
-        update.begin(bucket(name), context);
+        const std::vector<float> numbers = update.numbers(context);
+        context.numbers = numbers_.tensor(DType::f32, {static_cast<int64_t>(numbers.size())});
+        write(context.numbers, Values(numbers.begin(), numbers.end()));
+        const Bucket* const buckets[] = {&bucket(name)};
+        update.begin(buckets, context);
         update.compute_updates(context);
-        update.finish(bucket(name), context);
+        update.finish(buckets, context);
         runtime_.synchronize();
     }
     void reset() {
@@ -79,13 +85,15 @@ class OptimizerHarness {
         runtime_.synchronize();
     }
 
+    static constexpr int64_t kNumbers = 16;  // at least those of a group
+
     Runtime runtime_;
     ParameterTable table_;
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
     std::map<std::string, std::unique_ptr<GroupUpdate>> updates_;  // one per parameter, stepped separately
-    Buffer scale_;
+    Buffer scale_, numbers_;
 };
 
 // Parameters of a Muon fixture at their initial values.

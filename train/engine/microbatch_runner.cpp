@@ -90,6 +90,7 @@ void MicrobatchRunner::capture(const RunStage& stage) {
             auto captured = state_.schedule.capture([&] { enqueue(stage.model, microbatch, all_targets); });
             if (captured) graphs_[key] = std::move(captured);
         }
+        state_.schedule.capture_step(microbatch);
     }
 }
 

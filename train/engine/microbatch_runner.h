@@ -31,10 +31,13 @@ class MicrobatchRunner {
     int64_t run_step(const RunStage& stage, const Microbatch& first, BatchSource& source);
 
     // Captures graphs of the stage's microbatches, in each step of a period, for batches in which all targets count; others run
-    // call by call. Requires that a step of the stage has run.
+    // call by call. Captures the updates of these steps too. Requires that a step of the stage has run.
     void capture(const RunStage& stage);
-    // Selects whether later microbatches run as captured graphs. Both ways enqueue the same work.
-    void use_graphs(bool use) { use_graphs_ = use; }
+    // Selects whether later microbatches and updates run as captured graphs. Both ways enqueue the same work.
+    void use_graphs(bool use) {
+        use_graphs_ = use;
+        state_.schedule.use_graphs(use);
+    }
     bool has_graphs() const { return !graphs_.empty(); }
     int64_t ungraphed_steps() const { return ungraphed_steps_; }
 

@@ -61,20 +61,26 @@ class Adamw final : public ElementwiseOptimizer {
         return {{.name = "adamw_m", .dtype = config_.moments_dtype},
                 {.name = "adamw_v", .dtype = config_.moments_dtype}};
     }
-    void step(const OptimizerShard& shard, const StepContext& context) const override {
+    std::vector<float> numbers(const StepContext& context) const override {
         const double lr = group_.lr * context.lr_factor;
+        const auto rates = adamw_rates({.learning_rate = static_cast<float>(lr),
+                                        .weight_decay = static_cast<float>(weight_decay_at(group_, lr)),
+                                        .beta1 = static_cast<float>(config_.beta1),
+                                        .beta2 = static_cast<float>(config_.beta2),
+                                        .step = context.step + 1});
+        return {rates.begin(), rates.end()};
+    }
+    void step(const OptimizerShard& shard, const StepContext& context) const override {
         context.ops.adamw_step({.parameter = shard.compute,
                                 .master = shard.master,
                                 .first_moment = shard.state[0],
                                 .second_moment = shard.state[1],
                                 .grad = shard.gradient,
                                 .grad_scale = context.grad_scale,
-                                .learning_rate = static_cast<float>(lr),
+                                .rates = context.numbers,
                                 .beta1 = static_cast<float>(config_.beta1),
                                 .beta2 = static_cast<float>(config_.beta2),
                                 .epsilon = static_cast<float>(config_.epsilon),
-                                .weight_decay = static_cast<float>(weight_decay_at(group_, lr)),
-                                .step = context.step + 1,
                                 .cautious = config_.cautious,
                                 .decays_unmoved = config_.decays_unmoved},
                                context.stream);

@@ -137,71 +137,99 @@ class Muon final : public MatrixOptimizer {
         return kinds;
     }
     int64_t heads_per_matrix() const override { return config_.heads_per_matrix; }
-    void propose(const Tensor& update, const OptimizerShard& shard,
-                 const StepContext& context) const override {
-        const auto step = [&](const Tensor& momentum, double decay) {
-            context.ops.muon_momentum({.update = update,
-                                       .momentum = momentum,
-                                       .grad = shard.gradient,
+    // First the decays of the momenta, then two rates per shape.
+    std::vector<float> numbers(const StepContext& context, std::span<const Shape> shapes) const override {
+        const bool fast = blends(context) && config_.fast_momentum > 0;
+        std::vector<float> numbers{static_cast<float>(fast ? config_.fast_momentum : momentum(context)),
+                                   static_cast<float>(config_.slow_momentum)};
+        const double lr = group_.lr * context.lr_factor;
+        for (const Shape& matrix : shapes) {
+            const double shape_scale =
+                std::sqrt(std::max(1.0, static_cast<double>(matrix.rows) / static_cast<double>(matrix.cols)));
+            // Rates multiply the decay by the learning rate, which includes the factor of the shape. Decay by lr excludes that
+            // factor, decay by lr_squared includes it in one of its two learning rates.
+            const double unscaled = group_.weight_decay_by == DecayBy::lr ? shape_scale : 1.0;
+            const auto rates =
+                muon_rates({.learning_rate = static_cast<float>(lr * shape_scale),
+                            .weight_decay = static_cast<float>(weight_decay_at(group_, lr) / unscaled)});
+            numbers.insert(numbers.end(), rates.begin(), rates.end());
+        }
+        return numbers;
+    }
+    // The blend of two momenta is computed with factors of the step.
+    bool replays() const override { return config_.slow_momentum == 0; }
+    void propose(std::span<const Slice> slices, const StepContext& context) const override {
+        const auto step = [&](size_t momentum, int64_t decay) {
+            std::vector<op::MuonMomentum::Piece> pieces;
+            for (const Slice& slice : slices)
+                pieces.push_back({.update = slice.update,
+                                  .momentum = slice.shard.state[momentum],
+                                  .grad = slice.shard.gradient});
+            context.ops.muon_momentum({.pieces = pieces,
                                        .grad_scale = context.grad_scale,
-                                       .mu = static_cast<float>(decay),
+                                       .mu = numbers_of(context, decay, 1),
                                        .nesterov = config_.nesterov},
                                       context.stream);
         };
-        const double mu = muon_momentum_at(group_, config_, context.step, context.point);
-        const Tensor& fast = shard.state[0];
-        if (config_.slow_momentum == 0) return step(fast, mu);
-        const Tensor& slow = shard.state[1];
-        const bool blends = context.step >= config_.slow_start;
-        step(slow, config_.slow_momentum);  // the next one overwrites this update
-        step(fast, blends && config_.fast_momentum > 0 ? config_.fast_momentum : mu);
-        if (!blends) return;
-        const double kept = config_.nesterov ? mu : 1, share = config_.slow_blend;
-        sum_flat(shard.gradient,
-                 {{{.source = shard.gradient,
-                    .coefficient = context.grad_scale,
-                    .factor = static_cast<float>(1 - kept)},
-                   {.source = fast, .factor = static_cast<float>(kept * (1 - share))},
-                   {.source = slow, .factor = static_cast<float>(kept * share)}}},
-                 context);
-        context.ops.cast({.out = update, .in = shard.gradient}, context.stream);
+        if (config_.slow_momentum == 0) return step(0, 0);
+        step(1, 1);  // the next one overwrites this update
+        step(0, 0);
+        if (blends(context))
+            for (const Slice& slice : slices) blend(slice, context);
     }
-    void transform(const MatrixBatch& batch, const StepContext& context) const override {
-        context.ops.polar_express({.x = batch.updates,
-                                   .workspace = batch.workspace,
-                                   .epsilon = static_cast<float>(config_.polar_epsilon)},
-                                  context.stream);
+    void transform(std::span<const MatrixBatch> batches, const Tensor& workspace,
+                   const StepContext& context) const override {
+        std::vector<Tensor> updates;
+        for (const MatrixBatch& batch : batches) updates.push_back(batch.updates);
+        context.ops.polar_express(
+            {.x = updates, .workspace = workspace, .epsilon = static_cast<float>(config_.polar_epsilon)},
+            context.stream);
         if (!config_.normuon) return;
-        context.ops.normuon_scale({.update = batch.updates,
-                                   .second_moment = batch.state[0],
-                                   .grad_scale = context.grad_scale,
-                                   .beta2 = static_cast<float>(config_.beta2),
-                                   .lines = config_.normuon_lines,
-                                   .epsilon = static_cast<float>(config_.epsilon)},
-                                  context.stream);
+        for (const MatrixBatch& batch : batches)
+            context.ops.normuon_scale({.update = batch.updates,
+                                       .second_moment = batch.state[0],
+                                       .grad_scale = context.grad_scale,
+                                       .beta2 = static_cast<float>(config_.beta2),
+                                       .lines = config_.normuon_lines,
+                                       .epsilon = static_cast<float>(config_.epsilon)},
+                                      context.stream);
     }
     int64_t workspace(int64_t count, int64_t rows, int64_t cols) const override {
         return op::PolarExpress::workspace_size(count, rows, cols);
     }
-    void apply(const OptimizerShard& shard, const Tensor& update, const Shape& matrix,
-               const StepContext& context) const override {
-        const double shape_scale =
-            std::sqrt(std::max(1.0, static_cast<double>(matrix.rows) / static_cast<double>(matrix.cols)));
-        const double lr = group_.lr * context.lr_factor;
-        // muon_apply multiplies its decay by its learning rate, which includes the factor of the shape. Decay by lr excludes
-        // that factor, decay by lr_squared includes it in one of its two learning rates.
-        const double unscaled = group_.weight_decay_by == DecayBy::lr ? shape_scale : 1.0;
-        context.ops.muon_apply({.parameter = shard.compute,
-                                .master = shard.master,
-                                .update = update,
-                                .grad_scale = context.grad_scale,
-                                .learning_rate = static_cast<float>(lr * shape_scale),
-                                .weight_decay = static_cast<float>(weight_decay_at(group_, lr) / unscaled),
-                                .cautious = config_.cautious},
-                               context.stream);
+    void apply(std::span<const Slice> slices, const StepContext& context) const override {
+        std::vector<op::MuonApply::Piece> pieces;
+        for (const Slice& slice : slices)
+            pieces.push_back({.parameter = slice.shard.compute,
+                              .master = slice.shard.master,
+                              .update = slice.update,
+                              .rates = numbers_of(context, 2 + 2 * slice.shape, 2)});
+        context.ops.muon_apply(
+            {.pieces = pieces, .grad_scale = context.grad_scale, .cautious = config_.cautious},
+            context.stream);
     }
 
   private:
+    double momentum(const StepContext& context) const {
+        return muon_momentum_at(group_, config_, context.step, context.point);
+    }
+    bool blends(const StepContext& context) const {
+        return config_.slow_momentum > 0 && context.step >= config_.slow_start;
+    }
+    // Replaces the update by that of both momenta.
+    void blend(const Slice& slice, const StepContext& context) const {
+        const double kept = config_.nesterov ? momentum(context) : 1, share = config_.slow_blend;
+        const OptimizerShard& shard = slice.shard;
+        sum_flat(shard.gradient,
+                 {{{.source = shard.gradient,
+                    .coefficient = context.grad_scale,
+                    .factor = static_cast<float>(1 - kept)},
+                   {.source = shard.state[0], .factor = static_cast<float>(kept * (1 - share))},
+                   {.source = shard.state[1], .factor = static_cast<float>(kept * share)}}},
+                 context);
+        context.ops.cast({.out = slice.update, .in = shard.gradient}, context.stream);
+    }
+
     const StepSettings group_;
     const Config config_;
 };

@@ -72,8 +72,9 @@ struct StepContext {
     int64_t step = 0;  // counts the steps of this optimizer from 0
     double lr_factor = 1;
     StagePoint point = {};
-    bool last = false;  // last step of this optimizer in the run
-    Tensor grad_scale;  // f32 [1]: factor of the gradients. If it is not finite, the step changes nothing.
+    bool last = false;    // last step of this optimizer in the run
+    Tensor grad_scale;    // f32 [1]: factor of the gradients. If it is not finite, the step changes nothing.
+    Tensor numbers = {};  // f32: numbers() of this step, in device memory
     Ops& ops;
     Stream& stream;
 };
@@ -114,11 +115,22 @@ struct OptimizerShard {
     std::span<const Tensor> state;  // [n] each: the kinds of state per element, in order of declaration
 };
 
+// Functions of an optimizer may be captured once and launched in every later step. Numbers that change from step to step are
+// therefore read from StepContext::numbers; they are f32, a fixed number of them for each optimizer.
+
+// Returns elements of StepContext::numbers.
+inline Tensor numbers_of(const StepContext& context, int64_t first, int64_t count) {
+    float* const data = context.numbers.as<float>();
+    return Tensor(data ? data + first : nullptr, DType::f32, {count});
+}
+
 // An optimizer with an elementwise step.
 class ElementwiseOptimizer {
   public:
     virtual ~ElementwiseOptimizer() = default;
     virtual std::vector<StateKind> state_kinds() const = 0;
+    // Returns the numbers of a step; reads neither `numbers` nor tensors of the context.
+    virtual std::vector<float> numbers(const StepContext& context) const = 0;
     virtual void step(const OptimizerShard& shard, const StepContext& context) const = 0;
 };
 
@@ -126,8 +138,7 @@ class ElementwiseOptimizer {
 struct MatrixBatch {
     Tensor updates;  // real [n,R,C], in place
     std::span<const Tensor>
-        state;         // f32 [n,values] each: the kinds of state per matrix, in order of declaration
-    Tensor workspace;  // real, at least workspace(n, R, C) elements
+        state;  // f32 [n,values] each: the kinds of state per matrix, in order of declaration
 };
 
 // An optimizer that needs whole matrices. Its step is cut into three functions. Between them a caller sends pieces
@@ -139,17 +150,27 @@ class MatrixOptimizer {
     virtual std::vector<StateKind> state_kinds(int64_t rows, int64_t cols) const = 0;
     // Heads of queries or keys that form one matrix; 0: all heads.
     virtual int64_t heads_per_matrix() const = 0;
-    // Writes update (compute dtype [n]) from gradient and state, element by element.
-    virtual void propose(const Tensor& update, const OptimizerShard& shard,
-                         const StepContext& context) const = 0;
-    virtual void transform(const MatrixBatch& batch, const StepContext& context) const = 0;
-    virtual int64_t workspace(int64_t count, int64_t rows, int64_t cols) const = 0;
     struct Shape {
         int64_t rows, cols;
     };
-    // Writes master and compute copy from the transformed update, element by element. The matrices have this shape.
-    virtual void apply(const OptimizerShard& shard, const Tensor& update, const Shape& matrix,
-                       const StepContext& context) const = 0;
+    // Returns the numbers of a step for matrices of these shapes; reads neither `numbers` nor tensors of the context.
+    virtual std::vector<float> numbers(const StepContext& context, std::span<const Shape> shapes) const = 0;
+    // True if steps differ only in numbers().
+    virtual bool replays() const = 0;
+    // A slice of matrices of one shape.
+    struct Slice {
+        Tensor update;  // real [n]
+        OptimizerShard shard;
+        int64_t shape;  // index of the shape in numbers()
+    };
+    // Writes updates from gradients and state, element by element.
+    virtual void propose(std::span<const Slice> slices, const StepContext& context) const = 0;
+    // workspace: real, the sum of workspace(n, R, C) elements of the batches.
+    virtual void transform(std::span<const MatrixBatch> batches, const Tensor& workspace,
+                           const StepContext& context) const = 0;
+    virtual int64_t workspace(int64_t count, int64_t rows, int64_t cols) const = 0;
+    // Writes masters and compute copies from the transformed updates, element by element.
+    virtual void apply(std::span<const Slice> slices, const StepContext& context) const = 0;
 };
 
 }  // namespace speedrun

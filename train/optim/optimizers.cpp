@@ -30,6 +30,7 @@ bool has(const std::vector<FieldText>& fields, const std::string& name) {
 class NoOptimizer final : public ElementwiseOptimizer {
   public:
     std::vector<StateKind> state_kinds() const override { return {}; }
+    std::vector<float> numbers(const StepContext&) const override { return {}; }
     void step(const OptimizerShard&, const StepContext&) const override {}
 };
 

@@ -1,5 +1,6 @@
 #include "train/sharding/bucket_schedule.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace speedrun {
@@ -13,6 +14,17 @@ using Kind = BucketWork::Kind;
 bool updates_by_norm_of_all(const OptimizersConfig& config, const Ranks& ranks) {
     return ranks.sharing().optimizer_step != OptimizerStep::in_backward &&
            (config.clip > 0 || ranks.size() == 1);
+}
+
+// Sizes of the optimizers' numbers.
+std::vector<int64_t> counts_of(const ShardedState& state, Runtime& runtime) {
+    std::vector<int64_t> counts;
+    for (const std::unique_ptr<GroupUpdate>& group : state.updates()) {
+        const std::vector<float> numbers =
+            group->numbers({.grad_scale = {}, .ops = runtime.ops(), .stream = runtime.optimizer()});
+        counts.push_back(static_cast<int64_t>(numbers.size()));
+    }
+    return counts;
 }
 
 }  // namespace
@@ -30,10 +42,15 @@ BucketSchedule::BucketSchedule(const OptimizersConfig& config, const ParameterTa
       in_backward_(ranks_.sharing().optimizer_step == OptimizerStep::in_backward),
       at_ready_(ranks_.sharing().launch == Launch::ready),
       by_norm_of_all_(updates_by_norm_of_all(config, ranks_)),
+      all_together_(ranks_.size() == 1 && !in_backward_),
       capture_(runtime_.device(), runtime_.compute()),
+      sections_(runtime_.device(), runtime_.optimizer()),
       gatherer_(table, parameters_, reducer_, runtime_, updated_),
       statistics_(config, ranks_, layout_, gradients_, reducer_, runtime_),
       state_(config, ranks_.sharing().step_order, table, stores),
+      replays_(std::all_of(state_.updates().begin(), state_.updates().end(),
+                           [](const auto& group) { return group->replays(); })),
+      numbers_(counts_of(state_, runtime_), runtime_),
       order_(ranks_.sharing().step_order == StepOrder::reverse ? layout_.backward_order()
                                                                : layout_.forward_order()),
       buckets_of_unit_(static_cast<size_t>(table.num_units())) {
@@ -66,6 +83,14 @@ void BucketSchedule::begin_microbatch(const Microbatch& microbatch) {
     for (const OptimizerGroupConfig& group : config_.groups)
         fresh.push_back(group.frozen() || (microbatch.first && begins_period(group, microbatch.step)));
     begin_pass(fresh, microbatch.unused);
+    if (microbatch.first && !capture_.active()) write_numbers();
+}
+
+void BucketSchedule::write_numbers() {
+    std::vector<std::vector<float>> values;
+    for (size_t group = 0; group < state_.updates().size(); ++group)
+        values.push_back(state_.updates()[group]->numbers(context_of(group, {})));
+    numbers_.write(values);
 }
 
 void BucketSchedule::launch(const CapturedMicrobatch& captured) {
@@ -123,9 +148,11 @@ void BucketSchedule::enter(int unit, Pass pass) {
 }
 
 void BucketSchedule::await_unit(int unit) {
+    if (all_together_ && unit > 0) return;
     reducer_.meter().time(ExposureMeter::Kind::wait, runtime_.compute(), [&] {
+        if (all_together_) return runtime_.compute().wait(updated(0));
         for (const int id : buckets_of_unit_[unit])
-            runtime_.compute().wait(layout_[id].num_shards > 1 ? *gathered_[id] : *updated_[id]);
+            runtime_.compute().wait(layout_[id].num_shards > 1 ? *gathered_[id] : updated(id));
     });
 }
 
@@ -157,8 +184,9 @@ void BucketSchedule::on_grad_ready(const Parameter& p) {
     const Bucket& bucket = layout_.bucket_of(p);
     if (!is_reduced(bucket) || --missing_grads_[bucket.id] > 0) return;
     missing_grads_[bucket.id] = static_cast<int>(bucket.parameters.size());
-    if (at_ready_) runtime_.compute().record(*ready_[bucket.id]);
+    if (at_ready_ && !all_together_) runtime_.compute().record(*ready_[bucket.id]);
     if (timeline_) timeline_->ready(runtime_.compute(), bucket.id);
+    if (all_together_) return;
     enqueue({at_ready_ ? Kind::reduce : Kind::hold, bucket.id});
 }
 
@@ -190,101 +218,9 @@ void BucketSchedule::reduce(const Bucket& bucket) {
     reducer_.reduce(bucket, first, is_final(bucket), stream);
     if (gradients_.memory().accumulators) stream.record(*memory_free_[bucket.id]);
     if (!is_final(bucket)) return;
-    statistics_.take_norm(bucket);
+    const Bucket* const buckets[] = {&bucket};
+    statistics_.take_norms(buckets);
     stream.record(*reduced_[bucket.id]);
-}
-
-void BucketSchedule::update(const Bucket& bucket) {
-    Stream& optimizer = runtime_.optimizer();
-    GroupUpdate& group = *state_.updates()[static_cast<size_t>(bucket.group)];
-    StepContext context = context_of(bucket, statistics_.coefficient());
-    if (timeline_) timeline_->mark(optimizer, Phase::step, bucket.id);
-    if (!by_norm_of_all_) {
-        optimizer.wait(*reduced_[bucket.id]);
-        optimizer.wait(*values_free_[bucket.id]);
-    }
-    optimizer.wait(*copied_[bucket.id]);
-    time_optimizer([&] {
-        if (!by_norm_of_all_) context.grad_scale = statistics_.own_scale(bucket, optimizer);
-        group.begin(bucket, context);
-    });
-    if (!gradients_.memory().accumulators) optimizer.record(*memory_free_[bucket.id]);
-    if (group.is_single_phase()) gather_updated(bucket);
-}
-
-// Gathers the bucket's updated values on all ranks.
-void BucketSchedule::gather_updated(const Bucket& bucket) {
-    Stream &optimizer = runtime_.optimizer(), &gather = runtime_.gather();
-    optimizer.record(*updated_[bucket.id]);
-    if (bucket.num_shards == 1 || gatherer_.active()) return;
-    if (timeline_) timeline_->mark(gather, Phase::gather, bucket.id);
-    gather.wait(*updated_[bucket.id]);
-    reducer_.gather(bucket, gather);
-    gather.record(*gathered_[bucket.id]);
-}
-
-// Second half of two-phase updates, after the norm of all gradients: ranks that share a matrix either all skip its
-// update or all apply it. The order is always that of forward's reads: all buckets are ready together, and the next
-// step reads the first one first.
-void BucketSchedule::finish_updates(const Event& reduce_done) {
-    Stream& optimizer = runtime_.optimizer();
-    for (size_t number = 0; number < state_.updates().size(); ++number) {
-        GroupUpdate& group = *state_.updates()[number];
-        std::vector<int> due;
-        for (const int id : layout_.forward_order())
-            if (layout_[id].group == static_cast<int>(number) && is_due(layout_[id])) due.push_back(id);
-        if (group.is_single_phase() || due.empty()) continue;
-        if (!by_norm_of_all_) optimizer.wait(reduce_done);
-        const StepContext context = context_of(layout_[due.front()], statistics_.coefficient());
-        if (timeline_) timeline_->mark(optimizer, Phase::step);
-        time_optimizer([&] { group.compute_updates(context); });
-        for (const int id : due) {
-            if (timeline_) timeline_->mark(optimizer, Phase::step, id);
-            time_optimizer([&] { group.finish(layout_[id], context); });
-            gather_updated(layout_[id]);
-        }
-    }
-}
-
-StepContext BucketSchedule::context_of(const Bucket& bucket, const Tensor& grad_scale) const {
-    return {.step = updates_before(group_of(bucket), microbatch_.step),
-            .lr_factor = microbatch_.lr_factor,
-            .point = microbatch_.point,
-            .last = updates_in_last(group_of(bucket), microbatch_.point.left) == 1,
-            .grad_scale = grad_scale,
-            .ops = runtime_.ops(),
-            .stream = runtime_.optimizer()};
-}
-
-void BucketSchedule::step(Event& backward_done, Event& reduce_done) {
-    if (!microbatch_.last)
-        throw_internal("step {}: gradients of its microbatches are not all reduced", microbatch_.step);
-    Stream &compute = runtime_.compute(), &reduce = runtime_.reduce();
-    if (timeline_) timeline_->mark(compute, Phase::statistics);
-    statistics_.take_loss();
-    compute.record(backward_done);
-    reduce_pending(backward_done);
-
-    if (timeline_) timeline_->mark(reduce, Phase::statistics);
-    std::vector<bool> due;
-    for (const Bucket& bucket : layout_.all()) due.push_back(is_due(bucket));
-    statistics_.combine(due);
-    reduce.record(reduce_done);
-    state_.scales().renew();
-
-    if (by_norm_of_all_) runtime_.optimizer().wait(reduce_done);
-    for (const int id : order_)
-        if (!in_backward_ && is_due(layout_[id])) update(layout_[id]);
-    finish_updates(reduce_done);
-    gatherer_.forget();
-}
-
-void BucketSchedule::read_statistics(float* host, const Event& reduce_done, Event& done) {
-    Stream& optimizer = runtime_.optimizer();
-    if (timeline_) timeline_->mark(optimizer, Phase::statistics);
-    optimizer.wait(reduce_done);
-    time_optimizer([&] { statistics_.read(host, optimizer); });
-    optimizer.record(done);
 }
 
 void BucketSchedule::trace(Timeline* timeline) {
@@ -312,9 +248,9 @@ void BucketSchedule::copy_state(const StateCopies& copies) {
             runtime_.device().copy(copy.to, copy.from.data, copy.from.bytes(), stream);
     };
     for (const int id : order_) {
-        stream.wait(*updated_[id]);
+        stream.wait(updated(id));
         enqueue_all(copies.buckets[static_cast<size_t>(id)]);
-        stream.record(*copied_[id]);
+        stream.record(copied(id));
     }
     state_.scales().begin_copy(stream);
     enqueue_all(copies.scales);
@@ -329,7 +265,7 @@ void BucketSchedule::copy(const Parameter& from, const Parameter& to) {
     const auto copy_values = [&](const Tensor& into, const Tensor& values) {
         runtime_.device().copy(into.data, values.data, values.bytes(), stream);
     };
-    stream.wait(*copied_[target.id]);
+    stream.wait(copied(target.id));
     const std::vector<StateShard> values = state_.shards(source), into = state_.shards(target);
     for (size_t i = 0; i < values.size(); ++i) copy_values(into[i].values, values[i].values);
     if (parameters_.copied(source))

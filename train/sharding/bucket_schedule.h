@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "kernels/runtime/graph_capture.h"
+#include "kernels/runtime/section_graphs.h"
 #include "train/sharding/parameter_gatherer.h"
 #include "train/sharding/pass_tracker.h"
 #include "train/sharding/sharded_state.h"
+#include "train/sharding/step_numbers.h"
 #include "train/sharding/step_statistics.h"
 #include "train/trace/timeline.h"
 
@@ -67,6 +69,13 @@ class BucketSchedule final : public PassTracker {
     }
     // Enqueues a captured microbatch, instead of passes between begin_microbatch() and end_microbatch().
     void launch(const CapturedMicrobatch& captured);
+    // Captures the work of step() on the optimizer stream, after the last microbatch of such a step. Requires that a step has
+    // run. A single rank's is one graph, if steps of all its groups differ only in numbers. Several ranks communicate between
+    // graphs of the matrices' transforms.
+    void capture_step(const Microbatch& last);
+    // Selects whether later steps launch these graphs.
+    void use_graphs(bool use) { sections_.use(use); }
+    size_t num_step_graphs() const { return sections_.size(); }
     void enter(int unit, Pass pass) override;
 
     // Call after the last microbatch. Enqueues the norm, and the update of every due bucket that was not updated in
@@ -114,12 +123,23 @@ class BucketSchedule final : public PassTracker {
     void await_unit(int unit);
     void await_memory(const Bucket& bucket);
     void fill_gaps(const Bucket& bucket);
+    // Numbers of the optimizers at the step of the microbatch.
+    void write_numbers();
     void reduce(const Bucket& bucket);
     void reduce_pending(const Event& backward_done);
     void update(const Bucket& bucket);
     void finish_updates(const Event& reduce_done);
+    void transform(size_t group);
+    // Enqueues norm, clip coefficient and updates of all due buckets, of a single rank after backward.
+    void update_all();
+    void enqueue_update_all(const std::vector<bool>& due);
+    // Returns the due buckets of a group, in this order.
+    std::vector<const Bucket*> due_of(size_t group, const std::vector<int>& order) const;
     void gather_updated(const Bucket& bucket);
-    StepContext context_of(const Bucket& bucket, const Tensor& grad_scale) const;
+    StepContext context_of(size_t group, const Tensor& grad_scale) const;
+    // A single rank updates all buckets after backward: they share one event.
+    Event& updated(int bucket) const { return *updated_[static_cast<size_t>(all_together_ ? 0 : bucket)]; }
+    Event& copied(int bucket) const { return *copied_[static_cast<size_t>(all_together_ ? 0 : bucket)]; }
     // Times optimizer work that waits for no other stream.
     template <class Enqueue>
     void time_optimizer(const Enqueue& enqueue) {
@@ -135,11 +155,15 @@ class BucketSchedule final : public PassTracker {
     const BucketLayout& layout_;
     const bool in_backward_, at_ready_;  // updates in backward; reductions launched at grad_ready
     const bool by_norm_of_all_;          // every update waits for the norm of all gradients
+    const bool all_together_;            // a single rank, which updates after backward
     GraphCapture<BucketWork> capture_;
+    SectionGraphs sections_;
     Events ready_, memory_free_, values_free_, reduced_, updated_, gathered_, copied_;
     ParameterGatherer gatherer_;
     StepStatistics statistics_;
     ShardedState state_;
+    const bool replays_;  // steps differ only in numbers_
+    StepNumbers numbers_;
     Microbatch microbatch_;
     const std::vector<int> order_;  // bucket ids in the order of updates and gathers
     std::vector<std::vector<int>> buckets_of_unit_;

@@ -18,13 +18,19 @@ class ElementwiseUpdate final : public GroupUpdate {
           stores_(stores),
           state_(optimizer_->state_kinds(), members, stores.parameters.layout(), stores.runtime.device()) {}
     bool is_single_phase() const override { return true; }
-    void begin(const Bucket& bucket, const StepContext& context) override {
-        if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard is only padding
-        optimizer_->step({.compute = stores_.parameters.compute_shard(bucket),
-                          .master = stores_.parameters.master_shard(bucket),
-                          .gradient = stores_.gradients.shard(bucket),
-                          .state = state_.of(bucket)},
-                         context);
+    std::vector<float> numbers(const StepContext& context) const override {
+        return optimizer_->numbers(context);
+    }
+    bool replays() const override { return true; }
+    void begin(Buckets buckets, const StepContext& context) override {
+        for (const Bucket* bucket : buckets) {
+            if (stores_.parameters.layout().valid(*bucket) == 0) continue;  // the shard is only padding
+            optimizer_->step({.compute = stores_.parameters.compute_shard(*bucket),
+                              .master = stores_.parameters.master_shard(*bucket),
+                              .gradient = stores_.gradients.shard(*bucket),
+                              .state = state_.of(*bucket)},
+                             context);
+        }
     }
     void reset(Stream& stream) override { state_.reset(stores_.runtime.ops(), stream); }
     std::vector<StateShard> state(const Bucket& bucket) const override { return state_.shards(bucket); }
@@ -56,14 +62,18 @@ class ExtendedUpdate final : public GroupUpdate {
                                         stores.runtime.device())});
     }
     bool is_single_phase() const override { return update_->is_single_phase(); }
-    void begin(const Bucket& bucket, const StepContext& context) override {
-        update_->begin(bucket, context);
-        if (is_single_phase()) extend(bucket, context);
+    std::vector<float> numbers(const StepContext& context) const override {
+        return update_->numbers(context);
+    }
+    bool replays() const override { return false; }  // an extension may enqueue other work in each step
+    void begin(Buckets buckets, const StepContext& context) override {
+        update_->begin(buckets, context);
+        if (is_single_phase()) extend(buckets, context);
     }
     void compute_updates(const StepContext& context) override { update_->compute_updates(context); }
-    void finish(const Bucket& bucket, const StepContext& context) override {
-        update_->finish(bucket, context);
-        if (!is_single_phase()) extend(bucket, context);
+    void finish(Buckets buckets, const StepContext& context) override {
+        update_->finish(buckets, context);
+        if (!is_single_phase()) extend(buckets, context);
     }
     void reset(Stream& stream) override {
         update_->reset(stream);
@@ -77,14 +87,17 @@ class ExtendedUpdate final : public GroupUpdate {
     }
 
   private:
-    void extend(const Bucket& bucket, const StepContext& context) const {
-        if (stores_.parameters.layout().valid(bucket) == 0) return;  // the shard of this rank is padding
-        for (const auto& [extension, state] : extensions_)
-            extension->after_update({.compute = stores_.parameters.compute_shard(bucket),
-                                     .master = stores_.parameters.master_shard(bucket),
-                                     .gradient = {},
-                                     .state = state.of(bucket)},
-                                    context);
+    void extend(Buckets buckets, const StepContext& context) const {
+        for (const Bucket* bucket : buckets) {
+            if (stores_.parameters.layout().valid(*bucket) == 0)
+                continue;  // the shard of this rank is padding
+            for (const auto& [extension, state] : extensions_)
+                extension->after_update({.compute = stores_.parameters.compute_shard(*bucket),
+                                         .master = stores_.parameters.master_shard(*bucket),
+                                         .gradient = {},
+                                         .state = state.of(*bucket)},
+                                        context);
+        }
     }
 
     struct Extended {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "train/optim/optimizer.h"
@@ -18,21 +19,27 @@ struct UpdateStores {
     Reducer& reducer;
     Runtime& runtime;
     // Elements of the matrices transformed in one batch, at least one matrix. Bounds the workspace.
-    int64_t max_batched = int64_t{32} << 20;
+    int64_t max_batched = int64_t{96} << 20;
 };
+
+using Buckets = std::span<const Bucket* const>;
 
 class GroupUpdate {
   public:
     virtual ~GroupUpdate() = default;
     // True if begin() completes a bucket's update. Otherwise finish() changes master and compute copy.
     virtual bool is_single_phase() const = 0;
-    // Called for each bucket, in the order given to make_group_update(), after its gradient is reduced. The gradient is
-    // not read later.
-    virtual void begin(const Bucket& bucket, const StepContext& context) = 0;
+    // Returns StepContext::numbers of a step; always of one size.
+    virtual std::vector<float> numbers(const StepContext& context) const = 0;
+    // True if steps of the group differ only in numbers(): their work can be captured.
+    virtual bool replays() const = 0;
+    // Called for each bucket once, in the order given to make_group_update(), after the gradients are reduced. They are not
+    // read later.
+    virtual void begin(Buckets buckets, const StepContext& context) = 0;
     // Called once, after begin() of all buckets.
     virtual void compute_updates(const StepContext&) {}
-    // Called for each bucket, in the same order.
-    virtual void finish(const Bucket&, const StepContext&) {}
+    // Called for each bucket once, in the same order.
+    virtual void finish(Buckets, const StepContext&) {}
     // Enqueues the initial state.
     virtual void reset(Stream& stream) = 0;
     // Returns the optimizer state of this rank's shard of a bucket, for checkpoints; excludes the master.

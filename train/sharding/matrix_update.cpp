@@ -71,7 +71,8 @@ void MatrixUpdate::add_matrix(const OwnedMatrix& owned, const Bucket& bucket) {
     const Range own = MatrixOwners::stored(bucket, m, member.ranks.index);
     const int64_t in_shard = m.first + own.begin - bucket.index * bucket.shard_size;
     const int64_t in_update = member.exchanges() ? member.stored + in_shard : in_banks;
-    if (own.count > 0) add_run(member, {{in_shard, own.count}, in_update, {m.own_rows(), m.whole_cols()}});
+    if (own.count > 0)
+        add_run(member, {{in_shard, own.count}, in_update, index_of({m.own_rows(), m.whole_cols()})});
     if (!member.exchanges()) return;
     if (own.count > 0) member.to_owners.sends.push_back({owned.owner, in_update, own.count});
     if (!owner) return;
@@ -109,11 +110,19 @@ int64_t MatrixUpdate::take_slot(Member& member, const Matrix& m) {
     return bank.first + slot * bank.numel();
 }
 
+int64_t MatrixUpdate::index_of(const MatrixOptimizer::Shape& shape) {
+    const auto known = std::find_if(shapes_.begin(), shapes_.end(), [&](const MatrixOptimizer::Shape& other) {
+        return other.rows == shape.rows && other.cols == shape.cols;
+    });
+    const int64_t index = known - shapes_.begin();
+    if (known == shapes_.end()) shapes_.push_back(shape);
+    return index;
+}
+
 void MatrixUpdate::add_run(Member& member, const Run& run) {
     if (!member.runs.empty()) {
         Run& last = member.runs.back();
-        if (last.matrix.rows == run.matrix.rows && last.matrix.cols == run.matrix.cols &&
-            last.in_shard.end() == run.in_shard.begin &&
+        if (last.shape == run.shape && last.in_shard.end() == run.in_shard.begin &&
             last.in_update + last.in_shard.count == run.in_update) {
             last.in_shard.count += run.in_shard.count;
             return;
@@ -126,10 +135,7 @@ void MatrixUpdate::allocate(int64_t stored) {
     Device& device = stores_.runtime.device();
     const int64_t dtype_bytes = size_of(stores_.runtime.compute_dtype());
     int64_t workspace = 0;
-    for (const auto& [shape, bank] : banks_) {
-        const int64_t batch = batch_of(bank);
-        workspace = std::max(workspace, optimizer_->workspace(batch, bank.rows, bank.cols));
-    }
+    for (const std::vector<Part>& batch : batches()) workspace = std::max(workspace, workspace_of(batch));
     updates_ = Buffer(device, "updates of matrices", MemoryCategory::workspace, stored * dtype_bytes);
     matrices_ = Buffer(device, "whole matrices", MemoryCategory::workspace, owned_elements_ * dtype_bytes);
     if (staged_elements_ > 0)
@@ -142,24 +148,51 @@ void MatrixUpdate::allocate(int64_t stored) {
     }
 }
 
-int64_t MatrixUpdate::batch_of(const Bank& bank) const {
-    return std::clamp<int64_t>(stores_.max_batched / bank.numel(), 1, std::max<int64_t>(1, bank.count));
+std::vector<std::vector<MatrixUpdate::Part>> MatrixUpdate::batches() const {
+    std::vector<std::vector<Part>> batches;
+    int64_t left = 0;  // elements until the last batch is full
+    for (const auto& [shape, bank] : banks_) {
+        for (int64_t first = 0; first < bank.count;) {
+            if (left < bank.numel()) {
+                batches.emplace_back();
+                left = std::max(stores_.max_batched, bank.numel());
+            }
+            const int64_t count = std::min(left / bank.numel(), bank.count - first);
+            batches.back().push_back({&bank, first, count});
+            left -= count * bank.numel();
+            first += count;
+        }
+    }
+    return batches;
 }
 
-OptimizerShard MatrixUpdate::shard_of(const Bucket& bucket, const Run& run) const {
-    return {.compute = elements(stores_.parameters.compute_shard(bucket), run.in_shard),
-            .master = elements(stores_.parameters.master_shard(bucket), run.in_shard),
-            .gradient = elements(stores_.gradients.shard(bucket), run.in_shard),
-            .state = run.state};
+int64_t MatrixUpdate::workspace_of(const std::vector<Part>& batch) const {
+    int64_t elements = 0;
+    for (const Part& part : batch)
+        elements += optimizer_->workspace(part.count, part.bank->rows, part.bank->cols);
+    return elements;
+}
+
+std::vector<MatrixOptimizer::Slice> MatrixUpdate::slices_of(Buckets buckets) const {
+    std::vector<MatrixOptimizer::Slice> slices;
+    for (const Bucket* bucket : buckets) {
+        const Member& member = members_.at(bucket->id);
+        const Tensor updates = all_of(member.exchanges() ? updates_ : matrices_);
+        for (const Run& run : member.runs)
+            slices.push_back(
+                {.update = elements(updates, {run.in_update, run.in_shard.count}),
+                 .shard = {.compute = elements(stores_.parameters.compute_shard(*bucket), run.in_shard),
+                           .master = elements(stores_.parameters.master_shard(*bucket), run.in_shard),
+                           .gradient = elements(stores_.gradients.shard(*bucket), run.in_shard),
+                           .state = run.state},
+                 .shape = run.shape});
+    }
+    return slices;
 }
 
 Tensor MatrixUpdate::all_of(const Buffer& buffer) const {
     const DType compute_dtype = stores_.runtime.compute_dtype();
     return buffer.tensor(compute_dtype, {buffer.bytes() / size_of(compute_dtype)});
-}
-
-Tensor MatrixUpdate::update_slice(const Member& member, const Run& run) const {
-    return elements(all_of(member.exchanges() ? updates_ : matrices_), {run.in_update, run.in_shard.count});
 }
 
 Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const {
@@ -168,14 +201,19 @@ Tensor MatrixUpdate::state_of(const Bank& bank, size_t kind, int64_t first, int6
                                 (bank.state[kind] + first * values) * size_of(DType::f32));
 }
 
-void MatrixUpdate::begin(const Bucket& bucket, const StepContext& context) {
-    const Member& member = members_.at(bucket.id);
-    for (const Run& run : member.runs)
-        optimizer_->propose(update_slice(member, run), shard_of(bucket, run), context);
-    if (!member.exchanges()) return;
-    stores_.reducer.exchange(bucket, all_of(landing(member)), all_of(updates_), member.to_owners,
-                             context.stream);
-    copy_columns(member, CopyDirection::to_banks, context.stream);
+std::vector<float> MatrixUpdate::numbers(const StepContext& context) const {
+    return optimizer_->numbers(context, shapes_);
+}
+
+void MatrixUpdate::begin(Buckets buckets, const StepContext& context) {
+    if (const auto slices = slices_of(buckets); !slices.empty()) optimizer_->propose(slices, context);
+    for (const Bucket* bucket : buckets) {
+        const Member& member = members_.at(bucket->id);
+        if (!member.exchanges()) continue;
+        stores_.reducer.exchange(*bucket, all_of(landing(member)), all_of(updates_), member.to_owners,
+                                 context.stream);
+        copy_columns(member, CopyDirection::to_banks, context.stream);
+    }
 }
 
 void MatrixUpdate::copy_columns(const Member& member, CopyDirection direction, Stream& stream) const {
@@ -198,33 +236,32 @@ void MatrixUpdate::copy_columns(const Member& member, CopyDirection direction, S
 
 void MatrixUpdate::compute_updates(const StepContext& context) {
     const DType compute_dtype = stores_.runtime.compute_dtype();
-    for (const auto& [shape, bank] : banks_) {
-        const int64_t batch = batch_of(bank);
-        for (int64_t first = 0; first < bank.count; first += batch) {
-            const int64_t count = std::min(batch, bank.count - first);
-            std::vector<Tensor> state;
-            for (size_t kind = 0; kind < bank.kinds.size(); ++kind)
-                state.push_back(state_of(bank, kind, first, count));
-            const int64_t workspace = optimizer_->workspace(count, bank.rows, bank.cols);
-            optimizer_->transform(
-                {.updates = matrices_.tensor(compute_dtype, {count, bank.rows, bank.cols},
-                                             (bank.first + first * bank.numel()) * size_of(compute_dtype)),
-                 .state = state,
-                 .workspace = workspace_.tensor(compute_dtype, {workspace})},
-                context);
+    for (const std::vector<Part>& parts : batches()) {
+        std::vector<std::vector<Tensor>> states;
+        std::vector<MatrixBatch> matrices;
+        for (const auto& [bank, first, count] : parts) {
+            std::vector<Tensor>& state = states.emplace_back();
+            for (size_t kind = 0; kind < bank->kinds.size(); ++kind)
+                state.push_back(state_of(*bank, kind, first, count));
+            matrices.push_back(
+                {.updates = matrices_.tensor(compute_dtype, {count, bank->rows, bank->cols},
+                                             (bank->first + first * bank->numel()) * size_of(compute_dtype)),
+                 .state = {}});
         }
+        for (size_t i = 0; i < matrices.size(); ++i) matrices[i].state = states[i];
+        optimizer_->transform(matrices, workspace_.tensor(compute_dtype, {workspace_of(parts)}), context);
     }
 }
 
-void MatrixUpdate::finish(const Bucket& bucket, const StepContext& context) {
-    const Member& member = members_.at(bucket.id);
-    if (member.exchanges()) {
+void MatrixUpdate::finish(Buckets buckets, const StepContext& context) {
+    for (const Bucket* bucket : buckets) {
+        const Member& member = members_.at(bucket->id);
+        if (!member.exchanges()) continue;
         copy_columns(member, CopyDirection::to_staging, context.stream);
-        stores_.reducer.exchange(bucket, all_of(updates_), all_of(landing(member)), member.from_owners,
+        stores_.reducer.exchange(*bucket, all_of(updates_), all_of(landing(member)), member.from_owners,
                                  context.stream);
     }
-    for (const Run& run : member.runs)
-        optimizer_->apply(shard_of(bucket, run), update_slice(member, run), run.matrix, context);
+    if (const auto slices = slices_of(buckets); !slices.empty()) optimizer_->apply(slices, context);
 }
 
 std::vector<StateShard> MatrixUpdate::state(const Bucket& bucket) const {

@@ -23,9 +23,11 @@ class MatrixUpdate final : public GroupUpdate {
     MatrixUpdate(std::unique_ptr<const MatrixOptimizer> optimizer, const std::vector<const Bucket*>& members,
                  const UpdateStores& stores);
     bool is_single_phase() const override { return false; }
-    void begin(const Bucket& bucket, const StepContext& context) override;
+    std::vector<float> numbers(const StepContext& context) const override;
+    bool replays() const override { return optimizer_->replays(); }
+    void begin(Buckets buckets, const StepContext& context) override;
     void compute_updates(const StepContext& context) override;
-    void finish(const Bucket& bucket, const StepContext& context) override;
+    void finish(Buckets buckets, const StepContext& context) override;
     void reset(Stream& stream) override;
     std::vector<StateShard> state(const Bucket& bucket) const override;
 
@@ -42,8 +44,8 @@ class MatrixUpdate final : public GroupUpdate {
     // This rank's slice of consecutive matrices of one shape.
     struct Run {
         Range in_shard;
-        int64_t in_update;  // offset
-        MatrixOptimizer::Shape matrix;
+        int64_t in_update;               // offset
+        int64_t shape;                   // index in shapes_
         std::vector<Tensor> state = {};  // state of its elements; index: kind
     };
     // A matrix with split columns that this rank owns: offsets of its parts [parts, rows, cols] and of the whole matrix
@@ -80,14 +82,22 @@ class MatrixUpdate final : public GroupUpdate {
     int64_t receive_offset(Member& member, const Matrix& m, int64_t in_banks);
     static void add_run(Member& member, const Run& run);
     void allocate(int64_t stored);
-    OptimizerShard shard_of(const Bucket& bucket, const Run& run) const;
-    Tensor update_slice(const Member& member, const Run& run) const;  // flat
+    int64_t index_of(const MatrixOptimizer::Shape& shape);  // in shapes_; adds it if it is new
+    // Returns the runs of these buckets.
+    std::vector<MatrixOptimizer::Slice> slices_of(Buckets buckets) const;
+    // Matrices of a bank, from `first`.
+    struct Part {
+        const Bank* bank;
+        int64_t first, count;
+    };
+    // Returns all matrices, cut into lists that are transformed together.
+    std::vector<std::vector<Part>> batches() const;
+    int64_t workspace_of(const std::vector<Part>& batch) const;
     // Buffer that receives the parts of owned matrices, and from which updates are sent back.
     const Buffer& landing(const Member& member) const {
         return member.columns.empty() ? matrices_ : staging_;
     }
     void copy_columns(const Member& member, CopyDirection direction, Stream& stream) const;
-    int64_t batch_of(const Bank& bank) const;   // matrices transformed in one batch
     Tensor all_of(const Buffer& buffer) const;  // flat, in the compute dtype
     // Returns one kind of state of `count` matrices of a bank, from `first`: [count, values].
     Tensor state_of(const Bank& bank, size_t kind, int64_t first, int64_t count) const;
@@ -97,6 +107,7 @@ class MatrixUpdate final : public GroupUpdate {
     StateMemory element_state_;
     std::map<std::pair<int64_t, int64_t>, Bank> banks_;  // key: rows and columns
     std::map<int, Member> members_;                      // key: bucket id
+    std::vector<MatrixOptimizer::Shape> shapes_;         // shapes of all runs
     int64_t owned_elements_ = 0, matrix_state_numbers_ = 0, staged_elements_ = 0;
     Buffer matrix_state_;          // per-matrix state; empty if there is none
     Buffer updates_;               // updates of stored slices; empty without exchange

@@ -20,14 +20,18 @@ StepStatistics::StepStatistics(const OptimizersConfig& config, const Ranks& rank
         if (!adds_norm_term(bucket, reducer.norm_axes(), ranks)) counted_elsewhere_.push_back(bucket.id);
 }
 
-void StepStatistics::take_norm(const Bucket& bucket) {
+void StepStatistics::take_norms(std::span<const Bucket* const> buckets) {
     Stream& stream = runtime_.reduce();
-    const Tensor term = at(own_terms_ + bucket.id);
-    if (layout_.valid(bucket) > 0) {
-        runtime_.ops().norm_term({.out = term, .x = gradients_.shard(bucket), .norm = norm_}, stream);
-    } else {
-        runtime_.ops().fill({.x = term, .value = 0.0f}, stream);
+    std::vector<op::NormTerm::Piece> pieces;
+    for (const Bucket* bucket : buckets) {
+        const Tensor term = at(own_terms_ + bucket->id);
+        if (layout_.valid(*bucket) > 0) {
+            pieces.push_back({.out = term, .x = gradients_.shard(*bucket)});
+        } else {
+            runtime_.ops().fill({.x = term, .value = 0.0f}, stream);
+        }
     }
+    if (!pieces.empty()) runtime_.ops().norm_term({.pieces = pieces, .norm = norm_}, stream);
 }
 
 Tensor StepStatistics::own_scale(const Bucket& bucket, Stream& stream) {

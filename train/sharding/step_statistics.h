@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "train/sharding/reducer.h"
@@ -41,14 +42,14 @@ class StepStatistics {
     // the sum with the loss, which needs no collective of its own.
     Tensor stop() const { return at(HostStatistics::kStop); }
 
-    // Enqueues the norm term of a bucket's reduced gradient on the reduce stream.
-    void take_norm(const Bucket& bucket);
+    // Enqueues the norm terms of reduced gradients on the reduce stream.
+    void take_norms(std::span<const Bucket* const> buckets);
     // Enqueues and returns, f32 [1], the factor of this bucket's gradient alone: 1, or not finite if the gradient is
     // not. For ranks that do not wait for the global norm.
     Tensor own_scale(const Bucket& bucket, Stream& stream);
     // On compute, after backward.
     void take_loss();
-    // On the reduce stream, after every take_norm(): enqueues sums over ranks, norm and coefficient. due: has a norm
+    // On the reduce stream, after every take_norms(): enqueues sums over ranks, norm and coefficient. due: has a norm
     // term in this step; index: bucket.
     void combine(const std::vector<bool>& due);
 

@@ -2,8 +2,6 @@
 // bf16.
 // Roofline bound: 28·n bytes (master and both moments read and written, gradient read) + n times the copy's
 // size. 8·n fewer with bf16 moments, 4·n fewer with a bf16 master. Legend: n elements; W per thread.
-#include <cmath>
-
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/ops/weight_types.h"
@@ -18,14 +16,15 @@ struct Step {
     Real* parameter;  // null: the master is the parameter
     Master* master;
     Moment *first_moment, *second_moment;
-    const float *grad, *grad_scale;
-    float beta1, beta2, epsilon, shrink, rate, correction2;
+    const float *grad, *grad_scale, *rates;
+    float beta1, beta2, epsilon;
     float least;  // minimum of step·weight for decay; -infinity: decay all
 
     template <int W>
     __device__ __forceinline__ void operator()(int64_t, int64_t col, Chunk<W> chunk) const {
         const float factor = *grad_scale;
         if (!is_finite(factor)) return;
+        const float shrink = rates[0], rate = rates[1], correction2 = rates[2];
         Vector<W> w = chunk.load(master + col), m = chunk.load(first_moment + col),
                   v = chunk.load(second_moment + col);
         const Vector<W> g = chunk.load(grad + col);
@@ -51,9 +50,6 @@ struct Step {
 void CudaOps::enqueue(const op::AdamwStep& a, Stream& stream) {
     using namespace adamw_cu;
     const int64_t count = a.master.numel();
-    const double step = static_cast<double>(a.step);
-    const auto correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta1}, step)));
-    const auto correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{a.beta2}, step)));
     with_weights(a.master, a.parameter, [&]<class Master, class Real>() {
         cuda::with_real(a.first_moment.dtype, [&]<class Moment>() {
             const Step<Master, Real, Moment> body{
@@ -63,12 +59,10 @@ void CudaOps::enqueue(const op::AdamwStep& a, Stream& stream) {
                 a.second_moment.as<Moment>(),
                 a.grad.as<float>(),
                 a.grad_scale.as<float>(),
+                a.rates.as<float>(),
                 a.beta1,
                 a.beta2,
                 a.epsilon,
-                1.0f - a.learning_rate * a.weight_decay,
-                a.learning_rate * correction1,
-                correction2,
                 a.min_product()};
             const bool aligned =
                 aligned_rows(4, {a.parameter, a.master, a.first_moment, a.second_moment, a.grad});

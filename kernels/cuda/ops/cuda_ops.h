@@ -49,9 +49,9 @@ class CudaOps final : public Ops {
     // Gradients of scalar coefficients, from the sums of blocks, partial[j][block]. weighted_sum.cu.
     void finish_coefficients(const op::WeightedSumBackward& a, const float* partial, int64_t blocks,
                              Stream& stream);
-    // First step of polar_express, in place: divides every matrix of x (compute dtype [n,R,C]) by 1.02·‖X‖_F +
+    // First step of polar_express: out = every matrix of x (compute dtype [n,R,C]) divided by 1.02·‖X‖_F +
     // epsilon. Uses the workspace of the stream. muon.cu.
-    void polar_normalize(Tensor x, float epsilon, Stream& stream);
+    void polar_normalize(Tensor out, Tensor x, float epsilon, Stream& stream);
 
     std::unique_ptr<MatmulLibrary> library_;
     std::unique_ptr<AttentionLibrary> attention_;

@@ -1,5 +1,5 @@
 // Orthogonal polar factor for Muon (Polar Express, Amsel et al. 2025, algorithm 1), with the matmuls of
-// matmul.cu. Two of the three matmuls of an iteration are symmetric: one triangle is computed. The matrices
+// matmul.cu, or on wgmma (polar_express_wgmma.cu). Two of the three matmuls of an iteration are symmetric: one triangle is computed. The matrices
 // that fit in the workspace are processed together.
 //
 // Roofline bound of one matrix, side S = min(R,C), length L = max(R,C): 5 iterations of 2·S²·L (update) +
@@ -8,6 +8,7 @@
 #include <array>
 
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/polar_express_wgmma.h"
 #include "kernels/cuda/ops/tile_product.h"
 
 namespace speedrun {
@@ -15,10 +16,41 @@ namespace speedrun {
 namespace polar_express_cu {
 namespace {
 
-Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
-    const int64_t offset = begin * batch.shape[1] * batch.shape[2] * size_of(batch.dtype);
-    char* data = batch.data ? static_cast<char*>(batch.data) + offset : nullptr;
-    return Tensor(data, batch.dtype, {count, batch.shape[1], batch.shape[2]});
+// A batch [n,R,C] and its scratch matrices: A and B [n,S,S], the next X [n,R,C].
+struct Scratch {
+    Tensor a, b, next;
+
+    Scratch(Tensor workspace, int64_t n, int64_t rows, int64_t cols) {
+        const int64_t side = std::min(rows, cols);
+        int64_t at = 0;
+        const auto part = [&](int64_t r, int64_t c) {
+            auto* const data = static_cast<char*>(workspace.data);
+            const Tensor result(data ? data + at * size_of(workspace.dtype) : nullptr, workspace.dtype,
+                                {n, r, c});
+            at += n * r * c;
+            return result;
+        };
+        a = part(side, side);
+        b = part(side, side);
+        next = part(rows, cols);
+    }
+};
+
+int64_t flops_of(Tensor x) {
+    const int64_t side = std::min(x.shape[1], x.shape[2]);
+    return 10 * x.shape[0] * side * (2 * x.shape[1] * x.shape[2] + side * side);
+}
+
+void iterate(Tensor from, Tensor to, const Scratch& scratch, const PolarCoefficients& k, Stream& stream) {
+    const bool wide = from.shape[1] <= from.shape[2];  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
+    const Tensor &a = scratch.a, &b = scratch.b;
+    Product gram{a, from, from, !wide, wide};
+    gram.symmetric = true;
+    tile_product(gram, nullptr, stream);
+    Product polynomial{b, a, a, false, true, k.c, k.b, a};  // A is symmetric: A·A = A·Aᵀ
+    polynomial.symmetric = true;
+    tile_product(polynomial, nullptr, stream);
+    tile_product({to, wide ? b : from, wide ? from : b, false, false, 1.0f, k.a, from}, nullptr, stream);
 }
 
 }  // namespace
@@ -26,36 +58,25 @@ Tensor matrices_of(Tensor batch, int64_t begin, int64_t count) {
 
 void CudaOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     using namespace polar_express_cu;
-    const Tensor x = call.x, scratch = call.workspace;
-    const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2], side = std::min(rows, cols);
-    const bool wide = rows <= cols;  // A = XXᵀ and X ← BX; otherwise A = XᵀX and X ← XB
-    const int64_t of_one = 2 * side * side + rows * cols;
-    const int64_t together = std::clamp<int64_t>(scratch.numel() / of_one, 1, std::max<int64_t>(n, 1));
-    flops_ += 10 * n * side * (2 * rows * cols + side * side);
-
-    for (int64_t begin = 0; begin < n; begin += together) {
-        const int64_t count = std::min(together, n - begin);
-        const auto part = [&](int64_t offset, int64_t r, int64_t c) {
-            char* data =
-                scratch.data ? static_cast<char*>(scratch.data) + offset * size_of(x.dtype) : nullptr;
-            return Tensor(data, x.dtype, {count, r, c});
+    if (wgmma_epilogues_ && fits_polar_express_wgmma(call)) {
+        for (const Tensor& x : call.x) flops_ += flops_of(x);
+        const auto normalize = [&](const Tensor& out, const Tensor& x) {
+            polar_normalize(out, x, call.epsilon, stream);
         };
-        const Tensor given = matrices_of(x, begin, count);
-        const Tensor a = part(0, side, side), b = part(count * side * side, side, side);
-        Tensor from = given, to = part(2 * count * side * side, rows, cols);
-        polar_normalize(given, call.epsilon, stream);
+        return polar_express_wgmma(call, normalize, stream);
+    }
+    for (size_t batch = 0; batch < call.x.size(); ++batch) {
+        const Tensor x = call.x[batch];
+        const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
+        flops_ += flops_of(x);
+        if (n == 0) continue;
+        const Scratch scratch(call.workspace_of(batch), n, rows, cols);
+        polar_normalize(scratch.next, x, call.epsilon, stream);
+        Tensor from = scratch.next, to = x;
         for (const PolarCoefficients& k : kPolarExpress) {
-            Product gram{a, from, from, !wide, wide};
-            gram.symmetric = true;
-            tile_product(gram, nullptr, stream);
-            Product polynomial{b, a, a, false, true, k.c, k.b, a};  // A is symmetric: A·A = A·Aᵀ
-            polynomial.symmetric = true;
-            tile_product(polynomial, nullptr, stream);
-            tile_product({to, wide ? b : from, wide ? from : b, false, false, 1.0f, k.a, from}, nullptr,
-                         stream);
+            iterate(from, to, scratch, k, stream);
             std::swap(from, to);
         }
-        cast({.out = given, .in = from}, stream);
     }
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cuda/blocks/reduction.cuh"
+#include "kernels/cuda/blocks/pieces.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace speedrun {
@@ -51,15 +51,6 @@ struct Cast {
     }
 };
 
-struct Magnitude {
-    __device__ __forceinline__ float operator()(float x) const { return fabsf(x); }
-};
-struct Cube {
-    __device__ __forceinline__ float operator()(float x) const { return fabsf(x) * (x * x); }
-};
-struct Square {
-    __device__ __forceinline__ float operator()(float x) const { return x * x; }
-};
 struct Itself {
     __device__ __forceinline__ float operator()(float x) const { return x; }
 };
@@ -89,38 +80,70 @@ void reduce_tensor(Tensor out, Tensor x, bool accumulate, void* partial, LaunchS
     });
 }
 
-// out[block] = max |x| over the block's elements.
-template <class Real, int W>
+template <class Real>
+struct NormPiece {
+    const Real* x;
+    float* out;
+    int64_t count;
+};
+
+// partial[block] = Σ of the terms of the block's elements, or the largest magnitude.
+template <int W, class Real, VectorNorm kNorm>
 __global__ void __launch_bounds__(sizes::kReduceThreads)
-    largest_kernel(float* out, const Real* x, int64_t count) {
+    norm_terms_kernel(float* partial, const __grid_constant__ PieceTable<NormPiece<Real>> table) {
     wait_for_prior_kernels();
+    const int index = table.index();
+    const NormPiece<Real>& piece = table.pieces[index];
+    const unsigned begin = table.begin(index), blocks = table.ends[index] - begin;
+    const int64_t stride = int64_t{blocks} * sizes::kReduceThreads * W;
+    float sum = 0.0f;
     uint32_t largest = 0;
-    const int64_t stride = int64_t{gridDim.x} * sizes::kReduceThreads * W;
-    for (int64_t i = (int64_t{blockIdx.x} * sizes::kReduceThreads + threadIdx.x) * W; i < count;
+    for (int64_t i = (int64_t{blockIdx.x - begin} * sizes::kReduceThreads + threadIdx.x) * W; i < piece.count;
          i += stride) {
-        const Chunk<W> chunk{count - i < W ? static_cast<int>(count - i) : W};
-        const Vector<W> v = chunk.load(x + i);
+        const Chunk<W> chunk{piece.count - i < W ? static_cast<int>(piece.count - i) : W};
+        const Vector<W> v = chunk.load(piece.x + i);
 #pragma unroll
-        for (int k = 0; k < W; ++k) largest = larger(largest, k < chunk.count ? magnitude_bits(v[k]) : 0u);
+        for (int k = 0; k < W; ++k) {
+            const float x = k < chunk.count ? v[k] : 0.0f;
+            if constexpr (kNorm == VectorNorm::one) sum += fabsf(x);
+            if constexpr (kNorm == VectorNorm::two) sum += x * x;
+            if constexpr (kNorm == VectorNorm::three) sum += fabsf(x) * (x * x);
+            if constexpr (kNorm == VectorNorm::infinity) largest = larger(largest, magnitude_bits(x));
+        }
     }
-    largest = block_max(largest);
-    if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(largest);
+    const float result = kNorm == VectorNorm::infinity ? __uint_as_float(block_max(largest)) : block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = result;
 }
 
-void largest_magnitude(Tensor out, Tensor x, void* workspace, LaunchSite site) {
-    auto* const partial = static_cast<float*>(workspace);
-    const int64_t blocks = reduce_blocks(x.numel());
-    const auto launch_one = [&](auto* kernel, float* to, const auto* from, int64_t count, int64_t grid) {
-        launch(kernel, static_cast<unsigned>(grid), sizes::kReduceThreads, kReduceSharedBytes, site, to, from,
-               count);
-    };
-    cuda::with_real(x.dtype, [&]<class Real>() {
-        cuda::with_width<Real>(aligned_rows(kVectorWidth<Real>, {x}), [&]<int W>() {
-            launch_one(largest_kernel<Real, W>, partial, static_cast<const Real*>(x.as<Real>()), x.numel(),
-                       blocks);
-        });
+// One block per piece reduces the piece's partial results in their order.
+template <class Real, VectorNorm kNorm>
+__global__ void __launch_bounds__(sizes::kReduceThreads)
+    finish_norm_terms_kernel(const float* partial,
+                             const __grid_constant__ PieceTable<NormPiece<Real>> table) {
+    wait_for_prior_kernels();
+    const int index = static_cast<int>(blockIdx.x);
+    float sum = 0.0f;
+    uint32_t largest = 0;
+    for (unsigned i = table.begin(index) + threadIdx.x; i < table.ends[index]; i += sizes::kReduceThreads) {
+        if constexpr (kNorm == VectorNorm::infinity) {
+            largest = larger(largest, magnitude_bits(partial[i]));
+        } else {
+            sum += partial[i];
+        }
+    }
+    const float result = kNorm == VectorNorm::infinity ? __uint_as_float(block_max(largest)) : block_sum(sum);
+    if (threadIdx.x == 0) *table.pieces[index].out = result;
+}
+
+template <class Real, VectorNorm kNorm>
+void launch_norm_terms(const PieceTable<NormPiece<Real>>& table, bool aligned, float* partial,
+                       LaunchSite site) {
+    cuda::with_width<Real>(aligned, [&]<int W>() {
+        launch(norm_terms_kernel<W, Real, kNorm>, table.ends[table.size - 1], sizes::kReduceThreads,
+               kReduceSharedBytes, site, partial, table);
     });
-    launch_one(largest_kernel<float, 1>, out.as<float>(), static_cast<const float*>(partial), blocks, 1);
+    launch(finish_norm_terms_kernel<Real, kNorm>, static_cast<unsigned>(table.size), sizes::kReduceThreads,
+           kReduceSharedBytes, site, static_cast<const float*>(partial), table);
 }
 
 // One warp: the number of terms is about the number of parameters.
@@ -199,17 +222,30 @@ void CudaOps::enqueue(const op::Cast& a, Stream& stream) {
 
 void CudaOps::enqueue(const op::NormTerm& a, Stream& stream) {
     using namespace utilities_cu;
-    void* const partial = workspace(stream, reduce_bytes(a.x));
-    switch (a.norm) {
-        case VectorNorm::one:
-            return reduce_tensor<Magnitude>(a.out, a.x, false, partial, stream);
-        case VectorNorm::two:
-            return reduce_tensor<Square>(a.out, a.x, false, partial, stream);
-        case VectorNorm::three:
-            return reduce_tensor<Cube>(a.out, a.x, false, partial, stream);
-        case VectorNorm::infinity:
-            return largest_magnitude(a.out, a.x, partial, stream);
-    }
+    if (a.pieces.empty()) return;
+    cuda::with_real(a.pieces.front().x.dtype, [&]<class Real>() {
+        std::vector<NormPiece<Real>> pieces;
+        bool aligned = true;
+        for (const op::NormTerm::Piece& piece : a.pieces) {
+            pieces.push_back({piece.x.as<Real>(), piece.out.as<float>(), piece.x.numel()});
+            aligned = aligned && aligned_rows(kVectorWidth<Real>, {piece.x});
+        }
+        const auto blocks = [](const NormPiece<Real>& piece) { return reduce_blocks(piece.count); };
+        for_tables(pieces, blocks, [&](const PieceTable<NormPiece<Real>>& table) {
+            const int64_t bytes = table.ends[table.size - 1] * int64_t{sizeof(float)};
+            auto* const partial = static_cast<float*>(workspace(stream, bytes));
+            switch (a.norm) {
+                case VectorNorm::one:
+                    return launch_norm_terms<Real, VectorNorm::one>(table, aligned, partial, stream);
+                case VectorNorm::two:
+                    return launch_norm_terms<Real, VectorNorm::two>(table, aligned, partial, stream);
+                case VectorNorm::three:
+                    return launch_norm_terms<Real, VectorNorm::three>(table, aligned, partial, stream);
+                case VectorNorm::infinity:
+                    return launch_norm_terms<Real, VectorNorm::infinity>(table, aligned, partial, stream);
+            }
+        });
+    });
 }
 
 void CudaOps::enqueue(const op::Sum& a, Stream& stream) {

@@ -9,7 +9,8 @@ void Quantized::fill(const Call& call, const Tensor& x, float scale_of_x) const 
 void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const {
     if (how.by == Fp8ScaleBy::constant) return fill(call, x, static_cast<float>(how.value));
     if (!by_last_step(call)) {
-        call.ops.norm_term({.out = scale_in(call), .x = x, .norm = VectorNorm::infinity}, call.stream);
+        call.ops.norm_term({.pieces = {{.out = scale_in(call), .x = x}}, .norm = VectorNorm::infinity},
+                           call.stream);
         call.ops.scale({.x = call(scale), .factor = how.factor()}, call.stream);
     }
     round(call, x, 0);
