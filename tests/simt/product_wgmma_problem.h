@@ -56,7 +56,7 @@ class ProductProblem {
     Tensor integers(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
         return filled(matrix(dtype, rows, cols), seed);
     }
-    // The same without padding.
+    // Rows without padding.
     Tensor flat(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
         return filled(matrix(dtype, rows, cols, 0), seed);
     }

@@ -2,7 +2,11 @@
 // by the operation.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <tuple>
+
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/product_wgmma.cuh"
 #include "tests/simt/product_wgmma_problem.h"
 
 namespace speedrun::testing {
@@ -190,6 +194,30 @@ TEST(ProductWgmma, KeepsALargerAmax) {
         }
         for (int64_t col = 0; col < 16; ++col) EXPECT_EQ(Problem::at(p.product.quantized, 7, col), 0.0f);
     }
+}
+
+// Each tile once. The tiles that 132 blocks compute together read few rows of a and columns of b: 16.2 x 8.1 tiles are the optimum.
+TEST(ProductWgmma, TilesShareOperands) {
+    constexpr int64_t kM = 37 * product_wgmma::kRows - 8, kN = 12 * product_wgmma::kColumns, kBatch = 2;
+    const product_wgmma::TileList tiles(kM, kN, kBatch);
+    ASSERT_EQ(tiles.count, 37 * 12 * kBatch);
+    std::set<std::tuple<int, int, int>> seen;
+    for (int begin = 0; begin < tiles.count; begin += 132) {
+        std::set<int> rows, columns;
+        for (int i = begin; i < std::min(begin + 132, tiles.count); ++i) {
+            const product_wgmma::Tile tile = tiles.at(i);
+            EXPECT_TRUE(tile.row % product_wgmma::kRows == 0 && tile.row < kM) << i;
+            EXPECT_TRUE(tile.col % product_wgmma::kColumns == 0 && tile.col < kN) << i;
+            seen.insert({tile.batch, tile.row, tile.col});
+            rows.insert(tile.row);
+            columns.insert(tile.col);
+        }
+        if (begin == 0) {
+            EXPECT_EQ(rows.size(), 16u);
+            EXPECT_EQ(columns.size(), 9u);
+        }
+    }
+    EXPECT_EQ(static_cast<int>(seen.size()), tiles.count);
 }
 
 TEST(ProductWgmma, RefusesWhatItDoesNotServe) {

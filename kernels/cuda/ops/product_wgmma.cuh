@@ -2,7 +2,7 @@
 //
 // Persistent blocks of a producer warp and two consumer warpgroups. The producer copies the operands' 128-byte rows of k to a ring of
 // four stages, also during the epilogue of the preceding tile. A tile of c has 128 x 256 elements. Each warpgroup owns 64 x 256 of them:
-// 128 sums per thread, and 80 bytes of shared memory read per clock at the full rate of wgmma, of 128. Warpgroup 0 is kLead steps ahead.
+// 128 sums per thread, and 80 bytes of shared memory read per clock at the full rate of wgmma, of 128. Warpgroup 0 is a step ahead.
 // Its epilogue overlaps with the last steps of warpgroup 1, whose epilogue overlaps with the first steps of the next tile.
 // A tile per warpgroup (64 x 256 or 128 x 128) would need 1.67 or 1.33 times the bytes of operands.
 //
@@ -35,8 +35,9 @@ constexpr int kStagingBytes = 4096;
 constexpr int64_t kStaging = int64_t{kStages} * kStageBytes,
                   kBarriers = kStaging + int64_t{kConsumerWarps} * kStagingBytes,
                   kSharedBytes = kBarriers + 2 * kStages * 8;
-// Steps of warpgroup 0 in a tile before warpgroup 1 begins it. Fewer steps in a tile than kLeadSteps would let warpgroup 0 end two turns.
-constexpr int kLead = 1, kLeadSteps = kStages + 1 - kLead;
+// Warpgroup 1 begins a tile when warpgroup 0 has started kLead steps of it: the first of them are complete then. With fewer steps in a
+// tile than kLeadSteps, warpgroup 0 could end two turns.
+constexpr int kLead = 2, kLeadSteps = kStages + 1 - kLead;
 static_assert(kSharedBytes <= (227 << 10));
 
 template <class Element_, bool kTransposeA_, bool kTransposeB_>

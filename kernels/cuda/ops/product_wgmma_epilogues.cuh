@@ -165,7 +165,7 @@ struct PanelEpilogue {
     static_assert(kStagingBytes == 2 * kPanelBytes && !(Value::kAddend && Body::kOperand));
     Value value;
     Body body;
-    int m, n;  // of c, a matrix of a batch; n: a multiple of 8
+    int m, n;  // sizes of c, one matrix of a batch; n is a multiple of 8
 
     struct Ahead {
         decltype(std::declval<Body>().lines(0, 0)) lines;
