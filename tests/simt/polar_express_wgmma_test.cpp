@@ -1,5 +1,4 @@
 // Polar Express by wgmma in three orders of threads: every matmul of the last iteration against float64, and the factors.
-// Covers: kernels/cuda/ops/polar_express_wgmma.cu
 #include "kernels/cuda/ops/polar_express_wgmma.h"
 
 #include <gtest/gtest.h>

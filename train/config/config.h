@@ -176,12 +176,13 @@ struct CudaConfig : CudaLibraries {
         v.choice(
             "products", products,
             "library: matmuls by cuBLASLt where it is installed; hand: by own kernels; wgmma: as library, but matmuls with an "
-            "epilogue (ReLU²) by own kernels for compute capability 9.0 (H100, H200) where they are modelled to be faster");
+            "epilogue (ReLU²) by own kernels for compute capability 9.0 (H100, H200) where they are modelled to be faster, and "
+            "Muon's matmuls in bf16");
         v.choice(
             "attention", attention,
             "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64, 96 and 128 "
             "and undivided sequences; cudnn: head sizes 64 and 128, data.document_mask off");
-        v.field("graph", graph, "launch forward and backward as one recorded CUDA graph");
+        v.field("graph", graph, "launch the work of a step as recorded CUDA graphs");
         v.field(
             "dependent_launch", dependent_launch,
             "start a kernel while its predecessor ends (programmatic dependent launch); compute capability 9.0 and above; not yet "

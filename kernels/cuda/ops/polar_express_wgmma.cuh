@@ -143,8 +143,8 @@ struct Epilogue {
         low *= alpha;
         high *= alpha;
         if constexpr (kAddend) {
-            low += beta * __uint_as_float(addends << 16);
-            high += beta * __uint_as_float(addends & 0xffff0000u);
+            low = fmaf(beta, __uint_as_float(addends << 16), low);
+            high = fmaf(beta, __uint_as_float(addends & 0xffff0000u), high);
         }
         return ptx::pack_bf16(low, high);
     }
@@ -165,8 +165,10 @@ struct Epilogue {
                 const uint32_t received = __shfl_xor_sync(0xffffffffu, odd ? upper : lower, 1);
                 const int columns = (2 * four + i) * 8;  // the first of the matrices' columns in the panel
                 if (row >= m || (place.col + panel * 64 + columns) / 8 >= row / 8) continue;
-                store_word(reinterpret_cast<uint2*>(to + columns * n),
-                           odd ? make_uint2(received, lower) : make_uint2(upper, received));
+                uint2 rows;
+                rows.x = odd ? received : upper;
+                rows.y = odd ? lower : received;
+                store_word(reinterpret_cast<uint2*>(to + columns * n), rows);
             }
         }
     }
