@@ -34,6 +34,7 @@ constexpr int kSortDigitBits = 8;
 constexpr int kSortTile = 1024;            // keys that a block counts and sorts
 constexpr int kEmbeddingThreads = 256;     // maximum: one thread per four columns
 constexpr int kEmbeddingAhead = 8;         // rows loaded before the first of them is added
+constexpr int64_t kEmbeddingPlaces = 16;   // sorted tokens of a block, which adds the runs that start there
 constexpr int64_t kEmbeddingSegment = 64;  // maximum sorted tokens of one id that a block sums
 
 constexpr int kLossThreads = 512;  // cross-entropy: one block per row, two per multiprocessor

@@ -1,8 +1,8 @@
 // Embedding lookup, and its gradient without floating-point atomics. Tokens are sorted by id (sort_ids.cu),
-// and one block per distinct id adds the rows of its run in order. Long runs of frequent tokens are split:
-// segments of 64 sorted tokens with one id are summed first, one block each, and enter their run as partial
-// sums. So a block adds less than two segments of rows, and at most T/64 partial sums. The order of each sum
-// depends on the ids alone.
+// and one block per 16 sorted tokens adds the runs that start among them, each in order. Long runs of frequent
+// tokens are split: segments of 64 sorted tokens with one id are summed first, one block each, and enter their
+// run as partial sums. So a block adds less than two segments of rows, and at most T/64 partial sums. The order
+// of each sum depends on the ids alone.
 //
 // Roofline bound, real of b bytes: forward 2·T·C·b (3 with positions; signs T·C/8 more, from a table in L2).
 // Backward T·C·b read + 8·C bytes per distinct id, and 8·C per whole segment; without accumulation 4·V·C more
@@ -108,7 +108,8 @@ struct Signed {
 
 constexpr int kAhead = sizes::kEmbeddingAhead;
 constexpr int64_t kSegment = sizes::kEmbeddingSegment;
-static_assert(kSegment % kAhead == 0, "a segment is whole rounds of loads");
+constexpr int64_t kPlaces = sizes::kEmbeddingPlaces;
+static_assert(kSegment % kPlaces == 0 && kPlaces % kAhead == 0, "a segment is whole rounds of loads");
 
 // sum += the rows of dout, with their signs, at sorted places [from, to), in order, up to the first row of
 // another id. kWhole: there is no other id, and the range is whole rounds. The loads of a round have no
@@ -162,43 +163,98 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads)
     }
 }
 
-// Block p: if place p starts the run of an id, adds the run's rows to that row of dtable, in order: rows
-// before its first whole segment, partial sums of the whole segments, rows after.
+// sum += the rest of a run of `id`, from place `from` on, a multiple of kPlaces: rows before the first whole
+// segment, partial sums of the whole segments, rows after.
 template <class Real, int W, bool kSigned>
-__global__ void __launch_bounds__(sizes::kEmbeddingThreads)
-    embedding_sum_kernel(Rows<float> dtable, Signed<Real, kSigned> dout, Rows<float> partial, Sorted sorted,
-                         int32_t limit, int64_t cols) {
-    wait_for_prior_kernels();
-    const int64_t begin = blockIdx.x;
-    const int32_t id = sorted.keys[begin];
-    if (id >= limit || (begin > 0 && sorted.keys[begin - 1] == id)) return;
-    const int64_t boundary = (begin + kSegment - 1) / kSegment * kSegment;
+__device__ __forceinline__ void add_rest(Vector<W>& sum, const Signed<Real, kSigned>& dout,
+                                         Rows<float> partial, int64_t col, const Sorted& sorted, int32_t id,
+                                         int64_t from) {
+    int64_t place = (from + kSegment - 1) / kSegment * kSegment;
     const auto is_whole = [&](int64_t at) {  // segment at this place, not before the begin of the run
         return at + kSegment <= sorted.count && sorted.keys[at + kSegment - 1] == id;
     };
-    for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
-        Vector<W> sum = load_vector<W>(dtable.at(id, col));
-        add_rows<false>(sum, dout, col, sorted, id, begin, min(boundary, sorted.count));
-        int64_t place = boundary;
-        while (is_whole(place)) {
-            bool whole[kAhead];
+    add_rows<false>(sum, dout, col, sorted, id, from, min(place, sorted.count));
+    while (is_whole(place)) {
+        bool whole[kAhead];
 #pragma unroll
-            for (int j = 0; j < kAhead; ++j) whole[j] = is_whole(place + j * kSegment);
-            Vector<W> sums[kAhead] = {};
-            const int64_t first = place / kSegment;
+        for (int j = 0; j < kAhead; ++j) whole[j] = is_whole(place + j * kSegment);
+        Vector<W> sums[kAhead] = {};
+        const int64_t first = place / kSegment;
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            if (whole[j]) sums[j] = load_vector<W>(partial.at(first + j, col));
+        }
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            if (whole[j]) place += kSegment;
+#pragma unroll
+            for (int i = 0; i < W; ++i) sum[i] += sums[j][i];
+        }
+    }
+    add_rows<false>(sum, dout, col, sorted, id, place, min(place + kSegment, sorted.count));
+}
+
+// Block b adds the runs that start at its kPlaces places to their rows of dtable, each in order. The loads of
+// kAhead places, of rows and of the table, are in flight together whatever the runs.
+template <class Real, int W, bool kSigned>
+__global__ void __launch_bounds__(sizes::kEmbeddingThreads, 2)
+    embedding_sum_kernel(Rows<float> dtable, Signed<Real, kSigned> dout, Rows<float> partial, Sorted sorted,
+                         int32_t limit, int64_t cols) {
+    wait_for_prior_kernels();
+    const int64_t first = int64_t{blockIdx.x} * kPlaces, end = min(first + kPlaces, sorted.count),
+                  segment = first / kSegment * kSegment;
+    const int32_t front = sorted.keys[first], before = first > 0 ? sorted.keys[first - 1] : -1;
+    // A whole segment is added by the block in which its run starts.
+    const bool in_whole =
+        segment + kSegment <= sorted.count && sorted.keys[segment] == sorted.keys[segment + kSegment - 1];
+    if (front >= limit || (in_whole && (first > segment || before == front))) return;
+    for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
+        Vector<W> sum = {};
+        int32_t id = before;   // of the place before
+        bool started = false;  // here: otherwise its run is another block's
+        if (in_whole) {
+            sum = load_vector<W>(dtable.at(front, col));
+            add_rest(sum, dout, partial, col, sorted, front, first);
+            store_vector(dtable.at(front, col), sum);
+            continue;
+        }
+        for (int64_t p = first; p < end; p += kAhead) {
+            int32_t key[kAhead + 1], token[kAhead];
+            bool starts[kAhead], added[kAhead];
+#pragma unroll
+            for (int j = 0; j <= kAhead; ++j) key[j] = p + j < sorted.count ? sorted.keys[p + j] : limit;
 #pragma unroll
             for (int j = 0; j < kAhead; ++j) {
-                if (whole[j]) sums[j] = load_vector<W>(partial.at(first + j, col));
+                token[j] = sorted.tokens[p + j < sorted.count ? p + j : p];
+                starts[j] = key[j] != (j > 0 ? key[j - 1] : id) && key[j] < limit;
+                added[j] = starts[j] || (started && key[j] < limit);
+                started = added[j];
+            }
+            id = key[kAhead - 1];
+            Vector<W> rows[kAhead] = {}, table[kAhead] = {};
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+                if (added[j]) rows[j] = load_vector<W>(dout.rows.at(token[j], col));
             }
 #pragma unroll
             for (int j = 0; j < kAhead; ++j) {
-                if (whole[j]) place += kSegment;
+                if (starts[j]) table[j] = load_vector<W>(dtable.at(key[j], col));
+            }
+            if constexpr (kSigned) {
 #pragma unroll
-                for (int i = 0; i < W; ++i) sum[i] += sums[j][i];
+                for (int j = 0; j < kAhead; ++j) flip_signs(rows[j], dout.signs.bits_of(token[j], col));
+            }
+#pragma unroll
+            for (int j = 0; j < kAhead; ++j) {
+                if (starts[j]) sum = table[j];
+                if (!added[j]) continue;
+#pragma unroll
+                for (int i = 0; i < W; ++i) sum[i] += rows[j][i];
+                if (key[j + 1] == key[j] && (j + 1 < kAhead || p + kAhead < end)) continue;
+                if (key[j + 1] == key[j]) add_rest(sum, dout, partial, col, sorted, key[j], end);
+                store_vector(dtable.at(key[j], col), sum);
             }
         }
-        add_rows<false>(sum, dout, col, sorted, id, place, min(place + kSegment, sorted.count));
-        store_vector(dtable.at(id, col), sum);
     }
 }
 
@@ -260,7 +316,7 @@ void CudaOps::enqueue(const op::EmbeddingBackward& a, Stream& stream) {
                     launch(embedding_segment_kernel<Real, W, kSigned>, grid_of(segments, 1), threads, 0,
                            stream, partial, dout, sorted, static_cast<int32_t>(limit), cols);
                 }
-                launch(embedding_sum_kernel<Real, W, kSigned>, grid_of(rows, 1), threads, 0, stream,
+                launch(embedding_sum_kernel<Real, W, kSigned>, grid_of(rows, kPlaces), threads, 0, stream,
                        Rows<float>(a.dtable), dout, partial, sorted, static_cast<int32_t>(limit), cols);
             });
         });
