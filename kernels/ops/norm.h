@@ -107,7 +107,7 @@ struct SumNormForward {
     }
 };
 
-// NormBackward, with ds rounded to the real type and not stored, followed by op::WeightedSumBackward. No term is
+// NormBackward, with ds rounded to the real type and stored in dsum only, followed by op::WeightedSumBackward. No term is
 // shifted, and coefficients have one value, or one per row.
 struct SumNormBackward {
     ByName by_name = ByName();
@@ -121,6 +121,7 @@ struct SumNormBackward {
     Tensor rstd;              // f32 [T]
     Tensor gain = {};         // f32 [C]
     Tensor dresidual = {};    // real [T,C]
+    Tensor dsum = {};         // real [T,C], receives ds; may alias dresidual or dy, but no dsource
     bool accumulate;          // to dgain and dbias
     NormKind kind;
 
@@ -147,7 +148,7 @@ struct SumNormBackward {
 
     void check() const;
     void traffic(Traffic& t) const {
-        first({}).traffic(t);
+        first(dsum).traffic(t);
         second({}).traffic(t);
     }
 };

@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
             a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
                 if (chunk.count <= 0) return;
                 norm::round_to<Real>(ds);
+                if (a.ds.data) weighted::store_whole(a.ds.at(row, col), pack<Real>(ds));
                 const auto source = [&](int j, const Real* p) {
                     if constexpr (kEarly > 0) return kept[j].kept[k];
                     return load_packed<W>(p);
@@ -171,7 +172,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
 
 void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     using namespace sum_norm_cu;
-    const op::NormBackward first = a.first({});
+    const op::NormBackward first = a.first(a.dsum);
     norm_parameters(first, stream);  // before a dsource, which may alias dy
     const int64_t blocks =
         std::clamp<int64_t>((a.s.rows() + kRowsOfBlock - 1) / kRowsOfBlock, 1, sizes::kReduceMaxBlocks);
@@ -179,7 +180,7 @@ void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     const op::WeightedSumBackward second = a.second(a.dy);
     const LaunchSite site(stream);
     cuda::with_real(a.s.dtype, [&]<class Real>() {
-        bool aligned = aligned_rows(kVectorWidth<Real>, {a.dy, a.s, a.dresidual, a.gain});
+        bool aligned = aligned_rows(kVectorWidth<Real>, {a.dy, a.s, a.dresidual, a.gain, a.dsum});
         for (int j = 0; j < count_terms(a.terms); ++j) {
             const TermGradient& g = a.gradients[j];
             const Tensor read = g.dcoefficient.present() ? a.terms[j].source : Tensor();
