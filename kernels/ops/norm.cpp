@@ -37,6 +37,11 @@ void check_gradients(const Arguments& a, Tensor ds) {
 
 void op::NormForward::check() const {
     check_outputs(*this);
+    if (amax.present()) {
+        expect(amax, DType::f32, {1}, "norm amax");
+        if (!y.contiguous())
+            throw_internal("norm_forward: amax of y {}, which is not contiguous", y.describe());
+    }
     if (delta.present() != sum.present())
         throw_internal("norm_forward: sum and delta are given together or not at all");
     if (!delta.present()) return;

@@ -76,6 +76,11 @@ TEST_P(OpChecksTest, Norm) {
         {.y = real({3, 48}), .rstd = f32({3}), .x = real({3, 48}), .kind = NormKind::rmsnorm}};
     forward({"rstd", "[3]", "[4]"}, [](auto& a) { a.rstd = f32({4}); });
     forward({"sum", "delta"}, [](auto& a) { a.delta = a.x; });
+    forward({"amax", "[1]", "[3]"}, [](auto& a) { a.amax = f32({3}); });
+    forward({"amax", "not contiguous"}, [](auto& a) {
+        a.amax = f32({1});
+        a.y = real({3, 49}).column_slice(0, 48);
+    });
     const Changed<op::NormBackward> backward{{.ds = real({3, 48}),
                                               .dgain = f32({48}),
                                               .dy = real({3, 48}),

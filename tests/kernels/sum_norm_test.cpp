@@ -157,6 +157,7 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
                                  .bias = o.vector(5),
                                  .kind = c.kind,
                                  .epsilon = 0.25f};  // as large as the rows
+            if (a.y.contiguous()) a.amax = h.output(DType::f32, {1});
             if (c.delta != Delta::none) {
                 a.terms[0].source = o.inout(6);
                 a.x = c.delta == Delta::in_place ? a.terms[0].source : o.input(7);
@@ -169,8 +170,12 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
                 h.call(a.first());
                 h.call(a.second());
             }
-            return {h.read(a.y), h.read(a.sum), h.read(a.rstd), a.mean.present() ? h.read(a.mean) : Matrix(),
-                    h.read(a.terms[0].source)};
+            return {h.read(a.y),
+                    h.read(a.sum),
+                    h.read(a.rstd),
+                    a.mean.present() ? h.read(a.mean) : Matrix(),
+                    h.read(a.terms[0].source),
+                    a.amax.present() ? h.read(a.amax) : Matrix()};
         };
         const Outputs fused = run([&](Harness&h) { return compute(h, true); }),
                       apart = run([&](Harness&h) { return compute(h, false); }, {1});
@@ -179,6 +184,7 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
         expect_same_bits(fused[2], apart[2], "rstd");
         expect_same_bits(fused[3], apart[3], "mean");
         expect_same_bits(fused[4], apart[4], "source");
+        expect_same_bits(fused[5], apart[5], "amax");
     });
 }
 

@@ -46,6 +46,12 @@ __device__ __forceinline__ T warp_max(T value) {
 __device__ __forceinline__ uint32_t magnitude_bits(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }
+// amax = max(amax, largest) over all warps, bits of non-negative values. A maximum does not depend on the order. Most
+// warps read a larger value and skip the atomic; if the value read is stale, the atomic decides.
+__device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
+    largest = warp_max(largest);
+    if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
+}
 
 // Reduce over all threads of a one-dimensional block of whole warps; every thread receives the result.
 // block_sum may follow another reduction. Before block_max no thread may still read these bytes of shared

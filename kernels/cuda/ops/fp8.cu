@@ -80,13 +80,6 @@ __device__ __forceinline__ void store_columns(Rows<To> to, int rows, int cols, c
     }
 }
 
-// A maximum does not depend on the order. Most warps read a larger value and skip the atomic; if the value
-// read is stale, the atomic decides.
-__device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
-    largest = warp_max(largest);
-    if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);
-}
-
 // kAligned: rows and columns are multiples of eight, and all rows begin at multiples of eight elements.
 template <class Real, class To, bool kAligned, bool kSquares>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments<Real, To> p) {

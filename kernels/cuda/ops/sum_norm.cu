@@ -5,6 +5,7 @@
 // Legend: see norm.cuh.
 #include <algorithm>
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm.cuh"
 #include "kernels/cuda/ops/weighted_sum.cuh"
@@ -20,13 +21,14 @@ using norm::kRowsOfBlock, norm::kept_chunks;
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
-// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms.
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms, and four blocks
+// rows of 1024 on sm_80.
 template <class Real, int K, int J>
-constexpr int kForwardBlocks = sizeof(Real) == 4 ? (J > 5 ? 2 : 0)
-                               : J > 5           ? 2
-                               : K > 4           ? 0
-                               : J > 3           ? 3
-                                                 : 4;
+constexpr int kForwardBlocks = sizeof(Real) == 4             ? (J > 5 ? 2 : 0)
+                               : J > 5                       ? 2
+                               : K > 4                       ? 0
+                               : J > 3 || (K == 4 && !kSm90) ? 3
+                                                             : 4;
 
 // sum.y receives s, with two terms and delta sum.sources[0] receives x + delta. The columns are whole chunks, at most
 // the kept ones.
@@ -143,7 +145,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
     const op::NormForward second = a.second();
     const LaunchSite site(stream);
     const int count = count_terms(a.terms);
-    if (a.y.rows() == 0) return;
+    if (a.y.rows() == 0) return enqueue(second, stream);
     bool done = false;
     cuda::with_real(a.y.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
@@ -159,6 +161,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
             arguments.has_delta = true;
         }
         const auto launch_kernel = [&]<int K, int J>() {
+            if (a.amax.present()) enqueue(op::Fill{.x = a.amax, .value = 0}, stream);
             launch(sum_norm_forward_kernel<Real, kWide, K, J>, grid_of(a.y.rows(), kRowsOfBlock),
                    sizes::kRowThreads, 0, site, arguments, weighted::Sum<Real, J>(first));
         };

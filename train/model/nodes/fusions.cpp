@@ -56,6 +56,7 @@ void SumThenNorm::enqueue(const Call* add_call, const Call& sum_call, const Call
                                     .sum = sum_call(sum.y),
                                     .mean = norm_call(norm.mean),
                                     .rstd = norm_call(norm.rstd),
+                                    .amax = norm.amax_in(norm_call),
                                     .terms = sum.terms_of(sum_call),
                                     .sequence_length = sum.sequence_length(),
                                     .x = add ? (*add_call)(add->x) : Tensor(),
