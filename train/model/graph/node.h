@@ -97,8 +97,8 @@ class Node {
     virtual std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const { return {}; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
-    // A term of a sum: the indices of a value and of its coefficient in reads(). Its gradients may be computed later than
-    // those of other reads, together with terms of other sums with the same value.
+    // A term of a sum: the indices of a value and of its coefficient in reads(). Its gradients may be computed after the
+    // node's backward, together with terms of other sums with the same value.
     struct SharedTerm {
         size_t value, coefficient;
     };

@@ -18,9 +18,9 @@ class SharedTerms {
   public:
     explicit SharedTerms(const NodeGraph& graph);
 
-    // Returns the terms of this node whose gradients are computed later.
+    // Returns the terms of this node with gradients that are not computed in its backward.
     std::span<const Node::SharedTerm> of(const Node& node) const;
-    // Returns the nodes whose terms are computed after this node's backward, in order of backward.
+    // Returns the group that ends with this node, in order of backward; else nothing.
     std::span<const SharingNode> after(const Node& node) const;
 
   private:
