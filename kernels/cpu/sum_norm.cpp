@@ -11,9 +11,12 @@ void CpuOps::enqueue(const op::SumNormForward& a, Stream& stream) {
 }
 
 void CpuOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
-    Tensor ds = a.dy;
-    ds.row_stride = ds.cols();
-    ds.data = workspace(between_[&stream], stream, ds.bytes());
+    Tensor ds = a.dsum;
+    if (!ds.present()) {
+        ds = a.dy;
+        ds.row_stride = ds.cols();
+        ds.data = workspace(between_[&stream], stream, ds.bytes());
+    }
     enqueue(a.first(ds), stream);
     enqueue(a.second(ds), stream);
 }

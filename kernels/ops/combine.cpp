@@ -90,6 +90,38 @@ void op::WeightedSumBackward::check() const {
     check_term_gradients(*this);
 }
 
+void op::SharedSourcesBackward::check() const {
+    const int num_sources = count_sources(sources), num_sums = count_sums(sums);
+    const Tensor& first = sources[0].source;
+    if (num_sources == 0 || num_sums == 0)
+        throw_internal("shared_sources: {} sources of {} sums", num_sources, num_sums);
+    if (first.rank != 2 || first.rows() > INT32_MAX || first.cols() > INT32_MAX)
+        throw_internal("shared_sources: {} is no matrix, or too large", first.describe());
+    const int64_t rows = first.rows(), cols = first.cols();
+    for (int m = 0; m < num_sources; ++m) {
+        expect(sources[m].source, first.dtype, {rows, cols}, "shared_sources source");
+        expect(sources[m].dsource, first.dtype, {rows, cols}, "shared_sources dsource");
+    }
+    if (num_sources == 2 && same_memory(sources[0].dsource, sources[1].dsource))
+        throw_internal("shared_sources: both sources have one dsource");
+    for (int l = 0; l < num_sums; ++l) {
+        expect(sums[l].dy, first.dtype, {rows, cols}, "shared_sources dy");
+        for (int m = 0; m < kMaxShared; ++m) {
+            const SharedTerm& term = sums[l].terms[m];
+            if (m < num_sources && same_memory(sources[m].dsource, sums[l].dy))
+                throw_internal("shared_sources: dsource {} is the dy of sum {}", m, l);
+            if (term.coefficient.present() != term.dcoefficient.present())
+                throw_internal(
+                    "shared_sources: coefficient and dcoefficient are given together or not at all");
+            if (!term.coefficient.present()) continue;
+            if (m >= num_sources)
+                throw_internal("shared_sources: sum {} has a term of source {} of {}", l, m, num_sources);
+            expect(term.coefficient, DType::f32, {rows, 1}, "shared_sources coefficient");
+            expect(term.dcoefficient, DType::f32, {rows, 1}, "shared_sources dcoefficient");
+        }
+    }
+}
+
 void op::NarrowLinearForward::check() const {
     check_narrow(*this);
     if (bias.present()) expect(bias, DType::f32, {y.cols()}, "narrow_linear bias");

@@ -56,6 +56,39 @@ inline bool joins_previous(const TermGradients& gradients, int j) {
     return j > 0 && same_memory(gradients[j].dsource, gradients[j - 1].dsource);
 }
 
+constexpr int kMaxShared = 2;
+
+// A source that several weighted sums have in common, and its requested gradient.
+struct SharedSource {
+    Tensor source;    // s: real [T,C]
+    Tensor dsource;   // real [T,C], not a dy
+    bool accumulate;  // to dsource
+};
+// The term of a shared source in one of the sums.
+struct SharedTerm {
+    Tensor coefficient = {};   // c: f32 [T,1]; absent: this sum does not have the source
+    Tensor dcoefficient = {};  // f32 [T,1], given exactly when c is
+    float factor = 1.0f;
+    bool accumulate = false;  // to dcoefficient
+};
+struct SharingSum {
+    Tensor dy;                                      // real [T,C], gradient of the sum
+    std::array<SharedTerm, kMaxShared> terms = {};  // terms[m] of source m
+};
+using SharedSources = std::array<SharedSource, kMaxShared>;  // the present ones first
+using SharingSums = std::array<SharingSum, kMaxTerms>;       // the present ones first
+
+inline int count_sources(const SharedSources& sources) {
+    int count = 0;
+    while (count < kMaxShared && sources[count].source.present()) ++count;
+    return count;
+}
+inline int count_sums(const SharingSums& sums) {
+    int count = 0;
+    while (count < kMaxTerms && sums[count].dy.present()) ++count;
+    return count;
+}
+
 // Activation of a narrow linear layer. two_sigmoid: 2·sigmoid, which is 1 at 0.
 enum class GateActivation : uint8_t { identity, sigmoid, two_sigmoid, tanh };
 
@@ -114,6 +147,30 @@ struct WeightedSumBackward {
     }
 };
 
+// Gradients of the sources that several weighted sums share, in one pass over the gradients dy_l of the sums:
+//   ds_m[t,i] (+)= Σ_l factor_lm·c_lm[t]·dy_l[t,i], in f32, in order of l, rounded once
+//   dc_lm[t]  (+)= factor_lm·Σ_i dy_l[t,i]·s_m[t,i]
+struct SharedSourcesBackward {
+    ByName by_name = ByName();
+    SharedSources sources;  // 1 or 2
+    SharingSums sums;       // 1 to 8
+
+    void check() const;
+    void traffic(Traffic& t) const {
+        for (const SharedSource& shared : sources) {
+            t.reads(shared.source);
+            t.adds_to(shared.accumulate, shared.dsource);
+        }
+        for (const SharingSum& sum : sums) {
+            t.reads(sum.dy);
+            for (const SharedTerm& term : sum.terms) {
+                t.reads(term.coefficient);
+                t.adds_to(term.accumulate, term.dcoefficient);
+            }
+        }
+    }
+};
+
 // y = activation(scale·(x Wᵀ + b)), for at most 64 columns of x and 64 outputs: gates. x is usually the first columns
 // of a wider tensor. y, or columns of it, are usually the coefficients of a weighted sum. Sums in f32. Memory-bound, so
 // its FLOPs are not counted.
@@ -160,10 +217,11 @@ struct NarrowLinearBackward {
     }
 };
 
-#define SPEEDRUN_COMBINE_OPS(X)                   \
-    X(weighted_sum_forward, WeightedSumForward)   \
-    X(weighted_sum_backward, WeightedSumBackward) \
-    X(narrow_linear_forward, NarrowLinearForward) \
+#define SPEEDRUN_COMBINE_OPS(X)                       \
+    X(weighted_sum_forward, WeightedSumForward)       \
+    X(weighted_sum_backward, WeightedSumBackward)     \
+    X(shared_sources_backward, SharedSourcesBackward) \
+    X(narrow_linear_forward, NarrowLinearForward)     \
     X(narrow_linear_backward, NarrowLinearBackward)
 
 }  // namespace speedrun::op

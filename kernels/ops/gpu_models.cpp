@@ -50,6 +50,7 @@ constexpr KernelModel kKernels[] = {
     {"add", Engine::mma, 1, 0.93, 1, kAlone},
     {"weighted_sum_forward", Engine::mma, 1, 0.93, 1, kAlone},
     {"weighted_sum_backward", Engine::mma, 1, 0.78, 2, kAlone},
+    {"shared_sources_backward", Engine::mma, 1, 0.78, 1, "assumed: as weighted_sum_backward"},
     {"narrow_linear_forward", Engine::mma, 1, 0.08, 1, kAlone},
     {"narrow_linear_backward", Engine::mma, 1, 0.09, 3, kAlone},
     {"qk_norm_rotary_forward", Engine::mma, 1, 0.86, 1, "measured on an H100: 0.90, with values 0.75"},

@@ -37,6 +37,11 @@ void check_gradients(const Arguments& a, Tensor ds) {
 
 void op::NormForward::check() const {
     check_outputs(*this);
+    if (amax.present()) {
+        expect(amax, DType::f32, {1}, "norm amax");
+        if (!y.contiguous())
+            throw_internal("norm_forward: amax of y {}, which is not contiguous", y.describe());
+    }
     if (delta.present() != sum.present())
         throw_internal("norm_forward: sum and delta are given together or not at all");
     if (!delta.present()) return;
@@ -61,6 +66,9 @@ void op::SumNormForward::check() const {
 void op::SumNormBackward::check() const {
     first(dy).check();  // ds has the shape of dy
     second(dy).check();
+    if (dsum.present()) expect(dsum, s.dtype, {s.rows(), s.cols()}, "sum_norm dsum");
+    for (const TermGradient& gradient : gradients)
+        if (same_memory(dsum, gradient.dsource)) throw_internal("sum_norm_backward: dsum is a dsource");
     if (any_shifted(terms) || coefficient_heads(terms) > 1)
         throw_internal("sum_norm_backward: a term is shifted, or has a coefficient for each of {} heads",
                        coefficient_heads(terms));

@@ -24,6 +24,7 @@ struct NormForward {
     Tensor sum = {};    // real [T,C], receives s; given exactly when delta is; may alias x
     Tensor mean = {};   // f32 [T], layernorm only
     Tensor rstd;        // f32 [T]
+    Tensor amax = {};   // f32 [1], receives max|y|, or NaN if y has one; y is contiguous
     Tensor x;           // real [T,C]
     Tensor delta = {};  // real [T,C]
     Tensor gain = {};   // f32 [C]
@@ -33,7 +34,7 @@ struct NormForward {
 
     void check() const;
     void traffic(Traffic& t) const {
-        t.writes(y, sum, mean, rstd);
+        t.writes(y, sum, mean, rstd, amax);
         t.reads(x, delta, gain, bias);
     }
 };
@@ -73,6 +74,7 @@ struct SumNormForward {
     Tensor sum;           // real [T,C], receives s; may alias sources that are not shifted
     Tensor mean = {};     // f32 [T], layernorm only
     Tensor rstd;          // f32 [T]
+    Tensor amax = {};     // f32 [1], as in NormForward
     WeightedTerms terms;  // 1 to 8; with delta the first is not shifted
     int64_t sequence_length;
     Tensor x = {};      // real [T,C], given exactly when delta is; may alias s_0, which is written
@@ -91,6 +93,7 @@ struct SumNormForward {
         return {.y = y,
                 .mean = mean,
                 .rstd = rstd,
+                .amax = amax,
                 .x = sum,
                 .gain = gain,
                 .bias = bias,
@@ -101,13 +104,13 @@ struct SumNormForward {
     void check() const;
     void traffic(Traffic& t) const {
         first().traffic(t);
-        t.writes(y, mean, rstd);
+        t.writes(y, mean, rstd, amax);
         t.reads(gain, bias, delta);
         if (delta.present()) t.writes(terms[0].source);  // and x is read instead
     }
 };
 
-// NormBackward, with ds rounded to the real type and not stored, followed by op::WeightedSumBackward. No term is
+// NormBackward, with ds rounded to the real type and stored in dsum only, followed by op::WeightedSumBackward. No term is
 // shifted, and coefficients have one value, or one per row.
 struct SumNormBackward {
     ByName by_name = ByName();
@@ -121,6 +124,7 @@ struct SumNormBackward {
     Tensor rstd;              // f32 [T]
     Tensor gain = {};         // f32 [C]
     Tensor dresidual = {};    // real [T,C]
+    Tensor dsum = {};         // real [T,C], receives ds; may alias dresidual or dy, but no dsource
     bool accumulate;          // to dgain and dbias
     NormKind kind;
 
@@ -147,7 +151,7 @@ struct SumNormBackward {
 
     void check() const;
     void traffic(Traffic& t) const {
-        first({}).traffic(t);
+        first(dsum).traffic(t);
         second({}).traffic(t);
     }
 };

@@ -83,6 +83,25 @@ void add_sum_norm(std::vector<Case>& cases, const ModelShape& s, int terms) {
     });
 }
 
+// Gradients of two sources that five sublayers share, each with gates per token.
+void add_shared_sources(std::vector<Case>& cases, const ModelShape& s) {
+    const int64_t tokens = s.tokens, width = s.width;
+    constexpr int kSums = 5;
+    add_case(cases,
+             {"pointwise.recipe.shared_sources_backward", fmt::format("{}x{}x{}", kSums, tokens, width)},
+             [=](CaseMemory& m) {
+                 op::SharedSourcesBackward a{.sources = {}, .sums = {}};
+                 for (SharedSource& shared : a.sources)
+                     shared = {m.input({tokens, width}), m.output({tokens, width}), false};
+                 for (int l = 0; l < kSums; ++l) {
+                     a.sums[l].dy = m.input({tokens, width});
+                     for (SharedTerm& term : a.sums[l].terms)
+                         term = {m.input(DType::f32, {tokens, 1}), m.output(DType::f32, {tokens, 1})};
+                 }
+                 return a;
+             });
+}
+
 // v ← v + gate_h·row: a value embedding, gated per head.
 void add_value_gate(std::vector<Case>& cases, const ModelShape& s) {
     const int64_t tokens = s.tokens, width = s.width, heads = s.num_heads, length = s.sequence_length;
@@ -166,6 +185,7 @@ std::vector<Case> combine_cases(const Shapes& shapes) {
     std::vector<Case> cases;
     add_sublayer(cases, shapes.recipe);
     for (const int terms : {2, 3}) add_sum_norm(cases, shapes.recipe, terms);
+    add_shared_sources(cases, shapes.recipe);
     add_value_gate(cases, shapes.recipe);
     add_smear(cases, shapes.recipe);
     add_gate(cases, shapes.recipe);

@@ -83,6 +83,38 @@ TEST_P(NormTest, Forward) {
     });
 }
 
+// The bits of a separate maximum over y, whatever was there before. Columns past the end of a row do not count: there a
+// layernorm would have the mean.
+TEST_P(NormTest, LargestMagnitude) {
+    for (const NormKind kind : kKinds) {
+        for (const int64_t cols : {33, 48, 100, 768, 1029, 2056}) {
+            for (const int64_t rows : {1, 7, 130}) {
+                for (const bool nan : kBoth) {
+                    SCOPED_TRACE(fmt::format("{} T={} C={} NaN={}", static_cast<int>(kind), rows, cols, nan));
+                    Matrix x = random_matrix(rows, cols, 1, dtype());
+                    for (double& value : x.values) value += 3.0;
+                    if (nan) x(rows / 2, cols - 1) = std::nan("");
+                    const Outputs out = run([&](Harness& h) -> Outputs {
+                        const Tensor amax = h.inout(Matrix(1, 1, 1e30), DType::f32, {1}),
+                                     apart = h.output(DType::f32, {1}), y = h.output(dtype(), {rows, cols});
+                        op::NormForward a{.y = y,
+                                          .rstd = h.output(DType::f32, {rows}),
+                                          .amax = amax,
+                                          .x = h.input(rounded(x, dtype()), dtype()),
+                                          .kind = kind};
+                        if (kind == NormKind::layernorm) a.mean = h.output(DType::f32, {rows});
+                        h.call(a);
+                        h.call(op::NormTerm{.out = apart, .x = y, .norm = VectorNorm::infinity});
+                        return {h.read(amax), h.read(apart)};
+                    });
+                    EXPECT_EQ(std::isnan(out[0][0]), nan);
+                    if (!nan) expect_same_bits(out[0], out[1], "amax");
+                }
+            }
+        }
+    }
+}
+
 // A mean far from 0 must not cost accuracy: the variance is of the differences from it. The error allowed is
 // that of a mean which is itself rounded: 2⁻²⁴ · 64, relative to a deviation of 1, and few times that.
 TEST_P(NormTest, LayernormWithLargeMean) {

@@ -112,6 +112,11 @@ TEST_P(OpChecksTest, Norm) {
         {.y = real({3, 48}), .rstd = f32({3}), .x = real({3, 48}), .kind = NormKind::rmsnorm}};
     forward({"rstd", "[3]", "[4]"}, [](auto& a) { a.rstd = f32({4}); });
     forward({"sum", "delta"}, [](auto& a) { a.delta = a.x; });
+    forward({"amax", "[1]", "[3]"}, [](auto& a) { a.amax = f32({3}); });
+    forward({"amax", "not contiguous"}, [](auto& a) {
+        a.amax = f32({1});
+        a.y = real({3, 49}).column_slice(0, 48);
+    });
     const Changed<op::NormBackward> backward{{.ds = real({3, 48}),
                                               .dgain = f32({48}),
                                               .dy = real({3, 48}),
@@ -149,6 +154,8 @@ TEST_P(OpChecksTest, SumNorm) {
          .kind = NormKind::rmsnorm}};
     refused({"sum_norm_backward", "shifted"}, [](auto& a) { a.terms[0].shifted = true; });
     refused({"sum_norm_backward", "3 heads"}, [](auto& a) { a.terms[0].coefficient = f32({4, 3}); });
+    refused({"dsum", "[4,48]", "[4,40]"}, [](auto& a) { a.dsum = real({4, 40}); });
+    refused({"dsum is a dsource"}, [](auto& a) { a.dsum = a.gradients[0].dsource; });
 }
 
 TEST_P(OpChecksTest, WeightedSum) {
@@ -189,6 +196,25 @@ TEST_P(OpChecksTest, WeightedSum) {
     backward({"dsource 1", "accumulates"}, [](auto& a) {
         a.gradients[0].dsource = a.gradients[1].dsource = real({8, 48});
     });
+}
+
+TEST_P(OpChecksTest, SharedSources) {
+    const Changed<op::SharedSourcesBackward> refused{
+        {.sources = {{{real({8, 48}), real({8, 48}), false}, {real({8, 48}), real({8, 48}), false}}},
+         .sums = {{{real({8, 48}), {{{f32({8, 1}), f32({8, 1})}, {f32({8, 1}), f32({8, 1})}}}}}}}};
+    refused({"0 sources"}, [](auto& a) { a.sources = {}; });
+    refused({"0 sums"}, [](auto& a) { a.sums = {}; });
+    refused({"source", "[8,48]", "[8,40]"}, [](auto& a) { a.sources[1].source = real({8, 40}); });
+    refused({"dsource", "[8,48]", "[8,40]"}, [](auto& a) { a.sources[1].dsource = real({8, 40}); });
+    refused({"one dsource"}, [](auto& a) { a.sources[1].dsource = a.sources[0].dsource; });
+    refused({"dy", "[8,48]", "[7,48]"}, [](auto& a) { a.sums[0].dy = real({7, 48}); });
+    refused({"dsource 1 is the dy of sum 0"}, [](auto& a) { a.sums[0].dy = a.sources[1].dsource; });
+    refused({"given together"}, [](auto& a) { a.sums[0].terms[1].dcoefficient = {}; });
+    refused({"coefficient", "[8,1]", "[8,2]"}, [](auto& a) { a.sums[0].terms[0].coefficient = f32({8, 2}); });
+    refused({"dcoefficient", "[8,1]", "[8,2]"}, [](auto& a) {
+        a.sums[0].terms[0].dcoefficient = f32({8, 2});
+    });
+    refused({"a term of source 1 of 1"}, [](auto& a) { a.sources[1] = {}; });
 }
 
 TEST_P(OpChecksTest, NarrowLinear) {

@@ -18,7 +18,9 @@ struct Case {
     bool residual = false;  // backward
     bool adds = false;      // backward: adds to the outputs
     bool shifted = false;   // forward: the last term is shifted, and the first has one coefficient per head
-    bool mix = false;       // all coefficients have one value; backward: no dsource aliases its input
+    bool stores =
+        false;         // backward: stores ds in dresidual, or in dy without it, and no dsource aliases these
+    bool mix = false;  // all coefficients have one value; backward: no dsource aliases its input
     Delta delta = Delta::none;  // forward
     int odd_one = -1;           // the matrix, by its turn, that alone is not aligned
 };
@@ -45,6 +47,15 @@ std::vector<Case> cases() {
     all.push_back({.rows = 130, .cols = 48, .terms = 4, .affine = true, .adds = true});
     for (const int terms : {2, 5, 8})
         all.push_back({.rows = 10, .cols = 96, .terms = terms, .shifted = true});
+    for (const int terms : {1, 2, 3})
+        for (const int64_t cols : {33, 48, 768, 1032})
+            for (const bool residual : {false, true})
+                all.push_back({.rows = 10,
+                               .cols = cols,
+                               .terms = terms,
+                               .odd = cols == 48 && terms == 3,
+                               .residual = residual,
+                               .stores = true});
     // Two terms have kernels for more lengths, and more rows than one round of blocks.
     for (const Delta delta : {Delta::none, Delta::separate, Delta::in_place}) {
         for (const auto& [rows, cols] :
@@ -146,6 +157,7 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
                                  .bias = o.vector(5),
                                  .kind = c.kind,
                                  .epsilon = 0.25f};  // as large as the rows
+            if (a.y.contiguous()) a.amax = h.output(DType::f32, {1});
             if (c.delta != Delta::none) {
                 a.terms[0].source = o.inout(6);
                 a.x = c.delta == Delta::in_place ? a.terms[0].source : o.input(7);
@@ -158,8 +170,12 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
                 h.call(a.first());
                 h.call(a.second());
             }
-            return {h.read(a.y), h.read(a.sum), h.read(a.rstd), a.mean.present() ? h.read(a.mean) : Matrix(),
-                    h.read(a.terms[0].source)};
+            return {h.read(a.y),
+                    h.read(a.sum),
+                    h.read(a.rstd),
+                    a.mean.present() ? h.read(a.mean) : Matrix(),
+                    h.read(a.terms[0].source),
+                    a.amax.present() ? h.read(a.amax) : Matrix()};
         };
         const Outputs fused = run([&](Harness&h) { return compute(h, true); }),
                       apart = run([&](Harness&h) { return compute(h, false); }, {1});
@@ -168,6 +184,7 @@ TEST_P(SumNormTest, ForwardEqualsSeparateSumAndNorm) {
         expect_same_bits(fused[2], apart[2], "rstd");
         expect_same_bits(fused[3], apart[3], "mean");
         expect_same_bits(fused[4], apart[4], "source");
+        expect_same_bits(fused[5], apart[5], "amax");
     });
 }
 
@@ -203,7 +220,7 @@ TEST_P(SumNormTest, BackwardEqualsSeparateNormAndSum) {
                 const Tensor& coefficient = a.terms[j].coefficient;
                 g.accumulate_source = c.adds && j > 0;
                 g.accumulate_coefficient = c.adds;
-                if (j == 0 && !c.mix) {
+                if (j == 0 && !c.mix && !c.stores) {
                     g.dsource = c.residual ? a.dresidual : a.dy;
                 } else if (j + 1 == c.terms && j > 1) {
                     g.dsource = a.gradients[j - 1].dsource;
@@ -220,10 +237,14 @@ TEST_P(SumNormTest, BackwardEqualsSeparateNormAndSum) {
                 }
                 if (g.dsource.present()) outputs.push_back(g.dsource);
             }
+            if (c.stores) {
+                a.dsum = c.residual ? a.dresidual : a.dy;
+                outputs.push_back(a.dsum);
+            }
             if (fused) {
                 h.call(a);
             } else {
-                const Tensor ds = h.output(dtype(), {c.rows, c.cols});
+                const Tensor ds = c.stores ? a.dsum : h.output(dtype(), {c.rows, c.cols});
                 h.call(a.first(ds));
                 h.call(a.second(ds));
             }

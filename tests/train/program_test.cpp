@@ -229,6 +229,24 @@ TEST(ProgramTest, RejectsAliasedGradients) {
     EXPECT_THROW(derive(false, true), Error);
 }
 
+// Terms with the same values share an operation, which runs within a unit's backward. It may follow a fused norm.
+TEST(ProgramTest, SharesTermsOfRandomGraphs) {
+    const Fusions fusions = model_fusions();
+    size_t shared = 0, after_fusion = 0;
+    for (uint64_t seed = 0; seed < kGraphs; ++seed) {
+        const RandomGraph g(seed);
+        const Program program = derive_program(g.graph, fusions, everything(g), DType::f32);
+        for (size_t s = 0; s < program.backward.size(); ++s) {
+            if (program.backward[s].kind != Instruction::Kind::shared) continue;
+            EXPECT_GT(program.backward[s].calls.size(), 1u);
+            ++shared;
+            after_fusion += program.backward[s - 1].fusion != nullptr;
+        }
+    }
+    EXPECT_GT(shared, kGraphs / 6);
+    EXPECT_GT(after_fusion, 0u);
+}
+
 // ---- planted errors, one at a time
 
 bool shows(const RandomGraph& g, const Program& program, const Outcome& right, bool poison = false) {

@@ -70,6 +70,17 @@ void RandomGraph::embed() {
     unread_.push_back(out);
 }
 
+ValueId RandomGraph::gate(Operation& operation, ValueId of, int64_t columns) {
+    const size_t number = parameters.size();
+    const ParameterId weight = declare(fmt::format("gate {}", number),
+                                       {{Dimension::heads, columns}, {Dimension::numbers, kGateColumns}}, 0);
+    operation.parameters.push_back(weight);
+    const ValueId gates = graph.value(fmt::format("gates {}", number), Element::f32,
+                                      {kTokenExtent, {Dimension::heads, columns}});
+    graph.add(std::make_unique<Gate>(Gate::Ports{.y = gates, .x = of, .weight = weight}, kGateColumns));
+    return gates;
+}
+
 void RandomGraph::append(Kind kind) {
     const Kind before = operations_.back().kind;
     const bool follows = (kind == Kind::norm && before == Kind::add) ||
@@ -149,21 +160,18 @@ void RandomGraph::append(Kind kind) {
             const ValueId z = any_value(), w = any_value(), u = any_value();
             for (const ValueId read : {z, w, u}) operation.reads.push_back(read);
             const ParameterId c = declare(fmt::format("factor {}", number), {{Dimension::numbers, 1}}, 0.7);
-            const ParameterId weight =
-                declare(fmt::format("gate {}", number),
-                        {{Dimension::heads, kHeads}, {Dimension::numbers, kGateColumns}}, 0);
-            operation.parameters = {c, weight};
-            const ValueId gate = graph.value(fmt::format("gates {}", number), Element::f32,
-                                             {kTokenExtent, {Dimension::heads, kHeads}});
-            graph.add(std::make_unique<Gate>(Gate::Ports{.y = gate, .x = u, .weight = weight}, kGateColumns));
+            operation.parameters = {c};
+            const ValueId gates = gate(operation, u, kHeads);
             graph.add(std::make_unique<WeightedSum>(
                 WeightedSum::Ports{.y = y,
                                    .terms = {{.value = x},
                                              {.value = z, .parameter = c, .shifted = true},
-                                             {.value = w, .gate = gate, .factor = -1}}},
+                                             {.value = w, .gate = gates, .factor = -1}}},
                 kSequence));
             break;
         }
+        case Kind::injected:
+            return inject(x);
         case Kind::add: {
             ValueId other = any_value();
             if (other == x) other = x == values_.front() ? values_.back() : values_.front();
@@ -173,6 +181,46 @@ void RandomGraph::append(Kind kind) {
             break;
         }
     }
+    record(operation);
+}
+
+// Sums x ← c·x + gate·a − gate·b of a stream x, each usually read by a norm too. All have the same a and b.
+void RandomGraph::inject(ValueId x) {
+    const ValueId a = any_value(), b = any_value();
+    std::vector<Operation> sums(2 + random_() % 2);
+    std::vector<std::array<ValueId, 2>> gates;
+    for (Operation& sum : sums) {
+        const ValueId u = any_value(), v = any_value();
+        sum = {Kind::injected, {x, a, b, u, v}, {}, {}};
+        sum.parameters.push_back(declare(fmt::format("factor {}", operations_.size() + gates.size()),
+                                         {{Dimension::numbers, 1}}, 0.7));
+        const ValueId first = gate(sum, u, 1), second = gate(sum, v, 1);
+        gates.push_back({first, second});
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+        const ValueId y = value("injected");
+        sums[i].reads[0] = x;
+        sums[i].writes = {y};
+        graph.add(std::make_unique<WeightedSum>(
+            WeightedSum::Ports{.y = y,
+                               .terms = {{.value = x, .parameter = sums[i].parameters.front()},
+                                         {.value = a, .gate = gates[i][0]},
+                                         {.value = b, .gate = gates[i][1], .factor = -1}}},
+            kSequence));
+        record(sums[i]);
+        if (random_() % 3 > 0) {
+            const ValueId normed = value("normed");
+            const ParameterId gain = declare(fmt::format("gain {}", operations_.size()), {kWidthExtent}, 1);
+            graph.add(std::make_unique<Norm>(
+                Norm::Ports{.y = normed, .statistics = {kNoValue, f32("rstd")}, .x = y, .parameters = {gain}},
+                kNorm, kEpsilon));
+            record({Kind::norm, {y}, {normed}, {gain}});
+        }
+        x = y;
+    }
+}
+
+void RandomGraph::record(const Operation& operation) {
     for (const ValueId read : operation.reads) std::erase(unread_, read);
     for (const ValueId written : operation.writes) {
         values_.push_back(written);
@@ -203,9 +251,9 @@ RandomGraph::RandomGraph(uint64_t seed) : random_(seed) {
     table_ = declare("embed", {rows, kWidthExtent}, 0);
     head_ = random_() % 2 == 0 ? table_ : declare("head", {rows, kWidthExtent}, 0);
     embed();
-    constexpr std::array kKinds = {Kind::linear,   Kind::linear, Kind::activation,
-                                   Kind::norm,     Kind::norm,   Kind::sum_norm,
-                                   Kind::weighted, Kind::add,    Kind::embedding};
+    constexpr std::array kKinds = {Kind::linear, Kind::linear,   Kind::activation, Kind::norm,
+                                   Kind::norm,   Kind::sum_norm, Kind::weighted,   Kind::injected,
+                                   Kind::add,    Kind::embedding};
     const size_t length = 4 + random_() % 14;
     for (size_t i = 0; i < length; ++i) {
         if (random_() % 4 == 0) graph.begin_unit();
@@ -237,6 +285,12 @@ std::vector<Matrix> RandomGraph::gradients() const {
         return narrow_linear_forward(first_columns(values.at(o.reads[3]), kGateColumns), of(o, 1), {}, 1,
                                      GateActivation::sigmoid);
     };
+    const auto injected_terms = [&](const Operation& o, const auto& in) {
+        const Matrix second = narrow_linear_forward(first_columns(in(4), kGateColumns), of(o, 2), {}, 1,
+                                                    GateActivation::sigmoid);
+        return std::vector<reference::WeightedTerm>{
+            {in(0), of(o, 0), 1, false}, {in(1), gates_of(o), 1, false}, {in(2), second, -1, false}};
+    };
     const auto terms_of = [&](const Operation& o, const auto& in) {
         return std::vector<reference::WeightedTerm>{
             {in(0), {}, 1, false}, {in(1), of(o, 0), 1, true}, {in(2), gates_of(o), -1, false}};
@@ -266,6 +320,9 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::weighted:
                 y = weighted_sum_forward(terms_of(o, in), kSequence);
                 break;
+            case Kind::injected:
+                y = weighted_sum_forward(injected_terms(o, in), kSequence);
+                break;
             case Kind::sum_norm:
                 values[o.writes[0]] = weighted_sum_forward(mix_terms(in(0), in(1), of(o, 0)), kSequence);
                 y = norm_forward(values[o.writes[0]], gain_of(o), {}, kNorm, kEpsilon).y;
@@ -283,6 +340,16 @@ std::vector<Matrix> RandomGraph::gradients() const {
         const auto in = [&](size_t i) -> const Matrix& { return values.at(o->reads[i]); };
         const auto dp = [&](size_t i) -> Matrix& {
             return dparameters[static_cast<size_t>(o->parameters[i])];
+        };
+        // Gate i of the operation, of reads[3 + i] and parameters[1 + i].
+        const auto give_gate = [&](const Operation& of_gate, size_t i, const Matrix& dgate) {
+            const auto gate = narrow_linear_backward(dgate, first_columns(in(3 + i), kGateColumns),
+                                                     of(of_gate, 1 + i), {}, 1, GateActivation::sigmoid);
+            give(dp(1 + i), gate.dweight);
+            Matrix du(kTokens, kWidth);
+            for (int64_t t = 0; t < kTokens; ++t)
+                for (int64_t column = 0; column < kGateColumns; ++column) du(t, column) = gate.dx(t, column);
+            give(dvalues[of_gate.reads[3 + i]], du);
         };
         switch (o->kind) {
             case Kind::embedding:
@@ -311,14 +378,14 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 const auto d = weighted_sum_backward(dy, terms_of(*o, in), kSequence);
                 for (size_t i = 0; i < 3; ++i) give(dvalues[o->reads[i]], d[i].dsource);
                 give(dp(0), d[1].dcoefficient);
-                const auto gate =
-                    narrow_linear_backward(d[2].dcoefficient, first_columns(in(3), kGateColumns), of(*o, 1),
-                                           {}, 1, GateActivation::sigmoid);
-                give(dp(1), gate.dweight);
-                Matrix du(kTokens, kWidth);
-                for (int64_t t = 0; t < kTokens; ++t)
-                    for (int64_t i = 0; i < kGateColumns; ++i) du(t, i) = gate.dx(t, i);
-                give(dvalues[o->reads[3]], du);
+                give_gate(*o, 0, d[2].dcoefficient);
+                break;
+            }
+            case Kind::injected: {
+                const auto d = weighted_sum_backward(dy, injected_terms(*o, in), kSequence);
+                for (size_t i = 0; i < 3; ++i) give(dvalues[o->reads[i]], d[i].dsource);
+                give(dp(0), d[0].dcoefficient);
+                for (size_t i = 0; i < 2; ++i) give_gate(*o, i, d[i + 1].dcoefficient);
                 break;
             }
             case Kind::sum_norm: {

@@ -28,7 +28,17 @@ struct RandomGraph {
     std::vector<reference::Matrix> gradients() const;
 
   private:
-    enum class Kind : uint8_t { embedding, linear, activation, square, norm, sum_norm, weighted, add };
+    enum class Kind : uint8_t {
+        embedding,
+        linear,
+        activation,
+        square,
+        norm,
+        sum_norm,
+        weighted,
+        injected,
+        add
+    };
     struct Operation {
         Kind kind;
         std::vector<ValueId> reads, writes;
@@ -38,7 +48,11 @@ struct RandomGraph {
     ValueId value(const char* name);
     ValueId f32(const char* name);
     ValueId any_value();
+    // Adds gates of these columns, computed from `of`, with a weight that `operation` owns.
+    ValueId gate(Operation& operation, ValueId of, int64_t columns);
     void append(Kind kind);
+    void inject(ValueId x);
+    void record(const Operation& operation);
     void embed();
     void add_up();
 

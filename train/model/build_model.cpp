@@ -86,7 +86,9 @@ class Builder {
                 if (!attention.after.empty()) combine(SumSlot::attention, "after attn", attention.after);
             }
             if (layers[i]->mlp) {
-                MlpLayer mlp{.w = w_, .normed = norm("mlp_norm")};
+                // Redistributed rows have another maximum.
+                const bool needs_amax = layers[i]->mlp->scales_by_amax() && w_.batch.tensor.size == 1;
+                MlpLayer mlp{.w = w_, .normed = norm("mlp_norm", needs_amax)};
                 layers[i]->mlp->build(mlp);
                 delta_ = mlp.out;
                 if (!layers[i]->mlp->after.empty()) combine(SumSlot::mlp, "after mlp", layers[i]->mlp->after);
@@ -150,7 +152,9 @@ class Builder {
         if (is_new) normed->second = write();
         return normed->second;
     }
-    ValueId norm(const std::string& name) { return w_.norm(name, entered(name + " input")); }
+    ValueId norm(const std::string& name, bool needs_amax = false) {
+        return w_.norm(name, entered(name + " input"), needs_amax);
+    }
     std::vector<WeightedSum::Term> terms(SumSlot slot, const std::vector<SumTerm>& sum) {
         SumLayer layer{.w = w_,
                        .networks = *networks_,

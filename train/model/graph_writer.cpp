@@ -80,7 +80,7 @@ NormStatistics GraphWriter::statistics(const std::string& name, ValueId x) {
     return {centred ? f32(name + "_mean", {rows}) : kNoValue, f32(name + "_rstd", {rows})};
 }
 
-ValueId GraphWriter::norm(const std::string& name, ValueId x) {
+ValueId GraphWriter::norm(const std::string& name, ValueId x, bool needs_amax) {
     const ValueId y = compute_value(name, rows_of(x), extents.width());
     const NormStatistics kept = statistics(name, x);
     NormParameters parameters;
@@ -90,7 +90,10 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x) {
     if (parts_.norms.bias)
         parameters.bias =
             parameter(name + ".bias", {extents.width()}, {filled(0), "added to the norm's output"});
-    add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters}, parts_.norms.type,
+    constexpr Extent kNumber{Dimension::numbers, 1};
+    const ValueId amax = needs_amax ? f32(name + "_amax", {kNumber, kNumber}) : kNoValue;
+    if (needs_amax) amaxes_[y] = amax;
+    add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters, .amax = amax}, parts_.norms.type,
               static_cast<float>(parts_.norms.epsilon));
     return y;
 }
@@ -111,7 +114,13 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
         options.kept_x = kept_scale(name + ".x", w.fp8->x);
         options.kept_weight = kept_scale(name + ".weight", w.fp8->weight);
     }
-    add<Linear>({.y = y, .x = x, .weight = weight, .bias = bias}, options);
+    const auto amax = w.fp8 ? amaxes_.find(x) : amaxes_.end();
+    add<Linear>({.y = y,
+                 .x = x,
+                 .weight = weight,
+                 .bias = bias,
+                 .x_amax = amax == amaxes_.end() ? kNoValue : amax->second},
+                options);
     return y;
 }
 

@@ -58,8 +58,8 @@ class GraphWriter {
         return model.graph.add(std::make_unique<T>(ports, options...));
     }
     NormStatistics statistics(const std::string& name, ValueId x);
-    // norm(x), with gain and bias if the config has them.
-    ValueId norm(const std::string& name, ValueId x);
+    // norm(x), with gain and bias if the config has them. needs_amax: linear() reads the largest magnitude of its rows.
+    ValueId norm(const std::string& name, ValueId x, bool needs_amax = false);
     struct Weight {
         Extent outputs, inputs;
         InitConfig init;
@@ -92,6 +92,7 @@ class GraphWriter {
     const ModelParts& parts_;
     std::string prefix_;
     ValueId one_ = kNoValue;
+    std::map<ValueId, ValueId> amaxes_;  // index: output of a norm
     std::map<std::type_index, std::any> memos_;
 };
 

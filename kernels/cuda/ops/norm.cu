@@ -7,6 +7,7 @@ namespace speedrun {
 
 void CudaOps::enqueue(const op::NormForward& a, Stream& stream) {
     using namespace norm;
+    if (a.amax.present()) enqueue(op::Fill{.x = a.amax, .value = 0}, stream);
     if (a.x.rows() == 0) return;
     cuda::with_real(a.x.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;

@@ -6,6 +6,7 @@
 // norm, ŝ normalized s, dŝ = dy·gain its gradient.
 #pragma once
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/blocks/reduction.cuh"
 #include "kernels/ops/ops.h"
 
@@ -40,6 +41,7 @@ struct ForwardArguments {
     Rows<Real> y, sum, x, delta;  // sum: receives x + delta
     float *mean, *rstd;
     const float *gain, *bias;
+    uint32_t* amax;  // bits of max|y|; null: not requested
     int64_t rows, cols;
     float epsilon;
     bool has_delta, centered;
@@ -74,6 +76,7 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
         a.rstd[row] = r;
         if (a.centered) a.mean[row] = center;
     }
+    uint32_t largest = 0;
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
         Vector<W> v = load(k, col, chunk);
 #pragma unroll
@@ -88,12 +91,25 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] += bias[i];
         }
+        if (a.amax) {
+#pragma unroll
+            for (int i = 0; i < W; ++i)
+                if (i < chunk.count) largest = larger(largest, magnitude_bits(v[i]));
+        }
         chunk.store(a.y.at(row, col), v);
     });
+    // Rounding keeps the order of values: that of the largest is the largest that was stored.
+    if (a.amax) note_amax(a.amax, magnitude_bits(to_float(from_float<Real>(__uint_as_float(largest)))));
 }
 
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Four would spill rows of 1024 on sm_80.
+template <class Real, int K>
+constexpr int kBlocksForward = sizeof(Real) == 4 || K == 0 || K > 4 ? 0
+                               : K == 4 && !kSm90                   ? 3
+                                                                    : 4;
+
 template <class Real, int W, int K>
-__global__ void __launch_bounds__(sizes::kRowThreads, sizeof(Real) == 2 && K > 0 && K <= 4 ? 4 : 0)
+__global__ void __launch_bounds__(sizes::kRowThreads, kBlocksForward<Real, K>)
     norm_forward_kernel(ForwardArguments<Real> a) {
     wait_for_prior_kernels();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
@@ -245,6 +261,7 @@ ForwardArguments<Real> forward_arguments(const op::NormForward& a) {
             optional(a.rstd),
             optional(a.gain),
             optional(a.bias),
+            static_cast<uint32_t*>(a.amax.data),
             a.x.rows(),
             a.x.cols(),
             a.epsilon,

@@ -5,6 +5,7 @@
 // Legend: see norm.cuh.
 #include <algorithm>
 
+#include "kernels/cuda/blocks/architecture.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm.cuh"
 #include "kernels/cuda/ops/weighted_sum.cuh"
@@ -20,13 +21,14 @@ using norm::kRowsOfBlock, norm::kept_chunks;
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
-// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms.
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms, and four blocks
+// rows of 1024 on sm_80.
 template <class Real, int K, int J>
-constexpr int kForwardBlocks = sizeof(Real) == 4 ? (J > 5 ? 2 : 0)
-                               : J > 5           ? 2
-                               : K > 4           ? 0
-                               : J > 3           ? 3
-                                                 : 4;
+constexpr int kForwardBlocks = sizeof(Real) == 4             ? (J > 5 ? 2 : 0)
+                               : J > 5                       ? 2
+                               : K > 4                       ? 0
+                               : J > 3 || (K == 4 && !kSm90) ? 3
+                                                             : 4;
 
 // sum.y receives s, with two terms and delta sum.sources[0] receives x + delta. The columns are whole chunks, at most
 // the kept ones.
@@ -86,6 +88,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
             a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
                 if (chunk.count <= 0) return;
                 norm::round_to<Real>(ds);
+                if (a.ds.data) weighted::store_whole(a.ds.at(row, col), pack<Real>(ds));
                 const auto source = [&](int j, const Real* p) {
                     if constexpr (kEarly > 0) return kept[j].kept[k];
                     return load_packed<W>(p);
@@ -142,7 +145,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
     const op::NormForward second = a.second();
     const LaunchSite site(stream);
     const int count = count_terms(a.terms);
-    if (a.y.rows() == 0) return;
+    if (a.y.rows() == 0) return enqueue(second, stream);
     bool done = false;
     cuda::with_real(a.y.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
@@ -158,6 +161,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
             arguments.has_delta = true;
         }
         const auto launch_kernel = [&]<int K, int J>() {
+            if (a.amax.present()) enqueue(op::Fill{.x = a.amax, .value = 0}, stream);
             launch(sum_norm_forward_kernel<Real, kWide, K, J>, grid_of(a.y.rows(), kRowsOfBlock),
                    sizes::kRowThreads, 0, site, arguments, weighted::Sum<Real, J>(first));
         };
@@ -171,7 +175,7 @@ void CudaOps::enqueue(const op::SumNormForward& a, Stream& stream) {
 
 void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     using namespace sum_norm_cu;
-    const op::NormBackward first = a.first({});
+    const op::NormBackward first = a.first(a.dsum);
     norm_parameters(first, stream);  // before a dsource, which may alias dy
     const int64_t blocks =
         std::clamp<int64_t>((a.s.rows() + kRowsOfBlock - 1) / kRowsOfBlock, 1, sizes::kReduceMaxBlocks);
@@ -179,7 +183,7 @@ void CudaOps::enqueue(const op::SumNormBackward& a, Stream& stream) {
     const op::WeightedSumBackward second = a.second(a.dy);
     const LaunchSite site(stream);
     cuda::with_real(a.s.dtype, [&]<class Real>() {
-        bool aligned = aligned_rows(kVectorWidth<Real>, {a.dy, a.s, a.dresidual, a.gain});
+        bool aligned = aligned_rows(kVectorWidth<Real>, {a.dy, a.s, a.dresidual, a.gain, a.dsum});
         for (int j = 0; j < count_terms(a.terms); ++j) {
             const TermGradient& g = a.gradients[j];
             const Tensor read = g.dcoefficient.present() ? a.terms[j].source : Tensor();

@@ -56,6 +56,7 @@ struct NodeCallOf {
     std::vector<T> written_gradients;  // absent: no reader
     std::vector<GradientOf<T>> read_gradients;
     std::vector<Use> uses;
+    bool shares = false;  // the gradient of the first written value is read again (Node::backward_of_shared)
 };
 struct BoundParameter {
     const Parameter* parameter;
@@ -115,6 +116,8 @@ class Call {
         return port.index < 0 ? ValueGradient{} : binding_.read_gradients[static_cast<size_t>(port.index)];
     }
 
+    bool shares() const { return binding_.shares; }
+
     // ---- collectives between nodes, on the exchange stream
 
     // Calls enqueue(stream) for collectives, and operations between them, on the exchange stream. They start after all
@@ -151,6 +154,8 @@ class Call {
     const Binding& binding_;
     PassTracker* const tracker_;
 };
+
+inline void Node::backward_of_shared(std::span<const Call> /*calls*/) const {}
 
 // Calls enqueue(gradients), which enqueues a node's whole contribution to the gradients of these parameters. Then
 // announces each gradient that this contribution completes.

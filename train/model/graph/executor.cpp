@@ -88,7 +88,8 @@ Executor::BoundInstruction Executor::bound(const Instruction& instruction) const
                         .orders = tensors(call.orders),
                         .written_gradients = tensors(call.written_gradients),
                         .read_gradients = {},
-                        .uses = {}};
+                        .uses = {},
+                        .shares = call.shares};
         for (const GradientLocation& gradient : call.read_gradients)
             binding.read_gradients.push_back(
                 {tensor_at(gradient.tensor), gradient.adds, tensor_at(gradient.other)});
@@ -122,6 +123,9 @@ void Executor::run(const BoundInstruction& bound, Pass pass, const PassArguments
         case Instruction::Kind::backward:
             instruction.fusion ? instruction.fusion->backward(calls)
                                : calls.front().node().backward(calls.front());
+            break;
+        case Instruction::Kind::shared:
+            calls.front().node().backward_of_shared(calls);
             break;
         case Instruction::Kind::sort:
             ops_.sort_ids({.order = bound.target,

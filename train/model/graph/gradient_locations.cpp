@@ -98,6 +98,7 @@ bool GradientLocations::reaches(const Node& node) const {
 }
 
 bool GradientLocations::read_elsewhere(int storage, ValueId value, const Node& node) const {
+    if (kept_.contains(storage)) return true;
     for (size_t i = 0; i < states_.size(); ++i) {
         const auto id = static_cast<ValueId>(i);
         if (id == value || !states_[i].started || states_[i].read) continue;
@@ -115,9 +116,16 @@ bool GradientLocations::read_here(int storage, const Node& node) const {
     });
 }
 
-std::vector<GradientLocations::Sum> GradientLocations::pass(const Node& node, int instruction,
-                                                            NodeCall& call) {
+std::vector<GradientLocations::Sum> GradientLocations::pass(const Node& node, int instruction, NodeCall& call,
+                                                            std::span<const Node::SharedTerm> later) {
     std::vector<Sum> sums;
+    call.shares = !later.empty();
+    if (call.shares) kept_.insert(storage_of(node.writes().front().value));
+    const auto is_later = [&](size_t i) {
+        return std::any_of(later.begin(), later.end(), [&](const Node::SharedTerm& term) {
+            return term.value == i || term.coefficient == i;
+        });
+    };
     for (const Node::Write& write : node.writes()) {
         Location location;
         if (has_gradient(write.value)) {
@@ -135,6 +143,7 @@ std::vector<GradientLocations::Sum> GradientLocations::pass(const Node& node, in
             const Node::Read& read = node.reads()[i];
             if (read.gradient == GradientRule::none || (read.gradient == GradientRule::added) != added)
                 continue;
+            if (is_later(i)) continue;
             if (read.gradient == GradientRule::passed) {
                 pass_on(node, read.value, instruction, sums);
             } else {
@@ -145,6 +154,32 @@ std::vector<GradientLocations::Sum> GradientLocations::pass(const Node& node, in
         }
     }
     for (const Node::Write& write : node.writes()) at(write.value).read = true;
+    return sums;
+}
+
+std::vector<GradientLocations::Sum> GradientLocations::pass_shared(std::span<const SharingNode> members,
+                                                                   int instruction,
+                                                                   std::span<NodeCall> calls) {
+    std::vector<Sum> sums;
+    std::set<ValueId> assigned;
+    std::fill(contributed_here_.begin(), contributed_here_.end(), false);
+    storage_reused_ = false;
+    for (size_t i = 0; i < members.size(); ++i) {
+        const Node& node = *members[i].node;
+        const ValueId written = node.writes().front().value;
+        calls[i].read_gradients.resize(node.reads().size());
+        calls[i].written_gradients = {
+            storages_.use({.storage = storage_of(written), .like = written}, instruction)};
+        for (const Node::SharedTerm& term : members[i].terms) {
+            for (const size_t read : {term.value, term.coefficient}) {
+                const ValueId value = node.reads()[read].value;
+                if (!assigned.insert(value).second) continue;
+                calls[i].read_gradients[read] = assign_gradient(node, node.reads()[read], instruction, sums);
+                at(value).started = true;
+            }
+        }
+    }
+    for (const SharingNode& member : members) kept_.erase(storage_of(member.node->writes().front().value));
     return sums;
 }
 

@@ -1,10 +1,13 @@
 // Storage of each value's gradient, and how contributions are summed, for backward's nodes in order.
 #pragma once
 
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "train/model/graph/program.h"
+#include "train/model/graph/shared_terms.h"
 
 namespace speedrun {
 
@@ -42,7 +45,17 @@ class GradientLocations {
     };
     // Assigns the gradients that the node's backward reads and writes at this step, and stores them in `call`. Call in
     // reverse order of nodes.
-    std::vector<Sum> pass(const Node& node, int instruction, NodeCall& call);
+    std::vector<Sum> pass(const Node& node, int instruction, NodeCall& call) {
+        return pass(node, instruction, call, {});
+    }
+    // As above, without the gradients of these terms. The gradient of the node's first written value is kept for
+    // pass_shared().
+    std::vector<Sum> pass(const Node& node, int instruction, NodeCall& call,
+                          std::span<const Node::SharedTerm> later);
+    // Assigns the gradients of terms left out by pass(), for several nodes in reverse order: call[i] of members[i]. The
+    // gradient of a value is that of the first member with it.
+    std::vector<Sum> pass_shared(std::span<const SharingNode> members, int instruction,
+                                 std::span<NodeCall> calls);
 
   private:
     struct State {
@@ -60,7 +73,7 @@ class GradientLocations {
     void expect_complete(ValueId value) const;
     // Throws an internal error if another name of the same memory holds a gradient there that has not been read yet.
     void expect_alone(ValueId value, const Node& node) const;
-    // True if a gradient in this memory is still to be read for another value than `value` and this node's outputs.
+    // True if a gradient in this memory is kept, or still to be read for another value than `value` and this node's outputs.
     bool read_elsewhere(int storage, ValueId value, const Node& node) const;
     // True if the node's backward reads a gradient there.
     bool read_here(int storage, const Node& node) const;
@@ -74,6 +87,7 @@ class GradientLocations {
     Storages& storages_;
     std::vector<State> states_;
     std::vector<bool> contributed_here_;  // index: root; the current node has contributed
+    std::set<int> kept_;                  // storages of gradients that pass_shared() reads
     bool storage_reused_ = false;         // the current node reuses the storage of its first gradient
 };
 

@@ -11,6 +11,7 @@ namespace {
 // "backward of blocks.3.mlp.up (linear 768 -> 3072)": a node is named after the first value that it writes.
 std::string describe(const Instruction& instruction, const NodeGraph& graph) {
     const char* pass = instruction.kind == Instruction::Kind::backward ? "backward"
+                       : instruction.kind == Instruction::Kind::shared ? "shared gradients"
                        : instruction.repeats                           ? "forward again"
                                                                        : "forward";
     const Node& node = *instruction.calls.back().node;
@@ -60,8 +61,9 @@ MemoryPeak memory_peak_of(const Program& program, const NodeGraph& graph) {
     }
     MemoryPeak peak = memory_peak(requests);
     const auto note = [&](const Instruction& instruction) {
-        const bool of_nodes =
-            instruction.kind == Instruction::Kind::forward || instruction.kind == Instruction::Kind::backward;
+        const bool of_nodes = instruction.kind != Instruction::Kind::enter &&
+                              instruction.kind != Instruction::Kind::sort &&
+                              instruction.kind != Instruction::Kind::add;
         if (of_nodes && instruction.number == peak.number) peak.name = describe(instruction, graph);
     };
     for (const Instruction& instruction : program.forward) note(instruction);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,15 @@ class Node {
     virtual std::vector<Sent> sent(const NodeGraph& /*graph*/, bool /*backward*/) const { return {}; }
     virtual void forward(const Call& call) const = 0;
     virtual void backward(const Call& call) const = 0;
+    // A term of a sum: the indices of a value and of its coefficient in reads(). Its gradients may be computed after the
+    // node's backward, together with terms of other sums with the same value.
+    struct SharedTerm {
+        size_t value, coefficient;
+    };
+    virtual std::vector<SharedTerm> shared_terms(const NodeGraph& /*graph*/) const { return {}; }
+    // Backward of such terms of several nodes of one kind, as one operation: a call per node, with tensors of these terms
+    // and the gradient of the first value that the node writes.
+    virtual void backward_of_shared(std::span<const Call> calls) const;
     // True if the node only passes a value on, so that keeping its input is as good as keeping its output.
     virtual bool passes_through() const { return false; }
     // True if forward of the last node runs within its backward, which computes intermediate values in chunks.

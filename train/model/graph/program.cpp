@@ -18,6 +18,7 @@ class Derivation {
           retention_(retention_of(graph, retained)),
           storages_(graph, compute_dtype),
           gradients_(graph, storages_),
+          shared_(graph),
           in_forward_(graph.values().size(), -1),
           in_backward_(graph.values().size(), -1),
           order_of_(graph.values().size(), -1) {}
@@ -40,6 +41,8 @@ class Derivation {
     }
 
   private:
+    using Sum = GradientLocations::Sum;
+
     void derive_backward(const std::vector<std::vector<const Node*>>& by_unit) {
         for (int unit = graph_.num_units(); unit-- > 0;) {
             program_.backward.push_back({.kind = Instruction::Kind::enter, .unit = unit});
@@ -137,6 +140,7 @@ class Derivation {
         while (!nodes.empty()) {
             const size_t last = nodes.size() - 1;
             const Fusion* const fusion = last > 0 ? backward_fusion(nodes.subspan(last - 1)) : nullptr;
+            std::vector<const Node*> done = {nodes[last]};
             std::vector<Sum> sums;
             if (gradients_.reaches(*nodes[last])) {
                 Instruction instruction{.kind = Instruction::Kind::backward, .number = now_, .calls = {}};
@@ -148,18 +152,44 @@ class Derivation {
                                              backward_call(*nodes[last - 1], sums));
                     instruction.fusion = fusion;
                     nodes = nodes.first(last);
+                    done.push_back(nodes.back());
                 }
                 program_.backward.push_back(std::move(instruction));
             }
             nodes = nodes.first(nodes.size() - 1);
-            for (const auto& [target, term, other] : sums)
-                program_.backward.push_back({.kind = Instruction::Kind::add,
-                                             .number = now_,
-                                             .target = target,
-                                             .term = term,
-                                             .other = other});
-            ++now_;
+            append_sums(sums);
+            for (const Node* node : done) append_shared(shared_.after(*node));
         }
+    }
+
+    void append_sums(const std::vector<Sum>& sums) {
+        for (const auto& [target, term, other] : sums)
+            program_.backward.push_back({.kind = Instruction::Kind::add,
+                                         .number = now_,
+                                         .target = target,
+                                         .term = term,
+                                         .other = other});
+        ++now_;
+    }
+
+    // Appends the gradients of terms that several nodes share.
+    void append_shared(std::span<const SharingNode> group) {
+        std::vector<SharingNode> members;
+        for (const SharingNode& member : group)
+            if (gradients_.reaches(*member.node)) members.push_back(member);
+        if (members.empty()) return;
+        Instruction instruction{.kind = Instruction::Kind::shared, .number = now_};
+        for (const auto& [node, terms] : members) {
+            NodeCall& call = instruction.calls.emplace_back();
+            call.node = node;
+            call.reads.resize(node->reads().size());
+            for (const Node::SharedTerm& term : terms)
+                for (const size_t read : {term.value, term.coefficient})
+                    call.reads[read] = location_of(node->reads()[read].value, true);
+        }
+        const std::vector<Sum> sums = gradients_.pass_shared(members, now_, instruction.calls);
+        program_.backward.push_back(std::move(instruction));
+        append_sums(sums);
     }
 
     const Fusion* backward_fusion(std::span<const Node* const> pair) const {
@@ -168,7 +198,6 @@ class Derivation {
         return nullptr;
     }
 
-    using Sum = GradientLocations::Sum;
     NodeCall backward_call(const Node& node, std::vector<Sum>& sums) {
         NodeCall call;
         call.node = &node;
@@ -184,7 +213,7 @@ class Derivation {
             call.scratch.push_back(scratch.backward ? storages_.scratch(scratch, node.kind(), now_)
                                                     : Location{});
         for (const Node::Use& use : node.uses()) call.uses.push_back({.parameter = use.parameter});
-        sums = gradients_.pass(node, now_, call);
+        sums = gradients_.pass(node, now_, call, shared_.of(node));
         return call;
     }
 
@@ -227,6 +256,7 @@ class Derivation {
     const Retention retention_;
     Storages storages_;
     GradientLocations gradients_;
+    const SharedTerms shared_;
     std::vector<int> in_forward_, in_backward_;  // storage by root; in_backward_ is for recomputed values
     std::vector<int> order_of_;                  // index: value
     int now_ = 0;

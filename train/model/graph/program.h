@@ -37,6 +37,7 @@ struct Instruction {
         enter,     // begins a unit
         forward,   // one node, or several fused
         backward,  // one node, or two fused
+        shared,    // backward of terms with the same values, of several nodes (Node::backward_of_shared)
         sort,      // ids, for backward of lookups
         add,       // target = term + other
     };

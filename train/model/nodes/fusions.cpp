@@ -56,6 +56,7 @@ void SumThenNorm::enqueue(const Call* add_call, const Call& sum_call, const Call
                                     .sum = sum_call(sum.y),
                                     .mean = norm_call(norm.mean),
                                     .rstd = norm_call(norm.rstd),
+                                    .amax = norm.amax_in(norm_call),
                                     .terms = sum.terms_of(sum_call),
                                     .sequence_length = sum.sequence_length(),
                                     .x = add ? (*add_call)(add->x) : Tensor(),
@@ -85,19 +86,21 @@ void JoinThenNorm::backward(std::span<const Call> calls) const {
         sum_call, [&](const TermGradients& gradients, const WeightedTerms& terms) {
             contribute(
                 [&](const ParameterGradient& dgain, const ParameterGradient& dbias) {
-                    norm_call.ops.sum_norm_backward({.gradients = gradients,
-                                                     .dgain = dgain.tensor,
-                                                     .dbias = dbias.tensor,
-                                                     .dy = norm_call.gradient(norm.y),
-                                                     .s = norm_call(norm.x),
-                                                     .terms = terms,
-                                                     .mean = norm_call(norm.mean),
-                                                     .rstd = norm_call(norm.rstd),
-                                                     .gain = norm_call(norm.gain),
-                                                     .dresidual = norm_call.gradient(norm.x).other,
-                                                     .accumulate = dgain.adds,
-                                                     .kind = norm.norm_kind()},
-                                                    norm_call.stream);
+                    norm_call.ops.sum_norm_backward(
+                        {.gradients = gradients,
+                         .dgain = dgain.tensor,
+                         .dbias = dbias.tensor,
+                         .dy = norm_call.gradient(norm.y),
+                         .s = norm_call(norm.x),
+                         .terms = terms,
+                         .mean = norm_call(norm.mean),
+                         .rstd = norm_call(norm.rstd),
+                         .gain = norm_call(norm.gain),
+                         .dresidual = norm_call.gradient(norm.x).other,
+                         .dsum = sum_call.shares() ? norm_call.gradient(norm.x).tensor : Tensor(),
+                         .accumulate = dgain.adds,
+                         .kind = norm.norm_kind()},
+                        norm_call.stream);
                 },
                 norm_call.of(norm.gain), norm_call.of(norm.bias));
         });

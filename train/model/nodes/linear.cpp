@@ -8,6 +8,7 @@ Linear::Linear(const Ports& ports, const Options& options)
     : Node(Cost::product),
       y_(writes({.value = ports.y})),
       x_(reads({.value = ports.x, .gradient = GradientRule::written, .in_backward = true})),
+      x_amax_(reads({.value = ports.x_amax})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, false)),
       options_(options) {
@@ -40,7 +41,7 @@ void Linear::forward(const Call& call) const {
 void Linear::forward_then(const op::Epilogue& epilogue, const Call& call) const {
     const Tensor y = call(y_), x = call(x_);
     if (options_.fp8 && call.pass.training) {
-        x8_.fill(call, x, options_.fp8->x);
+        x8_.fill(call, x, options_.fp8->x, call(x_amax_));
         return multiply_by_fp8(epilogue, call);
     }
     call.ops.matmul({.c = y,

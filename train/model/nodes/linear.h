@@ -14,6 +14,7 @@ class Linear final : public Node {
         ValueId x;                        // (tokens, inputs)
         ParameterId weight;               // (outputs, inputs)
         ParameterId bias = kNoParameter;  // (outputs)
+        ValueId x_amax = kNoValue;        // f32 (1, 1): max|x|; with fp8
     };
     struct Options {
         bool adds_bias =
@@ -49,7 +50,7 @@ class Linear final : public Node {
     void multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) const;
 
     const Out y_;
-    const In x_;
+    const In x_, x_amax_;
     const Par weight_, bias_;
     const Options options_;
     Quantized x8_, weight8_;

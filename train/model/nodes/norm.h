@@ -43,6 +43,7 @@ class Norm final : public Node {
         NormStatistics statistics;
         ValueId x;  // (tokens, width)
         NormParameters parameters = {};
+        ValueId amax = kNoValue;  // f32 (1, 1): max|y|, written in training
     };
     Norm(const Ports& ports, NormKind kind, float epsilon);
     const char* kind() const override { return "norm"; }
@@ -52,10 +53,14 @@ class Norm final : public Node {
     void forward_of(const Call& call, const Call* add_call, const Add* add = nullptr) const;
     void backward(const Call& call) const override;
 
+    // Returns the tensor that receives max|y|, f32 [1], or none.
+    Tensor amax_in(const Call& call) const {
+        return call(amax).present() && call.pass.training ? call(amax).reshaped({1}) : Tensor{};
+    }
     NormKind norm_kind() const { return kind_; }
     float epsilon() const { return epsilon_; }
 
-    const Out y, mean, rstd;
+    const Out y, mean, rstd, amax;
     const In x;
     const Par gain, bias;
 

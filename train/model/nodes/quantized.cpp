@@ -6,9 +6,13 @@ void Quantized::fill(const Call& call, const Tensor& x, float scale_of_x) const 
     round(call, x, scale_of_x);
 }
 
-void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const {
+void Quantized::fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how, const Tensor& amax) const {
     if (how.by == Fp8ScaleBy::constant) return fill(call, x, static_cast<float>(how.value));
-    if (!by_last_step(call)) {
+    if (!by_last_step(call) && amax.present()) {
+        call.ops.weighted_sum_forward(
+            {.y = call(scale), .terms = {{{.source = amax, .factor = how.factor()}}}, .sequence_length = 1},
+            call.stream);
+    } else if (!by_last_step(call)) {
         call.ops.norm_term({.pieces = {{.out = scale_in(call), .x = x}}, .norm = VectorNorm::infinity},
                            call.stream);
         call.ops.scale({.x = call(scale), .factor = how.factor()}, call.stream);

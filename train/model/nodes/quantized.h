@@ -14,8 +14,8 @@ struct Quantized {
 
     // Quantizes x with a constant scale.
     void fill(const Call& call, const Tensor& x, float scale_of_x) const;
-    // Quantizes x with the configured scaling.
-    void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how) const;
+    // Quantizes x with the configured scaling. amax: max|x|, f32 (1, 1), or none: it is computed if the scale needs it.
+    void fill(const Call& call, const Tensor& x, const Fp8ScaleConfig& how, const Tensor& amax = {}) const;
     // True if the scale is known before x is computed.
     bool known(const Call& call, const Fp8ScaleConfig& how) const {
         return how.by == Fp8ScaleBy::constant || by_last_step(call);

@@ -116,6 +116,7 @@ bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGrad
         const Port& port = terms_[j];
         if (port.passed) continue;
         const ValueGradient value = call.gradient(port.value), gate = call.gradient(port.gate);
+        if (!value.tensor.present()) continue;  // computed by backward_of_shared()
         TermGradient& gradient = gradients[count];
         gradient = {.dsource = value.tensor,
                     .dcoefficient = as_coefficient(gate.tensor),
@@ -129,6 +130,46 @@ bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGrad
         requested[count++] = terms[j];
     }
     return count > 0;
+}
+
+std::vector<Node::SharedTerm> WeightedSum::shared_terms(const NodeGraph& graph) const {
+    std::vector<SharedTerm> shared;
+    const Value& written = graph[value_of(y)];
+    if (written.is_view) return shared;
+    for (const Port& term : terms_) {
+        if (term.gate.index < 0 || term.shifted || term.passed) continue;
+        const auto value = static_cast<size_t>(term.value.index), gate = static_cast<size_t>(term.gate.index);
+        const Value& coefficient = graph[reads()[gate].value];
+        const bool by_rows = coefficient.extents.size() == 2 && coefficient.extents[1].size == 1 &&
+                             coefficient.extents[0].size == written.extents[0].size &&
+                             written.extents[0].size > 1;
+        if (by_rows && reads()[value].gradient == GradientRule::added && !graph[reads()[value].value].is_view)
+            shared.push_back({value, gate});
+    }
+    return shared;
+}
+
+void WeightedSum::backward_of_shared(std::span<const Call> calls) const {
+    op::SharedSourcesBackward together{.sources = {}, .sums = {}};
+    std::vector<ValueId> values;  // index: source
+    for (size_t l = 0; l < calls.size(); ++l) {
+        const Call& call = calls[l];
+        const auto& sum = static_cast<const WeightedSum&>(call.node());
+        together.sums[l].dy = call.gradient(sum.y);
+        for (const Port& term : sum.terms_) {
+            if (!call(term.value).present()) continue;  // no shared term
+            const auto found = std::find(values.begin(), values.end(), sum.value_of(term.value));
+            const auto m = static_cast<size_t>(found - values.begin());
+            if (found == values.end()) {
+                values.push_back(sum.value_of(term.value));
+                const ValueGradient gradient = call.gradient(term.value);
+                together.sources[m] = {call(term.value), gradient.tensor, gradient.adds};
+            }
+            const ValueGradient gate = call.gradient(term.gate);
+            together.sums[l].terms[m] = {call(term.gate), gate.tensor, term.factor, gate.adds};
+        }
+    }
+    calls.front().ops.shared_sources_backward(together, calls.front().stream);
 }
 
 void WeightedSum::backward(const Call& call) const {

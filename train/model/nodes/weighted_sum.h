@@ -28,6 +28,9 @@ class WeightedSum final : public Node {
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
+    // Terms with a coefficient per token.
+    std::vector<SharedTerm> shared_terms(const NodeGraph& graph) const override;
+    void backward_of_shared(std::span<const Call> calls) const override;
 
     // True if y = c₀·x + c₁·z with the two elements of one parameter, the form of most fused operations.
     bool is_mix() const;

@@ -26,6 +26,8 @@ struct MlpConfig {
     // Throws a usage error if FP8 matmuls do not fit the width or a bias. check_sums covers `after`.
     void check(const std::string& key, int64_t model_dim) const;
     bool uses_fp8() const { return up_fp8 || down_fp8; }
+    // True if the scale of the normed input is its amax.
+    bool scales_by_amax() const { return up_fp8 && up_fp8->x.by == Fp8ScaleBy::current; }
     // Returns the number of matrices, each of ratio·width² weights.
     int64_t num_matrices() const { return swiglu ? 3 : 2; }
     // Returns the word of an activation with slope 0 at 0, else null.
