@@ -285,15 +285,15 @@ std::vector<Matrix> RandomGraph::gradients() const {
         return narrow_linear_forward(first_columns(values.at(o.reads[3]), kGateColumns), of(o, 1), {}, 1,
                                      GateActivation::sigmoid);
     };
-    const auto injected_terms = [&](const Operation& o, const auto& in) {
+    const auto terms_of = [&](const Operation& o, const auto& in) -> std::vector<reference::WeightedTerm> {
+        if (o.kind == Kind::weighted)
+            return {{in(0), {}, 1, false}, {in(1), of(o, 0), 1, true}, {in(2), gates_of(o), -1, false}};
         const Matrix second = narrow_linear_forward(first_columns(in(4), kGateColumns), of(o, 2), {}, 1,
                                                     GateActivation::sigmoid);
-        return std::vector<reference::WeightedTerm>{
-            {in(0), of(o, 0), 1, false}, {in(1), gates_of(o), 1, false}, {in(2), second, -1, false}};
+        return {{in(0), of(o, 0), 1, false}, {in(1), gates_of(o), 1, false}, {in(2), second, -1, false}};
     };
-    const auto terms_of = [&](const Operation& o, const auto& in) {
-        return std::vector<reference::WeightedTerm>{
-            {in(0), {}, 1, false}, {in(1), of(o, 0), 1, true}, {in(2), gates_of(o), -1, false}};
+    const auto activation_of = [](Kind kind) {
+        return kind == Kind::square ? Activation::relu_squared : kActivation;
     };
     for (const Operation& o : operations_) {
         const auto in = [&](size_t i) -> const Matrix& { return values.at(o.reads[i]); };
@@ -306,10 +306,8 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 y = matmul(in(0), transposed(of(o, 0)));
                 break;
             case Kind::activation:
-                y = activation_forward(in(0), kActivation);
-                break;
             case Kind::square:
-                y = activation_forward(in(0), Activation::relu_squared);
+                y = activation_forward(in(0), activation_of(o.kind));
                 break;
             case Kind::norm:
                 y = norm_forward(in(0), of(o, 0), {}, kNorm, kEpsilon).y;
@@ -318,10 +316,8 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 y = plus(in(0), in(1));
                 break;
             case Kind::weighted:
-                y = weighted_sum_forward(terms_of(o, in), kSequence);
-                break;
             case Kind::injected:
-                y = weighted_sum_forward(injected_terms(o, in), kSequence);
+                y = weighted_sum_forward(terms_of(o, in), kSequence);
                 break;
             case Kind::sum_norm:
                 values[o.writes[0]] = weighted_sum_forward(mix_terms(in(0), in(1), of(o, 0)), kSequence);
@@ -360,10 +356,8 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 give(dvalues[o->reads[0]], matmul(dy, of(*o, 0)));
                 break;
             case Kind::activation:
-                give(dvalues[o->reads[0]], activation_backward(dy, in(0), kActivation));
-                break;
             case Kind::square:
-                give(dvalues[o->reads[0]], activation_backward(dy, in(0), Activation::relu_squared));
+                give(dvalues[o->reads[0]], activation_backward(dy, in(0), activation_of(o->kind)));
                 break;
             case Kind::norm: {
                 const auto d = norm_backward(dy, in(0), of(*o, 0), kNorm, kEpsilon);
@@ -374,18 +368,14 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::add:
                 for (const ValueId read : o->reads) give(dvalues[read], dy);
                 break;
-            case Kind::weighted: {
+            case Kind::weighted:
+            case Kind::injected: {
                 const auto d = weighted_sum_backward(dy, terms_of(*o, in), kSequence);
                 for (size_t i = 0; i < 3; ++i) give(dvalues[o->reads[i]], d[i].dsource);
-                give(dp(0), d[1].dcoefficient);
-                give_gate(*o, 0, d[2].dcoefficient);
-                break;
-            }
-            case Kind::injected: {
-                const auto d = weighted_sum_backward(dy, injected_terms(*o, in), kSequence);
-                for (size_t i = 0; i < 3; ++i) give(dvalues[o->reads[i]], d[i].dsource);
-                give(dp(0), d[0].dcoefficient);
-                for (size_t i = 0; i < 2; ++i) give_gate(*o, i, d[i + 1].dcoefficient);
+                // Parameters: the coefficient of one term, then a gate of each term after it.
+                const size_t gates = o->parameters.size() - 1, first = 3 - gates;
+                give(dp(0), d[first - 1].dcoefficient);
+                for (size_t i = 0; i < gates; ++i) give_gate(*o, i, d[first + i].dcoefficient);
                 break;
             }
             case Kind::sum_norm: {
