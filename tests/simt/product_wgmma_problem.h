@@ -1,4 +1,4 @@
-// Problems for wgmma_product() on the host executor: matrices of small integers in wider rows, whose sums are exact, and the expected
+// Problems for wgmma_product() on the host executor: matrices of small integers in wider rows, with exact sums, and the expected
 // results.
 #pragma once
 

@@ -1,10 +1,7 @@
 // Matmuls by wgmma with an epilogue. Main loop: product_wgmma.cuh; epilogues: product_wgmma_epilogues.cuh.
 //
 // Roofline bound: 2·M·N·K FLOP; each operand read and each result written once.
-//
-//   kernel   tile of c   K step   stages   threads          a warp owns   shared memory
-//   bf16     128 × 256       64        4   384 (12 warps)      16 × 256        224 KiB
-//   e4m3     128 × 256      128        4   384                 16 × 256        224 KiB
+// A tile of c has 128 x 256 elements, a step of K 64 bf16 or 128 e4m3. Blocks have 384 threads and 224 KiB of shared memory.
 #include "kernels/cuda/ops/product_wgmma.h"
 
 #include "kernels/cuda/ops/product_wgmma_epilogues.cuh"

@@ -46,10 +46,6 @@ struct Value {
 
 using Eight = Packed<8, Bf16>;
 
-// A lane stores four of a warp's 16 rows of a panel, four rows apart.
-constexpr int kPanelColumns = 64, kPanels = kColumns / kPanelColumns, kRowsAtOnce = 4,
-              kPasses = kWarpRows / kRowsAtOnce;
-
 // Addresses of a lane's rows at its column of the first panel.
 template <class T>
 struct Lines {
@@ -161,8 +157,7 @@ struct StoreThroughSquares : StoreRounded {
 template <class Value, class Body>
 struct PanelEpilogue {
     static constexpr bool kReads = Value::kAddend || Body::kOperand;
-    static constexpr int kPanelBytes = kWarpRows * kRowBytes;
-    static_assert(kStagingBytes == 2 * kPanelBytes && !(Value::kAddend && Body::kOperand));
+    static_assert(!(Value::kAddend && Body::kOperand));
     Value value;
     Body body;
     int m, n;  // sizes of c, one matrix of a batch; n is a multiple of 8
@@ -251,16 +246,6 @@ struct PanelEpilogue {
     }
     __device__ bool inside(const Place& place, int pass, int panel) const {
         return (row_of(place) + pass * kRowsAtOnce < m) & (col_of(place) + panel * kPanelColumns < n);
-    }
-    // Offsets in the buffer of a panel: of the lane's chunk in a pass; of the lane's row of four matrices, which are rows 0-7 and 8-15 of
-    // columns 16·four … +7, then of the next eight.
-    __device__ static int chunk_offset(int pass) {
-        const int row = pass * kRowsAtOnce + ptx::lane_id() / 8;
-        return row * kRowBytes + ((ptx::lane_id() % 8) ^ (row % 8)) * 16;
-    }
-    __device__ static int matrix_offset(int four) {
-        const int matrix = ptx::lane_id() / 8, i = ptx::lane_id() % 8;
-        return (i + matrix % 2 * 8) * kRowBytes + ((2 * four + matrix / 2) ^ i) * 16;
     }
     __device__ const Rows<const Bf16>& source() const {
         if constexpr (Value::kAddend)
