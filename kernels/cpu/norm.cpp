@@ -121,7 +121,7 @@ void run(const op::NormBackward& f, float* partial) {
 void CpuOps::enqueue(const op::NormForward& a, Stream& stream) {
     cpu::submit(stream, "norm_forward", [a] { run(a); });
     if (a.amax.present())
-        enqueue(op::NormTerm{.out = a.amax, .x = a.y, .norm = VectorNorm::infinity}, stream);
+        enqueue(op::NormTerm{.pieces = {{.out = a.amax, .x = a.y}}, .norm = VectorNorm::infinity}, stream);
 }
 
 void CpuOps::enqueue(const op::NormBackward& a, Stream& stream) {
