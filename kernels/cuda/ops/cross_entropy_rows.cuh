@@ -16,18 +16,22 @@
 
 namespace speedrun::loss {
 
-// Chunks of a row. Gradients of [0, cached), [cached, full) and [full, all) are stored in three loops.
+// Chunks of a row. `cached` is a multiple of the block's threads, or all full ones.
 struct RowChunks {
     int cached, full, all;
 
     // Thread that stores the gradients of a chunk.
     __device__ __forceinline__ int owner(int chunk) const {
-        return (chunk < cached ? chunk
-                : chunk < full ? chunk - cached
-                               : chunk - full) %
-               static_cast<int>(blockDim.x);
+        return (chunk < full ? chunk : chunk - full) % static_cast<int>(blockDim.x);
     }
 };
+
+// A whole chunk. Indexed by chunks, its address takes one instruction.
+template <int W, class Real>
+__device__ __forceinline__ Packed<W, Real> load_chunk(const Real* row, int chunk) {
+    return load_packed<W>(
+        reinterpret_cast<const Real*>(reinterpret_cast<const Packed<W, Real>*>(row) + chunk));
+}
 
 // Elements of a chunk among the first `columns`.
 template <int W>
