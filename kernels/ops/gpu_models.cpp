@@ -27,6 +27,7 @@ constexpr double kTile = 128;  // edge of a block's output tile in kernels/cuda/
 // those of the launchers in kernels/cuda. An operation without a line is one memory-bound kernel.
 constexpr const char* kAlone = "measured on an H100";
 constexpr const char* kInStep = "measured on an H100, in a step";
+constexpr const char* kCountedLoads = "assumed: instructions counted; not yet run";
 constexpr const char* kOneStrip = "measured on an H100, with one strip of queries a warp: by tiles";
 constexpr KernelModel kKernels[] = {
     // At the power limit; alone, single shapes reach 0.75 to 0.96. Memory: with a short inner dimension, or an f32 sum read
@@ -36,10 +37,12 @@ constexpr KernelModel kKernels[] = {
     {"scaled_matmul", Engine::library, 0.87, 0.55, 2, "measured by others, in a step: cuBLASLt"},
     {"quantize", Engine::mma, 1, 0.70, 1, "assumed: a tile turned in shared memory"},
     {"column_sum", Engine::mma, 1, 0.80, 2, "assumed"},
-    {"sort_ids", Engine::mma, 1, 0.0014, 6, kAlone},
+    // 32,768 ids: 16 us of latency in four kernels. Six kernels with serial scans: 0.0013, measured.
+    {"sort_ids", Engine::mma, 1, 0.008, 4, kCountedLoads},
     // Bytes count a row for each token; repeated tokens hit the L2 cache.
     {"embedding_forward", Engine::mma, 1, 1, 1, kInStep},
-    {"embedding_backward", Engine::mma, 1, 0.80, 2, kInStep},
+    // One block per token: 0.80, measured in a step; 0.45 of the bytes of distinct tokens in the report's case.
+    {"embedding_backward", Engine::mma, 1, 1, 2, kCountedLoads},
     {"norm_forward", Engine::mma, 1, 0.85, 1, kAlone},
     {"norm_backward", Engine::mma, 1, 0.94, 1, kAlone},
     // With three terms; with up to two: memory_share().
@@ -67,8 +70,10 @@ constexpr KernelModel kKernels[] = {
     {"exclude_own_value_backward", Engine::mma, 1, 0.80, 2, kAlone},
     {"cross_entropy_part", Engine::mma, 1, 0.84, 1, kAlone},
     {"cross_entropy_of_parts", Engine::mma, 1, 0.87, 1, kAlone},
-    // With softcap and one target: 0.73 alone, 0.69 in a step. Others: loss_memory().
-    {"cross_entropy", Engine::mma, 1, 0.715, 1, "measured on an H100, alone and in a step"},
+    // The measured share of cross_entropy_of_parts, at 24 instructions per element. On an H100 bytes take 2.2 ms,
+    // instructions (16.5 per element, 3 more per row and element) 1.1 ms, and special functions (2.25) 1.0 ms. 8-bit
+    // gradients: memory_share().
+    {"cross_entropy", Engine::mma, 1, 0.87, 1, kCountedLoads},
     // Share of mma.sync's rate per busy block. Idle multiprocessors are modelled in addition. The share makes the optimizer
     // of the modern 124M model take the measured 13.8 ms; 3.6 ms of it are not attributed to kernels.
     {"polar_express", Engine::tiles, 0.25, 0.80, 17, "assumed: fitted to the whole optimizer on an H100"},
@@ -121,14 +126,8 @@ constexpr AttentionTiming kAttention[] = {
 };
 // Measured over modelled time of the cases with documents: 1.13 in forward, 1.08 in backward.
 constexpr double kDocumentFactor = 1.11;
-// Losses of the report, bytes over bandwidth: each further target adds as much as 0.093 passes; without softcap the share is
-// 0.625 instead of 0.727.
-constexpr double kPassesPerTarget = 0.093, kPlainLoss = 0.625 / 0.727;
-
-double loss_memory(const LossShape& loss, double share) {
-    const double one = loss.softcap ? share : share * kPlainLoss;
-    return 1 / (1 / one + kPassesPerTarget * static_cast<double>(loss.targets - 1));
-}
+// Share of the memory time of a loss with 8-bit gradients, whose rows are read again from L2: assumed.
+constexpr double kFp8Loss = 0.92;
 
 // Operations on lists of tensors. Their shares were measured with a call per layer. Assumed for one call with all layers, which has
 // one tail instead of many: less than the 0.98 of adamw_step, measured with large tensors.
@@ -141,7 +140,7 @@ bool is_list(std::string_view op) {
 // Share of bytes_per_s of a call.
 double memory_share(const OpCost& cost, const KernelModel& kernel) {
     constexpr double kForwardOfTwo = 0.88, kBackwardOfTwo = 0.91;  // measured on an H100
-    if (cost.loss.targets > 0) return loss_memory(cost.loss, kernel.memory);
+    if (cost.loss.fp8) return kernel.memory * kFp8Loss;
     if (cost.bytes >= kLongList && is_list(cost.op)) return kLongListShare;
     if (cost.terms == 0 || cost.terms > 2) return kernel.memory;
     const std::string_view op = cost.op;

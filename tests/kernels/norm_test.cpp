@@ -104,7 +104,8 @@ TEST_P(NormTest, LargestMagnitude) {
                                           .kind = kind};
                         if (kind == NormKind::layernorm) a.mean = h.output(DType::f32, {rows});
                         h.call(a);
-                        h.call(op::NormTerm{.out = apart, .x = y, .norm = VectorNorm::infinity});
+                        h.call(
+                            op::NormTerm{.pieces = {{.out = apart, .x = y}}, .norm = VectorNorm::infinity});
                         return {h.read(amax), h.read(apart)};
                     });
                     EXPECT_EQ(std::isnan(out[0][0]), nan);

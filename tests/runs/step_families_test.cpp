@@ -189,7 +189,7 @@ void expect_families(const Families& modelled, const Families& measured, double 
 
 // ms of a microbatch of the report's step. Memory-bound families: the report's operations, with the step's calls and bytes. Other
 // families: the timeline of docs/gpus.md, whose 32.7 ms of matmuls are divided as the report's fastest calls; its ReLU² (4.0 ms)
-// was an operation of its own. Embeddings are of the timeline too, because the report's case counts each distinct token once.
+// was an operation of its own. Not compared: the loss and the embeddings, whose kernels are newer than the report.
 TEST(StepFamiliesTest, ModernStepOfOneH100) {
     const Config modern = shipped("124m_modern");
     const GpuModel& gpu = find_gpu_model("h100");
@@ -208,11 +208,12 @@ TEST(StepFamiliesTest, ModernStepOfOneH100) {
     for (const auto& [family, ms] : Families{{"matmuls with ReLU²", 22.4 + 4.0},
                                              {"head matmuls", 10.3},
                                              {"attention", 12.1},
-                                             {"embeddings", 0.5},
                                              {"optimizer", 13.8},
                                              {"step", 508.5}})
         measured[family] = ms;
-    EXPECT_EQ(measured.size(), 9U);
+    measured.erase("loss");
+    measured.erase("embeddings");
+    EXPECT_EQ(measured.size(), 7U);
     expect_families(families(gpu, nullptr), measured, 0.05);
 }
 
@@ -220,6 +221,7 @@ TEST(StepFamiliesTest, ModernStepOfOneH100) {
 // 32,768 tokens. Not compared:
 // - attention (5.63 ms): FlashAttention-3; ours is measured with mma.sync;
 // - loss (5.64) and quantize (2.37): our loss writes 8-bit gradients and their transpose in one pass;
+// - embeddings (0.93): ours sum the rows of equal tokens once;
 // - optimizer (1.9): its matmuls are cuBLASLt's, inside "matmuls with ReLU²".
 TEST(StepFamiliesTest, RecordOfOctober2025) {
     const Config stage = shipped("fineweb_r44_8xh100").in_stage(0);
@@ -228,34 +230,35 @@ TEST(StepFamiliesTest, RecordOfOctober2025) {
                    OperationTimes(stage, find_gpu_model("h100"), nullptr, typical_documents()));
     Families modelled = families_of(step, false);
     modelled["norms, sums, rotary"] = modelled.at("norms and sums") + modelled.at("qk-norm and rotary");
-    expect_families(modelled,
-                    {{"matmuls with ReLU²", 21.12 + 3.61},
-                     {"head matmuls", 5.49},
-                     {"norms, sums, rotary", 10.3},
-                     {"embeddings", 0.93}},
-                    0.08);
+    expect_families(
+        modelled,
+        {{"matmuls with ReLU²", 21.12 + 3.61}, {"head matmuls", 5.49}, {"norms, sums, rotary", 10.3}}, 0.08);
 }
 
-// Targets and softcap change the time of a loss at equal bytes.
+// The report's losses, by the model of their newer kernel: faster than measured. 8-bit gradients take longer at equal bytes.
 TEST(StepFamiliesTest, LossesOfTheReport) {
     const Json report = Json::parse(read_text_file(kReport));
     const std::map<std::string, LossShape> losses{{"recipe.cross_entropy", {1, true, false}},
                                                   {"recipe.cross_entropy_3_targets", {3, true, false}},
                                                   {"gpt2.cross_entropy", {1, false, false}}};
-    Families modelled, measured;
+    size_t found = 0;
     for (const Json& op : report["ops"]) {
         const auto loss = losses.find(std::string(op["name"]).substr(std::string("pointwise.").size()));
         if (loss == losses.end()) continue;
-        OpCost cost;
-        cost.op = "cross_entropy";
-        cost.bytes = op["bytes"];
-        cost.loss = loss->second;
-        measured[loss->first] = op["median_ms"];
-        modelled[loss->first] =
-            model_call(cost, DType::bf16, find_gpu_model("h100"), kernel_model("cross_entropy")).ms;
+        ++found;
+        const auto modelled_ms = [&](bool fp8) {
+            OpCost cost;
+            cost.op = "cross_entropy";
+            cost.bytes = op["bytes"];
+            cost.loss = loss->second;
+            cost.loss.fp8 = fp8;
+            return model_call(cost, DType::bf16, find_gpu_model("h100"), kernel_model("cross_entropy")).ms;
+        };
+        const double ms = op["median_ms"];
+        EXPECT_LT(modelled_ms(false), 0.9 * ms) << loss->first;
+        EXPECT_GT(modelled_ms(true), modelled_ms(false)) << loss->first;
     }
-    EXPECT_EQ(measured.size(), losses.size());
-    expect_families(modelled, measured, 0.03);
+    EXPECT_EQ(found, losses.size());
 }
 
 // ---- a report in place of the model

@@ -52,10 +52,11 @@ struct Cache {
     using Chunk = Packed<W, Real>;
     static constexpr int64_t kBytes = sizeof(Chunk);
 
-    // Number of chunks that fit `bytes` of shared memory: all of them, else a multiple of the warp size.
-    static int64_t chunks_of(int64_t row_chunks, int64_t bytes) {
+    // Number of chunks that fit `bytes` of shared memory: all of them, else whole rounds of the block's threads, so that
+    // each thread adds the same chunks in the same order on any GPU.
+    static int64_t chunks_of(int64_t row_chunks, int64_t bytes, int threads) {
         const int64_t room = bytes / kBytes;
-        return row_chunks <= room ? row_chunks : room / sizes::kWarp * sizes::kWarp;
+        return row_chunks <= room ? row_chunks : room / threads * threads;
     }
     static __device__ __forceinline__ void store(const RowChunks& chunks, int chunk, const Chunk& x) {
         if constexpr (W == 1) {
@@ -93,7 +94,7 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
     const loss::Cap& cap = a.cap;
     const auto value_of = [&](int column) { return cap.value<W>(in, column, a.targets.vocab); };
     const loss::OwnTarget own = a.targets.own(row, value_of);
-    const auto load = [&](int chunk) { return load_packed<W>(in + int64_t{chunk} * W); };
+    const auto load = [&](int chunk) { return loss::load_chunk<W>(in, chunk); };
     // The chunk with valid columns and others, of thread 0.
     const int of_last = W == 1 || threadIdx.x != 0 ? 0 : loss::count_of<W>(chunks.full, a.targets.vocab);
     const auto load_last = [&] {
@@ -102,10 +103,12 @@ __device__ __forceinline__ void row_loss(const Arguments<Real, Out>& a, int64_t 
 
     Terms terms{cap, -2 * kLog2E * cap.cap};
     loss::RowSum<kMethod> of_thread;
-    loss::for_chunks(0, chunks.full, load, [&](int chunk, const Chunk& logits) {
+    loss::for_chunks(0, chunks.cached, load, [&](int chunk, const Chunk& logits) {
         const Vector<W> z = of_thread.add(logits, W, terms);
-        if (chunk < chunks.cached) Cache<W, Real>::store(chunks, chunk, kOnline ? logits : pack<Real>(z));
+        Cache<W, Real>::store(chunks, chunk, kOnline ? logits : pack<Real>(z));
     });
+    loss::for_chunks(chunks.cached, chunks.full, load,
+                     [&](int, const Chunk& logits) { of_thread.add(logits, W, terms); });
     if (of_last > 0) of_thread.add(load_last(), of_last, terms);
     if constexpr (kOnline) {
         const float top = block_max(of_thread.maximum);
@@ -197,13 +200,14 @@ void launch_loss(const op::CrossEntropy& a, const FinishedRows& finished, Launch
                                          loss::Cap(a.softcap), a.gradient_scale,
                                          a.dlogits.present()};
     const int64_t room = std::min(sizes::kLossCacheBytes, shared_memory_of_half(site.stream) - kCacheOffset);
-    const int64_t cached = a.dlogits.present() ? Cache<W, Real>::chunks_of(full, room) : 0;
+    const int threads = loss::block_threads(all);
+    const int64_t cached = a.dlogits.present() ? Cache<W, Real>::chunks_of(full, room, threads) : 0;
     auto* const kernel = loss::method_of(a.softcap) == Method::bounded
                              ? cross_entropy_kernel<Real, Out, W, Method::bounded>
                              : cross_entropy_kernel<Real, Out, W, Method::online>;
-    launch(kernel, grid_of(a.logits.rows(), 1), loss::block_threads(all),
-           kCacheOffset + cached * Cache<W, Real>::kBytes, site, arguments,
-           RowChunks{static_cast<int>(cached), static_cast<int>(full), static_cast<int>(all)}, finished);
+    launch(kernel, grid_of(a.logits.rows(), 1), threads, kCacheOffset + cached * Cache<W, Real>::kBytes, site,
+           arguments, RowChunks{static_cast<int>(cached), static_cast<int>(full), static_cast<int>(all)},
+           finished);
 }
 
 }  // namespace

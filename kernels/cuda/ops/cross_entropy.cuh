@@ -24,33 +24,35 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 struct Cap {
     float cap, scale, offset, slope;  // c, 2·log₂e/d, shift·scale, c/d
     float largest;  // a bf16; larger logits may be replaced by it: g is at most 2^-30 for both
+    uint32_t largest_pair;
 
     explicit Cap(const Softcap& softcap)
         : cap(softcap.present() ? softcap.cap : 0.0f),
           scale(softcap.present() ? 2 * kLog2E / softcap.divisor() : 0.0f),
           offset(softcap.shift * scale),
           slope(softcap.slope()),
-          largest(softcap.present() ? largest_below((kLargestExponent - offset) / scale) : 0.0f) {}
+          largest(softcap.present() ? largest_below((kLargestExponent - offset) / scale) : Bf16(0.0f)),
+          largest_pair(static_cast<uint32_t>(Bf16(largest).bits) * 0x10001u) {}
 
     // Logits become their g, which is NaN for all four of a group with a NaN. Four share a reciprocal: three
     // special functions fewer per group, and a relative error of g below 2^-21. A softcap by tanh.approx,
     // whose error is 2^-11, would shift losses by c·2^-11. Chunks of several logits: from bounded().
     template <int W>
     __device__ __forceinline__ void gaps(Vector<W>& x) const {
+#pragma unroll
+        for (int i = 0; i < W; ++i) x[i] = ptx::exp2_approx(fmaf(x[i], scale, offset));
         if constexpr (W == 1) {
-            x[0] = ptx::reciprocal_approx(sum(x[0]));
+            x[0] = ptx::reciprocal_approx(x[0] + 1.0f);
         } else {
 #pragma unroll
-            for (int i = 0; i < W; ++i) x[i] = sum(x[i]);
-#pragma unroll
             for (int i = 0; i < W; i += kGroup) {
-                const float low = x[i] * x[i + 1], high = x[i + 2] * x[i + 3];
+                const float first = x[i] + 1.0f, third = x[i + 2] + 1.0f;
+                const float low = fmaf(first, x[i + 1], first), high = fmaf(third, x[i + 3], third);
                 const float r = ptx::reciprocal_approx(low * high), of_low = r * high, of_high = r * low;
-                const float first = of_low * x[i + 1], third = of_high * x[i + 3];
-                x[i + 1] = of_low * x[i];
-                x[i] = first;
-                x[i + 3] = of_high * x[i + 2];
-                x[i + 2] = third;
+                x[i] = fmaf(of_low, x[i + 1], of_low);
+                x[i + 1] = of_low * first;
+                x[i + 2] = fmaf(of_high, x[i + 3], of_high);
+                x[i + 3] = of_high * third;
             }
         }
     }
@@ -62,9 +64,8 @@ struct Cap {
             for (int i = 0; i < W; ++i)
                 x.bits[i] = __float_as_uint(ptx::min_nan(__uint_as_float(x.bits[i]), largest));
         } else if constexpr (W > 1) {
-            const uint32_t high = __float_as_uint(largest), pair = high | high >> 16;
 #pragma unroll
-            for (int i = 0; i < W / 2; ++i) x.bits[i] = ptx::min_nan_bf16(x.bits[i], pair);
+            for (int i = 0; i < W / 2; ++i) x.bits[i] = ptx::min_nan_bf16(x.bits[i], largest_pair);
         }
         return x;
     }
@@ -107,13 +108,10 @@ struct Cap {
     static constexpr float kLargestExponent = 30.0f;  // a product of kGroup powers of two is below 2^126
 
     // The largest bf16 that is at most x.
-    static float largest_below(float x) {
+    static Bf16 largest_below(float x) {
         Bf16 y(x);
         if (static_cast<float>(y) > x) y.bits = static_cast<uint16_t>(x > 0 ? y.bits - 1 : y.bits + 1);
-        return static_cast<float>(y);
-    }
-    __device__ __forceinline__ float sum(float x) const {
-        return ptx::exp2_approx(fmaf(x, scale, offset)) + 1.0f;
+        return y;
     }
 };
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(sizes::kLossThreads, 2)
     const Terms terms{cap, -2 * kLog2E * cap.cap};
     loss::RowSum<kMethod> of_thread;
     loss::for_chunks(
-        0, full, [&](int chunk) { return load_packed<W>(in + int64_t{chunk} * W); },
+        0, full, [&](int chunk) { return loss::load_chunk<W>(in, chunk); },
         [&](int, const Logits& chunk) { of_thread.add(chunk, W, terms); });
     if (const int last = loss::count_of<W>(full, targets.vocab); W > 1 && last > 0 && threadIdx.x == 0)
         of_thread.add(Chunk<W>{last}.load_packed(in + int64_t{full} * W), last, terms);
@@ -132,7 +132,7 @@ __device__ __forceinline__ void row_of_parts(const OfPartsArguments<Real, Out>& 
     };
     // dlogits may alias logits: no other thread reads these chunks.
     loss::for_chunks(
-        0, chunks.full, [&](int chunk) { return load_packed<W>(in + int64_t{chunk} * W); },
+        0, chunks.full, [&](int chunk) { return loss::load_chunk<W>(in, chunk); },
         [&](int chunk, const Logits& logits) {
             out.store(int64_t{chunk} * W, W, pack<Real>(of_chunk(logits)));
         });

@@ -16,18 +16,22 @@
 
 namespace speedrun::loss {
 
-// Chunks of a row. Gradients of [0, cached), [cached, full) and [full, all) are stored in three loops.
+// Chunks of a row. `cached` is a multiple of the block's threads, or all full ones.
 struct RowChunks {
     int cached, full, all;
 
     // Thread that stores the gradients of a chunk.
     __device__ __forceinline__ int owner(int chunk) const {
-        return (chunk < cached ? chunk
-                : chunk < full ? chunk - cached
-                               : chunk - full) %
-               static_cast<int>(blockDim.x);
+        return (chunk < full ? chunk : chunk - full) % static_cast<int>(blockDim.x);
     }
 };
+
+// A whole chunk. Indexed by chunks, its address takes one instruction.
+template <int W, class Real>
+__device__ __forceinline__ Packed<W, Real> load_chunk(const Real* row, int chunk) {
+    return load_packed<W>(
+        reinterpret_cast<const Real*>(reinterpret_cast<const Packed<W, Real>*>(row) + chunk));
+}
 
 // Elements of a chunk among the first `columns`.
 template <int W>
@@ -96,6 +100,9 @@ struct Targets {
         return at < 0 ? OwnTarget{} : OwnTarget{value_of(at), weight(k)};
     }
 
+    static __device__ __forceinline__ auto kept(int64_t offset) {
+        return shared_memory<float>(offset, op::CrossEntropy::kMaxTargets);
+    }
     // Keeps the values of the targets in `all`, since dlogits may alias logits. Only this thread accesses them.
     template <class Value>
     __device__ __forceinline__ void keep(const Counted& all, int64_t row, int64_t offset,
@@ -114,11 +121,6 @@ struct Targets {
             for (int j = 0; j < count; ++j) of_own += id(j, row) == own ? weight(j) : 0.0f;
             out.store_one(column(own), gradient(kept(offset)[k], of_own));
         }
-    }
-
-  private:
-    static __device__ __forceinline__ auto kept(int64_t offset) {
-        return shared_memory<float>(offset, op::CrossEntropy::kMaxTargets);
     }
 };
 

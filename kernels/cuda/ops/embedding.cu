@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(sizes::kEmbeddingThreads, 2)
     if (front >= limit || (in_whole && (first > segment || before == front))) return;
     for (int64_t col = int64_t{threadIdx.x} * W; col < cols; col += blockDim.x * W) {
         Vector<W> sum = {};
-        int32_t id = before;   // of the place before
-        bool started = false;  // here: otherwise its run is another block's
+        int32_t id = before;   // at the previous place
+        bool started = false;  // the run of `id` starts in this block
         if (in_whole) {
             sum = load_vector<W>(dtable.at(front, col));
             add_rest(sum, dout, partial, col, sorted, front, first);
