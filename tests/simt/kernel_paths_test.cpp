@@ -1,7 +1,11 @@
 // Kernel paths that the sizes of tests/kernels do not reach: several tiles, blocks, passes or rounds, rows
 // that exceed registers, and strided rows. Also targets outside the vocabulary, which the host cannot check,
 // so they do not throw.
+#include <bit>
+
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "tests/kernels/loss_problem.h"
+#include "tests/simt/simt_device.h"
 
 namespace speedrun::testing {
 namespace {
@@ -42,6 +46,47 @@ TEST_P(KernelPathsTest, CrossEntropyWithLongRows) {
             problem.softcap = softcap;
             check(problem, c.by, c.mode);
         }
+    }
+}
+
+// Losses and gradients, in f32, of rows of which a GPU with this shared memory caches none, one or two of five rounds, or all.
+std::vector<uint32_t> loss_bits(int64_t shared_memory, float softcap) {
+    constexpr int64_t kRows = 3, kColumns = 9000;
+    simt::SimtDevice device({.shared_memory = shared_memory});
+    const auto ops = make_cuda_ops(device, nullptr, nullptr);
+    const auto stream = device.create_stream("compute");
+    const Buffer logits(device, "logits", MemoryCategory::activations, 4 * kRows * kColumns),
+        dlogits(device, "dlogits", MemoryCategory::activations, 4 * kRows * kColumns),
+        losses(device, "losses", MemoryCategory::activations, 4 * kRows),
+        targets(device, "targets", MemoryCategory::activations, 4 * kRows);
+    const Tensor in = logits.tensor(DType::f32, {kRows, kColumns}),
+                 out = dlogits.tensor(DType::f32, {kRows, kColumns}),
+                 of_rows = losses.tensor(DType::f32, {kRows}), ids = targets.tensor(DType::i32, {kRows});
+    const Matrix values = random_matrix(kRows, kColumns, 1, DType::f32, 4.0);
+    for (size_t i = 0; i < values.values.size(); ++i)
+        in.as<float>()[i] = static_cast<float>(values.values[i]);
+    for (int32_t t = 0; t < kRows; ++t) ids.as<int32_t>()[t] = 4000 * t;  // of different rounds
+    ops->cross_entropy({.losses = of_rows,
+                        .dlogits = out,
+                        .logits = in,
+                        .targets = ids,
+                        .vocab_size = kColumns - 3,
+                        .softcap = {softcap}},
+                       *stream);
+    stream->synchronize();
+    std::vector<uint32_t> bits;
+    for (int64_t t = 0; t < kRows; ++t) bits.push_back(std::bit_cast<uint32_t>(of_rows.as<float>()[t]));
+    for (int64_t i = 0; i < kRows * kColumns; ++i)
+        bits.push_back(std::bit_cast<uint32_t>(out.as<float>()[i]));
+    return bits;
+}
+
+TEST(LossCacheTest, SameBitsForAnyCachedPart) {
+    for (const float softcap : {0.0f, 15.0f, 60.0f}) {
+        const std::vector<uint32_t> none = loss_bits(2 << 10, softcap);
+        for (const int64_t shared_memory : {int64_t{20} << 10, int64_t{40} << 10, simt::kSharedMemoryOfH100})
+            EXPECT_TRUE(loss_bits(shared_memory, softcap) == none)
+                << shared_memory << " bytes, softcap " << softcap;
     }
 }
 
