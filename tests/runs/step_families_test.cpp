@@ -190,6 +190,7 @@ void expect_families(const Families& modelled, const Families& measured, double 
 // ms of a microbatch of the report's step. Memory-bound families: the report's operations, with the step's calls and bytes. Other
 // families: the timeline of docs/gpus.md, whose 32.7 ms of matmuls are divided as the report's fastest calls; its ReLU² (4.0 ms)
 // was an operation of its own. Not compared: the loss and the embeddings, whose kernels are newer than the report.
+// The measured optimizer called norm_term, muon_momentum and muon_apply once per layer: 2.2 ms. One call each is modelled to take 1.2.
 TEST(StepFamiliesTest, ModernStepOfOneH100) {
     const Config modern = shipped("124m_modern");
     const GpuModel& gpu = find_gpu_model("h100");
@@ -208,7 +209,7 @@ TEST(StepFamiliesTest, ModernStepOfOneH100) {
     for (const auto& [family, ms] : Families{{"matmuls with ReLU²", 22.4 + 4.0},
                                              {"head matmuls", 10.3},
                                              {"attention", 12.1},
-                                             {"optimizer", 13.8},
+                                             {"optimizer", 13.8 - 1.0},
                                              {"step", 508.5}})
         measured[family] = ms;
     measured.erase("loss");

@@ -260,10 +260,27 @@ TEST(GpuModelTest, PredictsCallTime) {
                     (798e12 * gpu.mma_share * kernel_model("matmul", {.native_matmul = true}).compute),
                 1e-12);
     // Twelve matrices of 768 x 768 have 252 tiles of a triangle: two waves of 132; one matrix is one wave of 21.
-    const double one = model(cost_of("polar_express", {1, 768, 768}, 1, 1)).ms,
-                 twelve = model(cost_of("polar_express", {12, 768, 768}, 1, 1)).ms;
+    const auto polar_express = [](std::vector<op::ProductShape> batches) {
+        OpCost cost = cost_of("polar_express", {}, 1, 1);
+        cost.batches = std::move(batches);
+        return cost;
+    };
+    const double one = model(polar_express({{{1, 768, 768}}})).ms,
+                 twelve = model(polar_express({{{12, 768, 768}}})).ms;
     EXPECT_GT(twelve, 2 * one);
     EXPECT_LT(twelve, 4 * one);
+    EXPECT_NEAR(model(polar_express({{{12, 768, 768}}, {{1, 768, 768}}})).ms, one + twelve, 1e-9);
+    // By wgmma a triangle of 768 x 768 has 12 tiles of 128 x 256, and the update 18: 11 matrices take one wave, one and two. Two
+    // batches of one side share the launch of A·A.
+    const KernelModel by_wgmma = kernel_model("polar_express", {.wgmma_matmul = true});
+    const auto waves = [&](std::vector<op::ProductShape> batches) {
+        const ModelledCall call = model_call(polar_express(std::move(batches)), DType::bf16, gpu, by_wgmma);
+        const double wave = 2.0 * 128 * 256 * 768 * 132 / (798e12 * by_wgmma.compute) * 1e3;
+        return (call.ms - call.gap_ms) / (5 * wave);
+    };
+    EXPECT_NEAR(waves({{{11, 768, 768}}}), 1 + 1 + 2, 1e-9);
+    EXPECT_NEAR(waves({{{12, 768, 768}}}), 2 + 2 + 2, 1e-9);
+    EXPECT_NEAR(waves({{{5, 768, 768}}, {{5, 768, 1536}}}), 1 + 2 + 1 + 1 + 2, 1e-9);
     // Attention by wgmma at a share of the matmul peak.
     const KernelChoice wgmma{.wgmma_attention = true};
     const double share = kernel_model("attention_forward", wgmma).compute;

@@ -28,14 +28,17 @@ class BucketScheduleTest : public ::testing::Test {
     // Optimizer state of one run and its reported values.
     struct Run {
         Run(const OptimizersConfig& config, const Ranks& ranks, ModelHarness& h)
-            : reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
+            : runtime(h.runtime),
+              reducer(ranks, h.model.parameters(), h.gradients, h.runtime),
               schedule(config, h.table(), ranks, {h.model.parameters(), h.gradients, reducer, h.runtime}),
               host(h.runtime.device(), schedule.statistics().host_bytes()) {
             schedule.state().reset();
             h.runtime.synchronize();
         }
+        ~Run() { runtime.drain(); }
         HostStatistics numbers() const { return HostStatistics(host.as<float>()); }
 
+        Runtime& runtime;
         Reducer reducer;
         BucketSchedule schedule;
         HostBuffer host;
@@ -43,9 +46,9 @@ class BucketScheduleTest : public ::testing::Test {
     std::unique_ptr<Run> make() { return std::make_unique<Run>(config_, ranks_, harness_); }
 
     // Runs backward and the optimizer step. Gradients remain readable.
-    void step(Run& run, int64_t step) {
+    void step(Run& run, int64_t step, double lr_factor = 1) {
         harness_.model.track(&run.schedule);
-        run.schedule.begin_microbatch({.step = step});
+        run.schedule.begin_microbatch({.step = step, .lr_factor = lr_factor});
         harness_.backward(random_batch(model_, 2, 8, true, 1), 1);
         finish(run);
     }
@@ -172,6 +175,25 @@ TEST_F(BucketScheduleTest, UpdatesWaitForCopies) {
         const auto id = static_cast<size_t>(p.id);
         EXPECT_NE(master(p), before[id]) << p.name;
         EXPECT_EQ(Values(copied[id].begin(), copied[id].end()), before[id]) << p.name;
+    }
+}
+
+// Learning rates of 0 between others: a step that used those of another step would change the wrong weights, or none.
+TEST_F(BucketScheduleTest, GraphReadsNumbersOfItsStep) {
+    for (const bool graphs : {false, true}) {
+        static_cast<CpuDevice&>(harness_.runtime.device()).allow_graphs(graphs);
+        const auto made = make();
+        step(*made, 0);
+        made->schedule.capture_step({.step = 1});
+        EXPECT_EQ(made->schedule.num_step_graphs(), graphs ? 1u : 0u);
+        int64_t number = 1;
+        for (const double lr_factor : {1, 0, 1, 0, 0, 1, 1, 0}) {
+            const std::vector<Values> before = masters();
+            step(*made, number++, lr_factor);
+            const std::vector<Values> after = masters();
+            for (size_t i = 0; i < before.size(); ++i)
+                EXPECT_EQ(after[i] == before[i], lr_factor == 0) << "step " << number << ", parameter " << i;
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 // Updates from captured graphs: the values of each step, and what a graph contains.
-// Covers: train/sharding/bucket_updates.cpp train/sharding/step_numbers.cpp
+// Covers: train/sharding/bucket_updates.cpp
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_device.h"
@@ -85,7 +85,7 @@ TEST(StepGraphsTest, OptimizerWithValuesInCalls) {
 }
 
 TEST(StepGraphsTest, UpdatesInBackward) {
-    expect_same({"ranks.optimizer_step=in_backward"}, 1);
+    expect_same({"parallel.optimizer_step=in_backward"}, 1);
 }
 
 }  // namespace speedrun::testing::step_graphs_test
