@@ -78,7 +78,7 @@ TEST_F(DecisionsTest, EveryRowIsMeasuredAndDecided) {
     EXPECT_EQ(measured("cuda.attention"), "502 to 480 ms (-4.4%), tests passed");
     EXPECT_EQ(decision("cuda.attention"), "wgmma");
     EXPECT_EQ(decision("cuda.dependent_launch"), "true");
-    EXPECT_EQ(decision("rows of a group"), "keep 32");
+    EXPECT_EQ(decision("rows of a group"), "keep 128");
     EXPECT_EQ(decision("FP8 matmuls"), "yes");
     EXPECT_EQ(decision("loss blocks"), "2: keep kLossCacheBytes");
     EXPECT_EQ(decision("optimizer's time"), "keep the model");
@@ -144,7 +144,7 @@ TEST_F(DecisionsTest, TheRunsOfTheStageStepCountToo) {
 
 TEST_F(DecisionsTest, EveryOtherRowFlipsWithItsFigure) {
     op(0)["median_ms"] = 3.7;
-    EXPECT_EQ(decision("rows of a group"), "128: whole cache lines");
+    EXPECT_EQ(decision("rows of a group"), "32: less to transpose at the end");
     op(2)["tflops"] = 500;
     EXPECT_EQ(decision("FP8 matmuls").substr(0, 3), "no:");
     op(2)["tflops"] = 1200;
