@@ -19,7 +19,7 @@ namespace speedrun::testing::shared_terms_test {
 using Names = std::vector<std::string>;
 
 // Each layer adds the first row and a row of a table, with numbers of the network `early`; from layer `late` on of a
-// network that reads the output of the layer before.
+// network that reads the output of the layer before. Other columns of `early` gate attention between these sums.
 ModelGraph model_with(int layers, int late, const std::string& terms) {
     const auto after = [&](const std::string& network) {
         std::string text = R"([{"of": "stream", "scale": 1}, {"of": "output", "scale": 1})";
@@ -41,7 +41,7 @@ ModelGraph model_with(int layers, int late, const std::string& terms) {
                    "networks": {{{}"early": {{}}}},
                    "input": [{{"type": "table", "table": "embed"}}, {{"type": "norm"}}],
                    "layers": {{"count": {},
-                       "each": {{"attention": {{"heads": 2, "after": {}}},
+                       "each": {{"attention": {{"heads": 2, "gate": {{"network": "early", "start": 0.25}}, "after": {}}},
                                  "mlp": {{"after": [{{"of": "stream", "scale": 1}}, {{"of": "output", "scale": 1}}]}}}},
                        "at": {{{}}}}},
                    "output": [{{"type": "norm"}}], "head": {{}}}},

@@ -62,9 +62,10 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kForwardBlocks<Real, K, J>
 // Chunks of dresidual and of the sources loaded before the row sums; more terms would spill.
 template <class Real, int K, int J>
 constexpr int kAhead = J == 2 ? norm::kAhead<Real, K> : 0;
-// Minimum resident blocks per multiprocessor: two, or one where registers would spill.
+// Minimum resident blocks per multiprocessor: two, or one where registers would spill, as on sm_100 and sm_120.
 template <class Real, int K, int J>
-constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 && kAhead<Real, K, J> <= 3 ? 2 : 1;
+constexpr int kBlocks = J <= 3 && sizeof(Real) == 2 && kAhead<Real, K, J> <= 3 && kArchitecture < 1000 ? 2
+                                                                                                       : 1;
 
 template <class Real, int W, int K, int J>
 __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
@@ -87,8 +88,9 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
         norm::backward_row<Real, W, K, kEarly>(
             a, row, [&](int k, int64_t col, Chunk<W> chunk, Vector<W>& ds) {
                 if (chunk.count <= 0) return;
-                norm::round_to<Real>(ds);
-                if (a.ds.data) weighted::store_whole(a.ds.at(row, col), pack<Real>(ds));
+                const Packed<W, Real> rounded = pack<Real>(ds);
+                if (a.ds.data) weighted::store_whole(a.ds.at(row, col), rounded);
+                ds = unpack(rounded);
                 const auto source = [&](int j, const Real* p) {
                     if constexpr (kEarly > 0) return kept[j].kept[k];
                     return load_packed<W>(p);
