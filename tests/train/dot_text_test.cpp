@@ -67,7 +67,8 @@ TEST(DotTextTest, TextOfBlock) {
     for (const auto& node : graph.nodes())
         EXPECT_EQ(count_of(text, fmt::format("  n{} [", node->id())), graph.unit_of(*node) == 3 ? 1u : 0u)
             << node->kind();
-    EXPECT_EQ(count_of(text, "subgraph cluster_fused"), 3u);  // add + mix, rotary + values, add + norm
+    EXPECT_EQ(count_of(text, "subgraph cluster_fused"),
+              4u);  // add + mix, rotary + values, add + norm, linear + relu²
     for (const char* const part :
          {"<b>first</b><br/><font point-size=\"10\" color=\"#555555\">from embeddings: tokens 16 x width 16<",
           "from block 1: ", "to head",

@@ -42,12 +42,17 @@ class Shard {
     void step(const Values& gradient, int64_t step, double lr_factor, double grad_scale = 1) {
         write(gradient_, gradient);
         write(scale_, {grad_scale});
+        StepContext context{.step = step,
+                            .lr_factor = lr_factor,
+                            .grad_scale = scale_,
+                            .ops = runtime_.ops(),
+                            .stream = runtime_.compute()};
+        const std::vector<float> numbers = optimizer_->numbers(context);
+        if (!numbers_.present()) numbers_ = allocate(static_cast<int64_t>(numbers.size()));
+        write(numbers_, Values(numbers.begin(), numbers.end()));
+        context.numbers = numbers_;
         optimizer_->step({.compute = compute_, .master = master_, .gradient = gradient_, .state = state_},
-                         {.step = step,
-                          .lr_factor = lr_factor,
-                          .grad_scale = scale_,
-                          .ops = runtime_.ops(),
-                          .stream = runtime_.compute()});
+                         context);
         EXPECT_EQ(values_of(compute_), values());
     }
     Values values() { return values_of(master_); }
@@ -78,6 +83,7 @@ class Shard {
     std::vector<Tensor> state_;
     Tensor master_ = allocate(count_), compute_ = allocate(count_), gradient_ = allocate(count_),
            scale_ = allocate(1);
+    Tensor numbers_ = {};  // of a step
 };
 
 class ElementwiseFixtureTest : public ::testing::TestWithParam<std::string> {
