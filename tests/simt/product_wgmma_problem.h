@@ -1,4 +1,4 @@
-// Problems for wgmma_product() on the host executor: matrices of small integers in wider rows, whose sums are exact, and the expected
+// Problems for wgmma_product() on the host executor: matrices of small integers in wider rows, with exact sums, and the expected
 // results.
 #pragma once
 
@@ -46,19 +46,24 @@ class ProductProblem {
         }
     }
 
-    Tensor matrix(DType dtype, int64_t rows, int64_t cols) {
-        constexpr int64_t kPadding = 32;
-        const int64_t stride = cols + kPadding / size_of(dtype);
+    Tensor matrix(DType dtype, int64_t rows, int64_t cols, int64_t padding = 32) {
+        const int64_t stride = cols + padding / size_of(dtype);
         buffers_.emplace_back(device_, "test", MemoryCategory::workspace, rows * stride * size_of(dtype));
         std::memset(buffers_.back().data(), 0xff, static_cast<size_t>(buffers_.back().bytes()));  // NaN
         return buffers_.back().tensor(dtype, {rows, stride}).column_slice(0, cols);
     }
     // Integers from -4 to 4, exact in every type.
     Tensor integers(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
-        const Tensor x = matrix(dtype, rows, cols);
+        return filled(matrix(dtype, rows, cols), seed);
+    }
+    // Rows without padding.
+    Tensor flat(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
+        return filled(matrix(dtype, rows, cols, 0), seed);
+    }
+    static Tensor filled(const Tensor& x, unsigned seed) {
         std::mt19937 generator(seed);
-        for (int64_t r = 0; r < rows; ++r)
-            for (int64_t c = 0; c < cols; ++c)
+        for (int64_t r = 0; r < x.rows(); ++r)
+            for (int64_t c = 0; c < x.cols(); ++c)
                 set(x, r, c, static_cast<float>(static_cast<int>(generator() % 9) - 4));
         return x;
     }

@@ -2,7 +2,11 @@
 // by the operation.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <tuple>
+
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/product_wgmma.cuh"
 #include "tests/simt/product_wgmma_problem.h"
 
 namespace speedrun::testing {
@@ -61,12 +65,7 @@ TEST(ProductWgmma, AddsBiasAndAddendBeforeRounding) {
     const ProductSizes sizes{136, 264, 80};
     const auto bias = [&](Problem& p) { p.product.bias = p.numbers(sizes.n); };
     const auto addend = [&](Problem& p) { p.product.addend = p.integers(DType::bf16, sizes.m, sizes.n, 3); };
-    const auto both = [&](Problem& p) {
-        bias(p);
-        addend(p);
-    };
     expect_results(sizes, Layout::nt, bias, rounded_sum);
-    expect_results(sizes, Layout::nt, both, rounded_sum);
     for (const Layout layout : {Layout::nt, Layout::nn}) expect_results(sizes, layout, addend, rounded_sum);
     Tensor before;
     expect_results(  // in place
@@ -79,6 +78,40 @@ TEST(ProductWgmma, AddsBiasAndAddendBeforeRounding) {
             p.product.addend = before;
             return rounded_sum(p, row, col);
         });
+}
+
+// A batch is a matrix per index, with the bits of separate matmuls.
+TEST(ProductWgmma, BatchOfMatrices) {
+    constexpr int64_t kBatch = 3, kRows = 136, kColumns = 264, kDepth = 64;
+    const auto options = options_of(simt::Order::random);
+    for (const Layout layout : {Layout::nt, Layout::nn, Layout::tn}) {
+        SCOPED_TRACE(name_of(layout));
+        Problem p({8, 8, 8}, layout, options);
+        WgmmaProduct& x = p.product;
+        const bool adds = layout != Layout::tn;
+        const auto batch_of = [&](bool transposed, int64_t rows, int64_t cols, unsigned seed) {
+            const int64_t r = transposed ? cols : rows, c = transposed ? rows : cols;
+            return p.flat(DType::bf16, kBatch * r, c, seed).reshaped({kBatch, r, c});
+        };
+        x.a = batch_of(x.transpose_a, kRows, kDepth, 5);
+        x.b = batch_of(x.transpose_b, kDepth, kColumns, 6);
+        x.c = batch_of(false, kRows, kColumns, 7);
+        if (adds) x.addend = batch_of(false, kRows, kColumns, 8);
+        const WgmmaProduct whole = x;
+        ASSERT_TRUE(p.run());
+        const Tensor c = p.flat(DType::bf16, kRows, kColumns, 9);
+        for (int64_t i = 0; i < kBatch; ++i) {
+            const auto one = [&](const Tensor& t) {
+                return t.reshaped({t.rows(), t.cols()}).row_slice(i * t.shape[1], t.shape[1]);
+            };
+            x.a = one(whole.a);
+            x.b = one(whole.b);
+            if (adds) x.addend = one(whole.addend);
+            x.c = c;
+            ASSERT_TRUE(p.run());
+            EXPECT_EQ(Problem::bits(c), Problem::bits(one(whole.c))) << i;
+        }
+    }
 }
 
 TEST(ProductWgmma, SquaresOfRelu) {
@@ -161,6 +194,30 @@ TEST(ProductWgmma, KeepsALargerAmax) {
         }
         for (int64_t col = 0; col < 16; ++col) EXPECT_EQ(Problem::at(p.product.quantized, 7, col), 0.0f);
     }
+}
+
+// Each tile once. The tiles that 132 blocks compute together read few rows of a and columns of b: 16.2 x 8.1 tiles are the optimum.
+TEST(ProductWgmma, TilesShareOperands) {
+    constexpr int64_t kM = 37 * product_wgmma::kRows - 8, kN = 12 * product_wgmma::kColumns, kBatch = 2;
+    const product_wgmma::TileList tiles(kM, kN, kBatch);
+    ASSERT_EQ(tiles.count, 37 * 12 * kBatch);
+    std::set<std::tuple<int, int, int>> seen;
+    for (int begin = 0; begin < tiles.count; begin += 132) {
+        std::set<int> rows, columns;
+        for (int i = begin; i < std::min(begin + 132, tiles.count); ++i) {
+            const product_wgmma::Tile tile = tiles.at(i);
+            EXPECT_TRUE(tile.row % product_wgmma::kRows == 0 && tile.row < kM) << i;
+            EXPECT_TRUE(tile.col % product_wgmma::kColumns == 0 && tile.col < kN) << i;
+            seen.insert({tile.batch, tile.row, tile.col});
+            rows.insert(tile.row);
+            columns.insert(tile.col);
+        }
+        if (begin == 0) {
+            EXPECT_EQ(rows.size(), 16u);
+            EXPECT_EQ(columns.size(), 9u);
+        }
+    }
+    EXPECT_EQ(static_cast<int>(seen.size()), tiles.count);
 }
 
 TEST(ProductWgmma, RefusesWhatItDoesNotServe) {

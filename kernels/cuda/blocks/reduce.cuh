@@ -46,9 +46,8 @@ __device__ __forceinline__ T warp_max(T value) {
 __device__ __forceinline__ uint32_t magnitude_bits(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }
-
-// Raises *amax, bits of a value ≥ 0, to the largest of the warp's. A maximum does not depend on the order. Most warps read a larger value and skip the atomic; if the value
-// read is stale, the atomic decides.
+// amax = max(amax, largest) over all warps, bits of non-negative values. A maximum does not depend on the order. Most
+// warps read a larger value and skip the atomic; if the value read is stale, the atomic decides.
 __device__ __forceinline__ void note_amax(uint32_t* amax, uint32_t largest) {
     largest = warp_max(largest);
     if (lane_index() == 0 && largest > *static_cast<const volatile uint32_t*>(amax)) atomicMax(amax, largest);

@@ -1,10 +1,7 @@
 // Matmuls by wgmma with an epilogue. Main loop: product_wgmma.cuh; epilogues: product_wgmma_epilogues.cuh.
 //
 // Roofline bound: 2·M·N·K FLOP; each operand read and each result written once.
-//
-//   kernel   tile of c   K step   stages   threads          a warp owns   shared memory
-//   bf16     128 × 256       64        4   384 (12 warps)      16 × 256        224 KiB
-//   e4m3     128 × 256      128        4   384                 16 × 256        224 KiB
+// A tile of c has 128 x 256 elements, a step of K 64 bf16 or 128 e4m3. Blocks have 384 threads and 224 KiB of shared memory.
 #include "kernels/cuda/ops/product_wgmma.h"
 
 #include "kernels/cuda/ops/product_wgmma_epilogues.cuh"
@@ -27,9 +24,14 @@ namespace {
 
 using namespace product_wgmma;
 
+size_t rank(const WgmmaProduct& x) {
+    return static_cast<size_t>(x.c.rank);
+}
+
 template <class Form, bool kBias, bool kAddend, class Body>
 bool launch_with(const WgmmaProduct& x, const Body& body, Stream& stream) {
-    const auto m = x.c.shape[0], n = x.c.shape[1], k = x.a.shape[Form::kTransposeA ? 0 : 1];
+    const int64_t m = x.c.shape[rank(x) - 2], n = x.c.cols(), batch = x.c.rows() / m;
+    const int64_t k = x.a.shape[rank(x) - (Form::kTransposeA ? 2 : 1)];
     PanelEpilogue<Value<sizeof(typename Form::Element) == 1, kBias, kAddend>, Body> epilogue{};
     epilogue.value.scale_a = static_cast<const float*>(x.scale_a.data);
     epilogue.value.scale_b = static_cast<const float*>(x.scale_b.data);
@@ -38,7 +40,7 @@ bool launch_with(const WgmmaProduct& x, const Body& body, Stream& stream) {
     epilogue.body = body;
     epilogue.m = static_cast<int>(m);
     epilogue.n = static_cast<int>(n);
-    const TileList tiles(m, n, 1);
+    const TileList tiles(m, n, batch);
     launch(product_wgmma_kernel<Form, decltype(epilogue)>, grid_of(tiles, stream), kThreads, kSharedBytes,
            stream, map_a<Form>(x.a, stream), map_b<Form>(x.b, stream), static_cast<int>(k), tiles, epilogue);
     return true;
@@ -64,10 +66,11 @@ bool aligned(const WgmmaProduct& x) {
 }
 
 bool fits(const WgmmaProduct& x) {
-    constexpr int64_t kMost = int64_t{1} << 30;
-    const bool sizes = x.c.numel() > 0 && x.a.numel() > 0 && x.c.shape[0] <= kMost && x.c.shape[1] <= kMost &&
-                       x.a.shape[0] <= kMost && x.a.shape[1] <= kMost;
-    return x.c.dtype == DType::bf16 && x.c.rank == 2 && x.c.shape[1] % 8 == 0 && sizes && aligned(x);
+    constexpr int64_t kMost = int64_t{1} << 30;  // rows and columns
+    if (x.c.dtype != DType::bf16 || (x.c.rank != 2 && x.c.rank != 3)) return false;
+    for (const Tensor* t : {&x.c, &x.a, &x.b})
+        if (t->rank != x.c.rank || t->numel() == 0 || t->rows() > kMost || t->cols() > kMost) return false;
+    return x.c.cols() % 8 == 0 && aligned(x);
 }
 
 }  // namespace
@@ -94,7 +97,7 @@ bool wgmma_product(const WgmmaProduct& x, Stream& stream) {
     const bool biased = x.bias.present(), adds = x.addend.present();
     if (fp8 && !biased && !adds) return launch_with<Fp8, false, false>(x, store, stream);
     if (!bf16) return false;
-    if (nt && biased && adds) return launch_with<Nt, true, true>(x, store, stream);
+    if (biased && adds) return false;
     if (nt && biased) return launch_with<Nt, true, false>(x, store, stream);
     if (nt && adds) return launch_with<Nt, false, true>(x, store, stream);
     if (nt) return launch_with<Nt, false, false>(x, store, stream);

@@ -2,7 +2,7 @@
 //
 // Persistent blocks of a producer warp and two consumer warpgroups. The producer copies the operands' 128-byte rows of k to a ring of
 // four stages, also during the epilogue of the preceding tile. A tile of c has 128 x 256 elements. Each warpgroup owns 64 x 256 of them:
-// 128 sums per thread, and 80 bytes of shared memory read per clock at the full rate of wgmma, of 128. Warpgroup 0 is kLead steps ahead.
+// 128 sums per thread, and 80 bytes of shared memory read per clock at the full rate of wgmma, of 128. Warpgroup 0 is a step ahead.
 // Its epilogue overlaps with the last steps of warpgroup 1, whose epilogue overlaps with the first steps of the next tile.
 // A tile per warpgroup (64 x 256 or 128 x 128) would need 1.67 or 1.33 times the bytes of operands.
 //
@@ -16,7 +16,7 @@
 //     start()                     before the first tile
 //     begin(place) → ahead        during the last matmuls: addresses and loads, in registers
 //     end(place, sums, ahead, staging)  writes the warp's 16 x 256 elements; staging: kStagingBytes of shared memory of the warp
-//     finish()                    after the last tile
+//     finish()                    after the last tile.
 // Rows and columns outside of the matrices are zero in sums. K needs no multiple. a and b are aligned to 16 bytes, as are their rows.
 #pragma once
 
@@ -31,12 +31,15 @@ constexpr int kRowBytes = 128, kGroupBytes = 8 * kRowBytes;  // bytes of a row o
 constexpr int kPanelRows = 64;  // rows of k of a transposed operand, in panels of 64 columns
 constexpr int kBytesOfA = kRows * kRowBytes, kBytesOfB = kColumns * kRowBytes,
               kStageBytes = kBytesOfA + kBytesOfB;
-constexpr int kStagingBytes = 4096;
+// An epilogue stages a warp's sums as bf16 in panels of 64 columns. Two buffers alternate.
+constexpr int kPanelColumns = 64, kPanels = kColumns / kPanelColumns, kPanelBytes = kWarpRows * kRowBytes,
+              kStagingBytes = 2 * kPanelBytes;
 constexpr int64_t kStaging = int64_t{kStages} * kStageBytes,
                   kBarriers = kStaging + int64_t{kConsumerWarps} * kStagingBytes,
                   kSharedBytes = kBarriers + 2 * kStages * 8;
-// Steps of warpgroup 0 in a tile before warpgroup 1 begins it. Fewer steps in a tile than kLeadSteps would let warpgroup 0 end two turns.
-constexpr int kLead = 1, kLeadSteps = kStages + 1 - kLead;
+// Warpgroup 1 begins a tile when warpgroup 0 has started kLead steps of it: the first of them are complete then. With fewer steps in a
+// tile than kLeadSteps, warpgroup 0 could end two turns.
+constexpr int kLead = 2, kLeadSteps = kStages + 1 - kLead;
 static_assert(kSharedBytes <= (227 << 10));
 
 template <class Element_, bool kTransposeA_, bool kTransposeB_>
@@ -129,14 +132,14 @@ __device__ inline void produce(const TensorMap& a, const TensorMap& b, int k, co
 // Starts the matmuls of a warpgroup's rows of a stage and ends their group.
 template <class Form>
 __device__ inline void multiply_stage(float (&sums)[wgmma::kWideTiles][4], int stage, int group, bool add) {
-    constexpr int kPanelBytes = kPanelRows * kRowBytes, kGroupOfA = kBytesOfA / 2;
+    constexpr int kPanelStride = kPanelRows * kRowBytes, kGroupOfA = kBytesOfA / 2;
     constexpr int kInstruction = 32;  // bytes of k, or twice the rows of k
     constexpr int kApartA = Form::kTransposeA ? kInstruction / 2 * kRowBytes : kInstruction;
     constexpr int kApartB = Form::kTransposeB ? kInstruction : kInstruction / 2 * kRowBytes;
     const uint32_t base = wgmma::shared_address(shared_memory<char>(stage * int64_t{kStageBytes}));
     const uint64_t a = wgmma::describe(base + static_cast<uint32_t>(group * kGroupOfA),
-                                       Form::kTransposeA ? kPanelBytes : 16, kGroupBytes);
-    const uint64_t b = wgmma::describe(base + kBytesOfA, Form::kTransposeB ? 16 : kPanelBytes, kGroupBytes);
+                                       Form::kTransposeA ? kPanelStride : 16, kGroupBytes);
+    const uint64_t b = wgmma::describe(base + kBytesOfA, Form::kTransposeB ? 16 : kPanelStride, kGroupBytes);
 #pragma unroll
     for (int i = 0; i < kRowBytes / kInstruction; ++i)
         wgmma::multiply_wide<typename Form::Element, Form::kTransposeA, !Form::kTransposeB>(
@@ -188,7 +191,24 @@ __device__ inline void consume(int k, const Tiles& tiles, int warp, Epilogue& ep
     epilogue.finish();
 }
 
-// Body of a kernel. The maps are parameters of the kernel, `const __grid_constant__ TensorMap`.
+// ---- a panel of an epilogue
+
+// Eight columns of a row are a chunk of 16 bytes, permuted by the row. In a pass, a warp reads the chunks of four rows.
+constexpr int kRowsAtOnce = 4, kPasses = kWarpRows / kRowsAtOnce;
+// Offset of the chunk of this lane in a pass: row 4·pass + lane / 8, columns 8·(lane % 8) ….
+__device__ inline int chunk_offset(int pass) {
+    const int row = pass * kRowsAtOnce + ptx::lane_id() / 8;
+    return row * kRowBytes + ((ptx::lane_id() % 8) ^ (row % 8)) * 16;
+}
+// Offset that this lane passes to stmatrix_x4 or ldmatrix_x4 for columns 16·four …: rows 0-7 and 8-15 of eight columns, then of the next.
+__device__ inline int matrix_offset(int four) {
+    const int matrix = ptx::lane_id() / 8, i = ptx::lane_id() % 8;
+    return (i + matrix % 2 * 8) * kRowBytes + ((2 * four + matrix / 2) ^ i) * 16;
+}
+
+// ---- body of a kernel
+
+// The maps are parameters of the kernel, `const __grid_constant__ TensorMap`.
 template <class Form, class Tiles, class Epilogue>
 __device__ inline void run(const TensorMap& a, const TensorMap& b, int k, const Tiles& tiles,
                            Epilogue epilogue) {

@@ -7,11 +7,11 @@ namespace speedrun {
 
 // c = f(r), r = scale_a·scale_b·op(a) op(b) (+ bias) (+ addend), rounded to bf16. The bits are those of the same matmul followed by f.
 struct WgmmaProduct {
-    Tensor c;     // bf16 [M,N]
+    Tensor c;     // bf16 [M,N], or a batch [n,M,N]: then all operands have three dimensions
     Tensor a, b;  // bf16 [M,K] and [K,N], or transposed; or e4m3 [M,K] and [N,K]
     bool transpose_a = false, transpose_b = false;
     Tensor scale_a = {}, scale_b = {};  // f32 [1], with e4m3
-    Tensor bias = {};                   // f32 [N], without f; nt only
+    Tensor bias = {};                   // f32 [N], without f or addend; nt only
     Tensor addend = {};                 // bf16 [M,N], without f; may be c
     // At most one of the following: f(r) = relu(r)², or f(r) = r · 2√squares.
     bool relu_squared = false;

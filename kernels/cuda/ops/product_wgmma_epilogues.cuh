@@ -21,7 +21,7 @@ struct Value {
     const float *scale_a, *scale_b;  // with kScaled
     const float* bias;               // with kBias
     Rows<const Bf16> addend;         // with kAddend
-    float scale = 1.0f;
+    float scale;                     // with kScaled
 
     __device__ void start() {
         if constexpr (kScaled) scale = *scale_a * *scale_b;
@@ -45,10 +45,6 @@ struct Value {
 };
 
 using Eight = Packed<8, Bf16>;
-
-// A lane stores four of a warp's 16 rows of a panel, four rows apart.
-constexpr int kPanelColumns = 64, kPanels = kColumns / kPanelColumns, kRowsAtOnce = 4,
-              kPasses = kWarpRows / kRowsAtOnce;
 
 // Addresses of a lane's rows at its column of the first panel.
 template <class T>
@@ -105,16 +101,17 @@ struct StoreQuantizedSquares {
     Rows<Bf16> c;
     Rows<E4m3> quantized;
     float* scale;
-    float constant;        // above 0: the scale
-    uint32_t* amax;        // bits of a value ≥ 0; null: not requested
-    uint32_t largest = 0;  // two bf16
-    float inverse = 0.0f;
+    float constant;    // above 0: the scale
+    uint32_t* amax;    // bits of a value ≥ 0; null: not requested
+    uint32_t largest;  // two bf16
+    float inverse;
 
     struct Outputs {
         Lines<Bf16> c;
         Lines<E4m3> quantized;
     };
     __device__ void start() {
+        largest = 0;
         const float divisor = constant > 0.0f ? constant : *scale;
         inverse = divisor == 0.0f ? 0.0f : 1.0f / divisor;
         if (constant > 0.0f && blockIdx.x + threadIdx.x == 0) *scale = divisor;
@@ -160,11 +157,10 @@ struct StoreThroughSquares : StoreRounded {
 template <class Value, class Body>
 struct PanelEpilogue {
     static constexpr bool kReads = Value::kAddend || Body::kOperand;
-    static constexpr int kPanelBytes = kWarpRows * kRowBytes;
-    static_assert(kStagingBytes == 2 * kPanelBytes && !(Value::kAddend && Body::kOperand));
+    static_assert(!(Value::kAddend && Body::kOperand));
     Value value;
     Body body;
-    int m, n;  // n: a multiple of 8
+    int m, n;  // sizes of c, one matrix of a batch; n is a multiple of 8
 
     struct Ahead {
         decltype(std::declval<Body>().lines(0, 0)) lines;
@@ -177,9 +173,9 @@ struct PanelEpilogue {
     }
 
     __device__ Ahead begin(const Place& place) const {
-        Ahead ahead{body.lines(row_of(place), col_of(place)), {}};
+        Ahead ahead{body.lines(place.batch * m + row_of(place), col_of(place)), {}};
         if constexpr (kReads) {
-            const Lines<const Bf16> from(source(), row_of(place), col_of(place));
+            const Lines<const Bf16> from(source(), place.batch * m + row_of(place), col_of(place));
 #pragma unroll
             for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
@@ -250,16 +246,6 @@ struct PanelEpilogue {
     }
     __device__ bool inside(const Place& place, int pass, int panel) const {
         return (row_of(place) + pass * kRowsAtOnce < m) & (col_of(place) + panel * kPanelColumns < n);
-    }
-    // Offsets in the buffer of a panel: of the lane's chunk in a pass; of the lane's row of four matrices, which are rows 0-7 and 8-15 of
-    // columns 16·four … +7, then of the next eight.
-    __device__ static int chunk_offset(int pass) {
-        const int row = pass * kRowsAtOnce + ptx::lane_id() / 8;
-        return row * kRowBytes + ((ptx::lane_id() % 8) ^ (row % 8)) * 16;
-    }
-    __device__ static int matrix_offset(int four) {
-        const int matrix = ptx::lane_id() / 8, i = ptx::lane_id() % 8;
-        return (i + matrix % 2 * 8) * kRowBytes + ((2 * four + matrix / 2) ^ i) * 16;
     }
     __device__ const Rows<const Bf16>& source() const {
         if constexpr (Value::kAddend)
