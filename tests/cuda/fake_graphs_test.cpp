@@ -39,7 +39,7 @@ TEST_F(FakeGraphsTest, WholeStepRunsFromGraphs) {
             const int64_t records = fake_gpu_events().records;
             runner.enqueue(step, source);
             runner.collect();
-            EXPECT_LE(fake_gpu_events().records - records, 8) << layers;
+            EXPECT_EQ(fake_gpu_events().records - records, 9) << layers;
             EXPECT_EQ(kernels, 2) << layers;  // the stop request, and the loss with it
             EXPECT_LE(copies, 3 * 4 + 2) << layers;
             EXPECT_GT(in_graphs, 100) << layers;

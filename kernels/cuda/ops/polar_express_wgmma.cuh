@@ -35,9 +35,6 @@ struct TriangleList {
 // c = alpha·sum (+ beta·addend), rounded to bf16.
 template <bool kAddend, bool kSymmetric>
 struct Epilogue {
-    static constexpr int kPanels = kColumns / 64, kRowsAtOnce = 4, kPasses = kWarpRows / kRowsAtOnce;
-    static constexpr int kPanelBytes = kWarpRows * kRowBytes;
-    static_assert(kStagingBytes == 2 * kPanelBytes);
     using Eight = Packed<8, Bf16>;
     struct Nothing {};
     struct Chunks {
@@ -59,7 +56,7 @@ struct Epilogue {
         return place.row + pass * kRowsAtOnce + ptx::lane_id() / 8;
     }
     __device__ static int col_of(const Place& place, int panel) {
-        return place.col + panel * 64 + ptx::lane_id() % 8 * 8;
+        return place.col + panel * kPanelColumns + ptx::lane_id() % 8 * 8;
     }
     __device__ bool stores(int row, int col) const {
         return row < m && col < n && (!kSymmetric || col / 8 <= row / 8);
@@ -85,23 +82,13 @@ struct Epilogue {
         return ahead;
     }
 
-    // Bytes in a panel's buffer: the chunk of a lane in a pass; the row of a lane of four 8 x 8 matrices, two of which are
-    // below each other, at columns 16·four.
-    __device__ static int chunk_offset(int pass) {
-        const int row = pass * kRowsAtOnce + ptx::lane_id() / 8;
-        return row * kRowBytes + ((ptx::lane_id() % 8) ^ (row % 8)) * 16;
-    }
-    __device__ static int matrix_offset(int four) {
-        const int number = ptx::lane_id() / 8, i = ptx::lane_id() % 8;
-        return (i + number % 2 * 8) * kRowBytes + ((2 * four + number / 2) ^ i) * 16;
-    }
-
     __device__ void end(const Place& place, const float (&sums)[wgmma::kWideTiles][4], const Ahead& ahead,
                         void* staging) const {
         Bf16* const to = c + offset_of(place, row_of(place, 0), col_of(place, 0));
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel) {
-            if (kSymmetric && place.col + panel * 64 >= place.row + kWarpRows) break;  // above the diagonal
+            if (kSymmetric && place.col + panel * kPanelColumns >= place.row + kWarpRows)
+                break;  // above the diagonal
             // Two buffers alternate: the barrier of one ends the reads of the other.
             char* const buffer = static_cast<char*>(staging) + panel % 2 * kPanelBytes;
             uint32_t addends[4][4] = {};
@@ -131,8 +118,8 @@ struct Epilogue {
                 const uint4 eight = load_word(reinterpret_cast<const uint4*>(buffer + chunk_offset(pass)));
                 const int row = row_of(place, pass), col = col_of(place, panel);
                 if (stores(row, col))
-                    ptx::store_global(reinterpret_cast<uint4*>(to + pass * kRowsAtOnce * n + panel * 64),
-                                      eight);
+                    ptx::store_global(
+                        reinterpret_cast<uint4*>(to + pass * kRowsAtOnce * n + panel * kPanelColumns), eight);
             }
             if constexpr (kSymmetric) store_mirrored(place, panel, buffer);
         }
@@ -154,7 +141,7 @@ struct Epilogue {
     __device__ void store_mirrored(const Place& place, int panel, const char* buffer) const {
         const int lane = ptx::lane_id(), odd = lane % 2;
         const int row = place.row + odd * 8 + lane % 4 / 2 * 4;
-        Bf16* const to = c + offset_of(place, place.col + panel * 64 + lane / 4, row);
+        Bf16* const to = c + offset_of(place, place.col + panel * kPanelColumns + lane / 4, row);
 #pragma unroll
         for (int four = 0; four < 4; ++four) {
             uint32_t pairs[4];
@@ -164,7 +151,7 @@ struct Epilogue {
                 const uint32_t upper = pairs[2 * i], lower = pairs[2 * i + 1];
                 const uint32_t received = __shfl_xor_sync(0xffffffffu, odd ? upper : lower, 1);
                 const int columns = (2 * four + i) * 8;  // the first of the matrices' columns in the panel
-                if (row >= m || (place.col + panel * 64 + columns) / 8 >= row / 8) continue;
+                if (row >= m || (place.col + panel * kPanelColumns + columns) / 8 >= row / 8) continue;
                 uint2 rows;
                 rows.x = odd ? received : upper;
                 rows.y = odd ? lower : received;
