@@ -100,6 +100,10 @@ struct Targets {
         return at < 0 ? OwnTarget{} : OwnTarget{value_of(at), weight(k)};
     }
 
+    // Values of targets, in shared memory.
+    static __device__ __forceinline__ auto kept(int64_t offset) {
+        return shared_memory<float>(offset, op::CrossEntropy::kMaxTargets);
+    }
     // Keeps the values of the targets in `all`, since dlogits may alias logits. Only this thread accesses them.
     template <class Value>
     __device__ __forceinline__ void keep(const Counted& all, int64_t row, int64_t offset,
@@ -118,11 +122,6 @@ struct Targets {
             for (int j = 0; j < count; ++j) of_own += id(j, row) == own ? weight(j) : 0.0f;
             out.store_one(column(own), gradient(kept(offset)[k], of_own));
         }
-    }
-
-  private:
-    static __device__ __forceinline__ auto kept(int64_t offset) {
-        return shared_memory<float>(offset, op::CrossEntropy::kMaxTargets);
     }
 };
 
