@@ -100,6 +100,7 @@ struct Targets {
         return at < 0 ? OwnTarget{} : OwnTarget{value_of(at), weight(k)};
     }
 
+    // Values of targets, in shared memory.
     static __device__ __forceinline__ auto kept(int64_t offset) {
         return shared_memory<float>(offset, op::CrossEntropy::kMaxTargets);
     }
