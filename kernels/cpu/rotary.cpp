@@ -10,13 +10,22 @@ namespace {
 
 using cpu::Vec;
 
-// Calls body(vector, head among the 2H of q and k, row) for every vector of q, then of k.
+// q and k; from: the operands, absent: q and k themselves.
+struct Vectors {
+    Tensor q, k, from_q, from_k;
+};
+
+// Calls body(result, operand, head among the 2H of q and k, row) for every vector of q, then of k.
 template <class Real, class Body>
-void for_heads(Tensor q, Tensor k, const RotaryOptions& o, Body&& body) {
-    cpu::parallel_for(q.rows(), [&](int64_t t) {
+void for_heads(const Vectors& vectors, const RotaryOptions& o, Body&& body) {
+    const bool apart = vectors.from_q.present();
+    cpu::parallel_for(vectors.q.rows(), [&](int64_t t) {
         for (int64_t h = 0; h < 2 * o.num_heads; ++h) {
-            const Tensor& tensor = h < o.num_heads ? q : k;
-            body(tensor.as<Real>() + t * tensor.row_stride + h % o.num_heads * o.head_dim, h, t);
+            const Tensor& to = h < o.num_heads ? vectors.q : vectors.k;
+            const Tensor& from = !apart ? to : h < o.num_heads ? vectors.from_q : vectors.from_k;
+            const int64_t column = h % o.num_heads * o.head_dim;
+            body(to.as<Real>() + t * to.row_stride + column, from.as<Real>() + t * from.row_stride + column,
+                 h, t);
         }
     });
 }
@@ -50,7 +59,8 @@ void CpuOps::enqueue(const op::QkNormRotaryForward& a, Stream& stream) {
         cpu::with_real(a.q.dtype, [&]<class Real>() {
             if (a.value.mixed.present()) mix_values<Real>(a.value);
             if (!a.options.normalize && !a.options.rotate) return;
-            for_heads<Real>(a.q, a.k, a.options, [&](Real* u, int64_t h, int64_t t) {
+            const Vectors vectors{a.q, a.k, a.from_q, a.from_k};
+            for_heads<Real>(vectors, a.options, [&](Real* to, const Real* u, int64_t h, int64_t t) {
                 float r = 1.0f;
                 if (a.options.normalize) {
                     Vec squares{};
@@ -69,8 +79,8 @@ void CpuOps::enqueue(const op::QkNormRotaryForward& a, Stream& stream) {
                               second = cpu::load(u + half + i, width) * r;
                     const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
-                    cpu::store(u + i, first * ci - second * si, width);
-                    cpu::store(u + half + i, first * si + second * ci, width);
+                    cpu::store(to + i, first * ci - second * si, width);
+                    cpu::store(to + half + i, first * si + second * ci, width);
                 });
             });
         });
@@ -81,7 +91,8 @@ void CpuOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
     cpu::submit(stream, "qk_norm_rotary_backward", [=] {
         const int64_t dim = a.options.head_dim, half = dim / 2;
         cpu::with_real(a.q.dtype, [&]<class Real>() {
-            for_heads<Real>(a.dq, a.dk, a.options, [&](Real* d, int64_t h, int64_t t) {
+            const Vectors vectors{a.dq, a.dk, a.from_dq, a.from_dk};
+            for_heads<Real>(vectors, a.options, [&](Real* to, const Real* d, int64_t h, int64_t t) {
                 const Tensor& output = h < a.options.num_heads ? a.q : a.k;
                 const Real* u = output.as<Real>() + t * output.row_stride + h % a.options.num_heads * dim;
                 // Rotation preserves inner products, so Σ dû·û is computed from the rotated vectors.
@@ -103,8 +114,8 @@ void CpuOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
                         (cpu::load(d + half + i, width) - cpu::load(u + half + i, width) * dot) * r;
                     const Vec ci = c ? cpu::load(c + i, width) : Vec(1.0f);
                     const Vec si = s ? cpu::load(s + i, width) : Vec{};
-                    cpu::store(d + i, first * ci + second * si, width);
-                    cpu::store(d + half + i, second * ci - first * si, width);
+                    cpu::store(to + i, first * ci + second * si, width);
+                    cpu::store(to + half + i, second * ci - first * si, width);
                 });
             });
         });

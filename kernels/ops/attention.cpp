@@ -33,6 +33,16 @@ void check_rotary(const Arguments& a) {
         throw_internal("rotary: cos and sin have to be contiguous");
 }
 
+// Checks operands of rotary in other memory than its results.
+void check_separate(const Tensor& from_q, const Tensor& from_k, const Tensor& like, const RotaryOptions& o) {
+    if (from_q.present() != from_k.present())
+        throw_internal("rotary: one of q and k has an operand in other memory: both or neither");
+    if (!from_q.present()) return;
+    if (!o.normalize && !o.rotate) throw_internal("rotary: operands in other memory would not be written");
+    for (const Tensor& from : {from_q, from_k})
+        expect(from, like.dtype, {like.rows(), like.cols()}, "rotary operand");
+}
+
 void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptions& o) {
     if (o.head_dim <= 0 || o.head_dim % 2 != 0 || o.rotated_pairs < 0 || o.rotated_pairs > o.head_dim / 2)
         throw_internal("offset_keys: {} turning pairs of a head of {}", o.rotated_pairs, o.head_dim);
@@ -86,6 +96,7 @@ void check_own_value(const Arguments& a, const Tensor& y) {
 
 void op::QkNormRotaryForward::check() const {
     check_rotary(*this);
+    check_separate(from_q, from_k, q, options);
     if (!value.mixed.present()) return;
     expect(value.mixed, q.dtype, {q.rows(), q.cols()}, "value mix mixed");
     expect(value.v, q.dtype, {q.rows(), q.cols()}, "value mix v");
@@ -97,6 +108,7 @@ void op::QkNormRotaryBackward::check() const {
     check_rotary(*this);
     expect(dq, q.dtype, {q.rows(), q.cols()}, "rotary dq");
     expect(dk, q.dtype, {q.rows(), q.cols()}, "rotary dk");
+    check_separate(from_dq, from_dk, q, options);
 }
 
 void op::OffsetKeysForward::check() const {

@@ -70,7 +70,7 @@ int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
 
 namespace speedrun::op {
 
-// For each head's vector u of q and of k, in place:
+// For each head's vector u of q and of k:
 //   normalize   u ← u·(mean(u²) + epsilon)^-½
 //   rotate      rotates the pair (u_i, u_{i+D/2}) by the angle position·frequency_i
 //               (Su et al. 2021, eq. 34, with halves as pairs); with N positions per token, head h of q and k
@@ -80,16 +80,18 @@ struct QkNormRotaryForward {
     ByName by_name = ByName();
     Tensor q;              // real [T,H·D], rows may be strided
     Tensor k;              // real [T,H·D], rows may be strided
+    Tensor from_q = {};    // real [T,H·D], rows may be strided: the input; absent: q and k in place
+    Tensor from_k = {};    // real [T,H·D], given exactly when from_q is
     Tensor rstd = {};      // f32 [T,2H], of q, then of k; with normalize
     Tensor cos = {};       // f32 [P,D/2]; with rotate, as are sin and position
     Tensor sin = {};       // f32 [P,D/2]
     Tensor position = {};  // i32 [T] or [T,N], contiguous
     ValueMix value = {};
-    RotaryOptions options;
+    RotaryOptions options;  // with from_q, at least one of both
 
     void check() const;
     void traffic(Traffic& t) const {
-        if (options.normalize || options.rotate) t.updates(q, k);
+        if (options.normalize || options.rotate) t.updates(q, k);  // from_q and from_k are as large
         t.writes(rstd);
         if (options.rotate) t.reads(cos, sin, position);
         if (!value.mixed.present()) return;
@@ -98,12 +100,14 @@ struct QkNormRotaryForward {
     }
 };
 
-// Turns gradients of the outputs into gradients of the inputs, in place. WeightedSumBackward computes the gradient of the
-// value mix: it shares no memory with q and k, and its sums over all rows would add barriers to this kernel.
+// Turns gradients of the outputs into gradients of the inputs. WeightedSumBackward computes the gradient of the value
+// mix: it shares no memory with q and k, and its sums over all rows would add barriers to this kernel.
 struct QkNormRotaryBackward {
     ByName by_name = ByName();
     Tensor dq;             // real [T,H·D], rows may be strided
     Tensor dk;             // real [T,H·D], rows may be strided
+    Tensor from_dq = {};   // real [T,H·D]: gradients of the outputs; absent: dq and dk in place
+    Tensor from_dk = {};   // real [T,H·D], given exactly when from_dq is
     Tensor q;              // real [T,H·D], the output of the forward
     Tensor k;              // real [T,H·D], the output of the forward
     Tensor rstd = {};      // f32 [T,2H], of the forward; with normalize

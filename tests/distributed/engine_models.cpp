@@ -90,7 +90,7 @@ constexpr const char* kNewest = R"(model={
                       {"type": "sum", "terms": [{"of": "stream"}, {"table": "pairs", "scale": 0.3}]}],
             "layers": {
                 "count": 7,
-                "each": {"attention": {"heads": 6, "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
+                "each": {"attention": {"heads": 6, "value_scale": true, "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true},
                                        "exclude_own_value": {"network": "early", "start": 0.2},
                                        "after": [{"of": "stream", "scale": 1.05}, {"of": "output", "scale": 1}, {"of": "first", "scale": 0.1},
                                                  {"table": "pairs", "scale": 0.2}]},

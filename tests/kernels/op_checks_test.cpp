@@ -262,6 +262,15 @@ TEST_P(OpChecksTest, Rotary) {
     refused({"value mix z", "[3,32]", "[3,31]"}, [](auto& a) {
         a.value = {a.q, a.q, {real({3, 31}), f32({2})}};
     });
+    refused({"one of q and k"}, [](auto& a) { a.from_q = real({3, 32}); });
+    refused({"rotary operand", "[3,32]", "[3,31]"}, [](auto& a) {
+        a.from_q = real({3, 32});
+        a.from_k = real({3, 31});
+    });
+    refused({"would not be written"}, [](auto& a) {
+        a.from_q = a.from_k = real({3, 32});
+        a.options.normalize = false;
+    });
     const Tensor q = real({3, 48}), table = f32({8, 8});
     refuse(op::QkNormRotaryForward{.q = q,
                                    .k = q,

@@ -124,6 +124,56 @@ TEST_P(RotaryTest, Forward) {
     });
 }
 
+// Operands in other memory than the results: the results equal those in place, bitwise, and the operands are unchanged.
+TEST_P(RotaryTest, SeparateMemory) {
+    for_cases([&](const Case& c, const RotaryOptions& options) {
+        if (!options.normalize && !options.rotate) return;
+        const Inputs in(c, dtype());
+        const auto forward = [&](Harness& h, bool apart) -> Outputs {
+            const Pair from = upload(h, in.packed, in.width, dtype(), c.packed, false);
+            op::QkNormRotaryForward a = in.call(h, c, options, from);
+            if (apart) {
+                a.from_q = from.q;
+                a.from_k = from.k;
+                a.q = h.output(dtype(), {c.rows, in.width});
+                a.k = h.output(dtype(), {c.rows, in.width});
+            }
+            h.call(a);
+            return {h.read(a.q), h.read(a.k), options.normalize ? h.read(a.rstd) : Matrix(), h.read(from.q),
+                    h.read(from.k)};
+        };
+        const Outputs own = run([&](Harness& h) { return forward(h, false); });
+        const Outputs apart = run([&](Harness& h) { return forward(h, true); });
+        for (size_t i : {0, 1, 2}) expect_same_bits(apart[i], own[i], "result of forward");
+        expect_same_bits(apart[3], in.part(in.packed, 0), "operand q");
+        expect_same_bits(apart[4], in.part(in.packed, 1), "operand k");
+
+        const Matrix upstream = random_matrix(c.rows, 3 * in.width, 3, dtype());
+        const auto backward = [&](Harness& h, bool separate) -> Outputs {
+            // The gradient of the projection is strided where its operands are.
+            const Pair values = upload(h, in.packed, in.width, dtype(), false, true),
+                       given = upload(h, upstream, in.width, dtype(), !separate && c.packed, separate);
+            op::QkNormRotaryBackward a{
+                .dq = given.q, .dk = given.k, .q = values.q, .k = values.k, .options = options};
+            if (separate) {
+                const Pair to = upload(h, in.packed, in.width, dtype(), c.packed, false);
+                a.from_dq = given.q;
+                a.from_dk = given.k;
+                a.dq = to.q;
+                a.dk = to.k;
+            }
+            if (options.normalize)
+                a.rstd = h.input(random_matrix(c.rows, 2 * c.num_heads, 4, DType::f32), DType::f32);
+            set_tables(h, in.tables, in.position, c.positions, a);
+            h.call(a);
+            return {h.read(a.dq), h.read(a.dk)};
+        };
+        const Outputs own_gradients = run([&](Harness& h) { return backward(h, false); });
+        const Outputs gradients = run([&](Harness& h) { return backward(h, true); });
+        for (size_t i : {0, 1}) expect_same_bits(gradients[i], own_gradients[i], "gradient");
+    });
+}
+
 // v is mixed in the same call. q and k have the same results as without it; v is unchanged unless it is the
 // output.
 TEST_P(RotaryTest, ValueMix) {

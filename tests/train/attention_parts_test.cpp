@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kRows = 2, kSequence = 11;
 
 // Three layers: plain values, values mixed with a table, scaled values. The second attends to its whole document.
-ModelConfig model_with(const std::string& parts_of_each, int heads = 6) {
+ModelConfig model_with(const std::string& parts_of_each, int heads = 6,
+                       const std::vector<std::string>& settings = {}) {
     return parse_config(R"({
         "model": {
             "preset": "none", "model_dim": 48, "vocab_size": 30, "norms": {"epsilon": 0.001},
@@ -39,7 +40,7 @@ ModelConfig model_with(const std::string& parts_of_each, int heads = 6) {
             "head": {"softcap": 0}},
         "batch": {"sequence_length": 11, "microbatch_tokens": 22, "tokens_per_step": 22},
         "optimizers": {"groups": [{"params": ["*"]}]}})",
-                        "test", {})
+                        "test", settings)
         .model;
 }
 
@@ -129,14 +130,14 @@ ModelGraph graph_of(const std::string& parts_of_each) {
     return build_model(model_with(parts_of_each), {.tokens = 22, .sequence_length = 11}, {.logit_rows = 22});
 }
 
-// Applied after attention and before the gate. v includes its table or its factor.
+// Applied after attention and before the gate. v includes its table or its factor, which the projection applies.
 TEST(AttentionGraph, ExcludesOwnValueBeforeGate) {
     const ModelGraph written = graph_of(R"(, "exclude_own_value": {"start": 0.25}, "gate": {"columns": 6})");
     const Parameter& share = written.table.find("blocks.1.attn.own_value");
     EXPECT_EQ(share.shape, (std::vector<int64_t>{6}));
     EXPECT_EQ(share.init.value, 0.25F);
     const std::vector<std::string> nodes = nodes_of(written);
-    const char* const values[] = {"v", "mixed v", "scaled v"};
+    const char* const values[] = {"v", "mixed v", "v"};
     for (size_t layer = 0; layer < 3; ++layer)
         EXPECT_THAT(
             nodes[layer + 1],
@@ -199,12 +200,29 @@ TEST(AttentionGraph, PairedHeadsDoubleSequenceLength) {
     EXPECT_EQ(lengths, (std::vector<int64_t>{22}));
     EXPECT_EQ(ids, 2);
     EXPECT_EQ(graph_of("").inputs.size(), 4u) << "no column of pairs";
-    // Mixed and scaled values already have their own buffer and need no copy.
-    const char* const copies[] = {"copy of q; copy of k; copy of v; attention 3 pairs x 8, window 5",
-                                  "copy of q; copy of k; attention 3 pairs x 8, within",
-                                  "copy of q; copy of k; attention 3 pairs x 8, window 5"};
+    // Rotary writes q and k to memory of their own, as the sum writes mixed values.
+    const char* const copies[] = {
+        "linear 48 -> 144; QK-norm, rotary 6 x 8, 2 of 4 pairs, epsilon 0.001; copy of v; attention 3 pairs x 8, window 5",
+        "attention 3 pairs x 8, within", "c x the last 48; QK-norm"};
     const std::vector<std::string> nodes = nodes_of(written);
     for (size_t layer = 0; layer < 3; ++layer) EXPECT_THAT(nodes[layer + 1], HasSubstr(copies[layer]));
+    EXPECT_EQ(nodes[2].find("copy of"), std::string::npos);
+    for (const std::string& node : nodes) {
+        EXPECT_EQ(node.find("copy of q"), std::string::npos);
+        EXPECT_EQ(node.find("copy of k"), std::string::npos);
+    }
+    // Without rotary and norm there is nothing that could write them elsewhere.
+    const ModelConfig plain =
+        model_with(R"(, "paired": true, "qk_norm": false)", 6, {"model.layers.each.attention.rotary=null"});
+    EXPECT_THAT(nodes_of(build_model(plain, {.tokens = 22, .sequence_length = 11}, {.logit_rows = 22}))[1],
+                HasSubstr("copy of projected q; copy of projected k; copy of v"));
+}
+
+// The factor of v multiplies rows of the projection's weight: no pass over v.
+TEST(AttentionGraph, ScalesValuesInTheProjection) {
+    const std::vector<std::string> nodes = nodes_of(graph_of(""));
+    EXPECT_THAT(nodes[3], HasSubstr("linear 48 -> 144, c x the last 48; QK-norm"));
+    for (const std::string& node : nodes) EXPECT_EQ(node.find("sum of c0 x v;"), std::string::npos);
 }
 
 }  // namespace speedrun::testing::attention_parts_test

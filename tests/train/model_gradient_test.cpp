@@ -68,7 +68,7 @@ ModelConfig in_parts() {
                          "mlp": {"ratio": 2}},
                 "at": {"0": {"attention": {"value_table": "values", "exclude_own_value": {}}}, "1": null, "2": {"attention": null},
                        "3": {"enter": [{"terms": [{"of": "stream"}, {"of": "after 0", "gate": -1.5}]}], "attention": {"value_table": "values", "window": 4, "key_offset": true}},
-                       "4": {"attention": {"value_scale": true, "paired": true}}, "5": {"attention": {"exclude_own_value": {}, "compose_heads": {"keys": 4}}}}},
+                       "4": {"attention": {"value_scale": true, "bias": true, "paired": true}}, "5": {"attention": {"exclude_own_value": {}, "compose_heads": {"keys": 4}}}}},
             "output": [{"type": "sum", "terms": [{"of": "stream"}, {"of": "after 2", "constant": -1, "scale": 0}]}, {"type": "norm"}],
             "head": {"softcap": 23, "softcap_function": "sigmoid", "logit_shift": 5, "logit_scale": 7.5},
             "loss": {"weights": [1, 0.5, 0.25]}},

@@ -187,7 +187,8 @@ TEST(ModelParts, ValueScaleAddsFactor) {
     EXPECT_EQ(written.table.find("blocks.2.attn.value_mix").init.value, 0.75F);
     EXPECT_FALSE(written.table.contains("blocks.3.attn.value_scale"));  // no attention
     const std::vector<Layer> layers = layer_table(written.graph);
-    EXPECT_THAT(fmt::format("{}", fmt::join(layers[1].nodes, "; ")), HasSubstr("sum of c0 x v; attention"));
+    EXPECT_THAT(fmt::format("{}", fmt::join(layers[1].nodes, "; ")),
+                HasSubstr("linear 16 -> 48, c x the last 16; QK-norm"));
 }
 
 // 30·σ(z/7.5) is 15 + 15·tanh(z/15), and 23·σ((z + 5)/7.5) is 11.5 + 11.5·tanh((z + 5)/15).

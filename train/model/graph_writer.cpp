@@ -104,13 +104,17 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
     const ParameterId bias =
         w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
                : kNoParameter;
+    const ParameterId factor =
+        w.factor ? number(w.factor->name, w.factor->start, w.factor->meaning) : kNoParameter;
     const ValueId y = compute_value(name, rows_of(x), w.outputs);
     // Only one term of a sum has the bias.
-    Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0, .fp8 = w.fp8};
+    Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0,
+                            .fp8 = w.fp8,
+                            .rows = rows_of(x).size,
+                            .inputs = w.inputs.size,
+                            .outputs = w.outputs.size,
+                            .scaled = w.factor ? w.factor->outputs : 0};
     if (w.fp8) {
-        options.rows = rows_of(x).size;
-        options.inputs = w.inputs.size;
-        options.outputs = w.outputs.size;
         options.kept_x = kept_scale(name + ".x", w.fp8->x);
         options.kept_weight = kept_scale(name + ".weight", w.fp8->weight);
     }
@@ -119,7 +123,8 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
                  .x = x,
                  .weight = weight,
                  .bias = bias,
-                 .x_amax = amax == amaxes_.end() ? kNoValue : amax->second},
+                 .x_amax = amax == amaxes_.end() ? kNoValue : amax->second,
+                 .factor = factor},
                 options);
     return y;
 }
@@ -141,12 +146,16 @@ ValueId GraphWriter::gate(const std::string& name, ValueId x, const Extent& gate
 
 ValueId GraphWriter::sum(const std::string& name, const Extent& columns,
                          const std::vector<WeightedSum::Term>& terms) {
-    const Extent rows = rows_of(terms.front().value);
-    const ValueId y = compute_value(name, rows, columns);
+    const ValueId y = compute_value(name, rows_of(terms.front().value), columns);
+    sum(y, terms);
+    return y;
+}
+
+void GraphWriter::sum(ValueId y, const std::vector<WeightedSum::Term>& terms) {
+    const Extent rows = rows_of(y);
     // With a share of the tokens the sequence length is unused: such a sum has no shifted terms.
     add<WeightedSum>({.y = y, .terms = terms},
                      rows.dimension == Dimension::own_tokens ? rows.size : batch.local_length());
-    return y;
 }
 
 }  // namespace speedrun

@@ -69,12 +69,22 @@ class GraphWriter {
         int64_t matrices = 1;
         HeadRows head_rows = {};
         std::optional<LinearFp8Config> fp8 = {};
+        // Learned factor of the last outputs (Linear::Ports::factor).
+        struct Factor {
+            std::string name;
+            double start;
+            std::string meaning;
+            int64_t outputs;
+        };
+        std::optional<Factor> factor = {};
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
     // Sigmoids of linear functions of the first columns of x: f32 (tokens, gates), initially 1/2.
     ValueId gate(const std::string& name, ValueId x, const Extent& gates, int64_t columns,
                  const std::string& meaning);
     ValueId sum(const std::string& name, const Extent& columns, const std::vector<WeightedSum::Term>& terms);
+    // Writes the sum to y.
+    void sum(ValueId y, const std::vector<WeightedSum::Term>& terms);
 
     // State of one kind of part, for all layers of the graph.
     template <class T>

@@ -1,4 +1,4 @@
-// QK-norm and rotary position embedding, in place on q and k, and the mix of v with a value embedding. A
+// QK-norm and rotary position embedding of q and k, and the mix of v with a value embedding. A
 // group of G lanes owns one head's vector: lane i holds chunk i of the first half and the same chunk of the
 // second, which the rotation pairs.
 // Roofline bound, real of b bytes: forward 4·T·H·D·b (q and k read and written), with the mix 3·T·H·D·b more,
@@ -16,7 +16,8 @@ namespace {
 
 template <class Real>
 struct Arguments {
-    Rows<Real> q, k, out_q, out_k;  // updated in place; backward: the outputs of the forward
+    Rows<Real> q, k, from_q, from_k;  // results and operands, which may be the same
+    Rows<Real> out_q, out_k;          // backward: the outputs of the forward
     Rows<float> rstd;
     const float *cos, *sin;
     const int32_t* position;
@@ -58,10 +59,11 @@ __device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row,
 
 enum class Pass { forward, forward_and_mix, backward };
 
-// Blocks per multiprocessor for which registers are limited; 0: the compiler chooses. On sm_120 its choice
-// spills in the mix of single elements.
+// Blocks per multiprocessor for which registers are limited; 0: the compiler chooses. Its choice spills in backward
+// on sm_80 and sm_89, and on sm_120 in the mix of single elements.
 template <int W, Pass kPass>
-constexpr int kBlocks = kSm120&& W == 1 && kPass == Pass::forward_and_mix ? 4 : 0;
+constexpr int kBlocks = kPass == Pass::backward || (kSm120 && W == 1 && kPass == Pass::forward_and_mix) ? 4
+                                                                                                        : 0;
 
 // A lane's part of a head's vector: chunks of both halves. In forward with W > 1, the chunks of a head do not
 // exceed the lanes of a group. They stay in registers for both passes over the vector: 80 us for 32,768 x
@@ -110,7 +112,8 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     }
     const bool of_q = head < a.num_heads;
     const int64_t offset = int64_t{of_q ? head : head - a.num_heads} * a.head_dim;
-    Real* const u = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
+    Real* const to = of_q ? a.q.at(row, offset) : a.k.at(row, offset);
+    const Real* const u = of_q ? a.from_q.at(row, offset) : a.from_k.at(row, offset);
     const Real* const out = of_q ? a.out_q.at(row, offset) : a.out_k.at(row, offset);
     Halves<Real, W, (W > 1 && !kBackward)> of_u;
     Halves<Real, W, false> of_out;
@@ -174,14 +177,21 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
             x[i] = first * c[i] - second * sine;
             y[i] = first * sine + second * c[i];
         }
-        chunk.store(u + col, x);
-        chunk.store(u + half + col, y);
+        chunk.store(to + col, x);
+        chunk.store(to + half + col, y);
     });
 }
 
-// a: arguments of forward or backward. q and k are updated in place; in backward they are gradients.
+// Results, and operands, absent if they are the results. In backward both are gradients.
+struct Vectors {
+    Tensor q, k, from_q, from_k;
+};
+
+// a: arguments of forward or backward.
 template <Pass kPass, class Call>
-void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite site) {
+void run(const Call& a, const Vectors& of, const ValueMix& value, LaunchSite site) {
+    const bool apart = of.from_q.present();
+    const Tensor q = of.q, k = of.k, from_q = apart ? of.from_q : q, from_k = apart ? of.from_k : k;
     const RotaryOptions& o = a.options;
     const Tensor cos = a.cos, sin = a.sin, position = a.position;
     constexpr bool kMix = kPass == Pass::forward_and_mix;
@@ -191,15 +201,17 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool aligned =
-            half % kWide == 0 && half <= sizes::kWarp * kWide &&
-            aligned_rows(kWide, {q, k, a.q, a.k, cos, sin, value.mixed, value.v, value.mix.z});
+        const bool aligned = half % kWide == 0 && half <= sizes::kWarp * kWide &&
+                             aligned_rows(kWide, {q, k, from_q, from_k, a.q, a.k, cos, sin, value.mixed,
+                                                  value.v, value.mix.z});
         cuda::with_width<Real>(aligned, [&]<int W>() {
             int bits = 0;
             while ((1 << bits) < sizes::kWarp && (W << bits) < half) ++bits;
             const int group = 1 << bits;
             const Arguments<Real> arguments{Rows<Real>(q),
                                             Rows<Real>(k),
+                                            Rows<Real>(from_q),
+                                            Rows<Real>(from_k),
                                             Rows<Real>(a.q),
                                             Rows<Real>(a.k),
                                             Rows<float>(a.rstd),
@@ -233,13 +245,14 @@ void run(const Call& a, Tensor q, Tensor k, const ValueMix& value, LaunchSite si
 
 void CudaOps::enqueue(const op::QkNormRotaryForward& a, Stream& stream) {
     using namespace rotary_cu;
-    if (a.value.mixed.present()) return run<Pass::forward_and_mix>(a, a.q, a.k, a.value, stream);
-    run<Pass::forward>(a, a.q, a.k, {}, stream);
+    const Vectors vectors{a.q, a.k, a.from_q, a.from_k};
+    if (a.value.mixed.present()) return run<Pass::forward_and_mix>(a, vectors, a.value, stream);
+    run<Pass::forward>(a, vectors, {}, stream);
 }
 
 void CudaOps::enqueue(const op::QkNormRotaryBackward& a, Stream& stream) {
     using namespace rotary_cu;
-    run<Pass::backward>(a, a.dq, a.dk, {}, stream);
+    run<Pass::backward>(a, Vectors{a.dq, a.dk, a.from_dq, a.from_dk}, {}, stream);
 }
 
 }  // namespace speedrun

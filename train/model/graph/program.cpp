@@ -145,8 +145,12 @@ class Derivation {
             if (gradients_.reaches(*nodes[last])) {
                 Instruction instruction{.kind = Instruction::Kind::backward, .number = now_, .calls = {}};
                 instruction.calls.push_back(backward_call(*nodes[last], sums));
-                // a sum between the two nodes prevents the fusion
-                const bool fused = fusion && sums.empty() && gradients_.reaches(*nodes[last - 1]);
+                // A sum between the two nodes prevents the fusion, also one that the later node computes.
+                const auto& gradients = instruction.calls.front().read_gradients;
+                const bool summed =
+                    !sums.empty() || std::any_of(gradients.begin(), gradients.end(),
+                                                 [](const GradientLocation& to) { return to.adds; });
+                const bool fused = fusion && !summed && gradients_.reaches(*nodes[last - 1]);
                 if (fused) {
                     instruction.calls.insert(instruction.calls.begin(),
                                              backward_call(*nodes[last - 1], sums));

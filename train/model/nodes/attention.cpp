@@ -7,17 +7,20 @@
 
 namespace speedrun {
 
-QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options)
+QkNormRotary::QkNormRotary(const Ports& ports, const RotaryOptions& options, bool apart)
     : Node(Cost::pointwise),
       q_(writes({.value = ports.q, .in_backward = true})),
       k_(writes({.value = ports.k, .in_backward = true})),
       rstd_(writes({.value = ports.rstd, .in_backward = true})),
-      projected_q_(reads({.value = ports.projected_q, .gradient = GradientRule::written, .in_place = true})),
-      projected_k_(reads({.value = ports.projected_k, .gradient = GradientRule::written, .in_place = true})),
+      projected_q_(
+          reads({.value = ports.projected_q, .gradient = GradientRule::written, .in_place = !apart})),
+      projected_k_(
+          reads({.value = ports.projected_k, .gradient = GradientRule::written, .in_place = !apart})),
       cos_(reads({.value = ports.tables.cos, .in_backward = true})),
       sin_(reads({.value = ports.tables.sin, .in_backward = true})),
       positions_(reads({.value = ports.tables.positions, .in_backward = true})),
       options_(options),
+      apart_(apart),
       angles_(ports.tables.described) {}
 
 std::string QkNormRotary::describe(const NodeGraph& /*graph*/) const {
@@ -30,6 +33,8 @@ std::string QkNormRotary::describe(const NodeGraph& /*graph*/) const {
 void QkNormRotary::enqueue(const Call& call, const ValueMix& value) const {
     call.ops.qk_norm_rotary_forward({.q = call(q_),
                                      .k = call(k_),
+                                     .from_q = apart_ ? call(projected_q_) : Tensor{},
+                                     .from_k = apart_ ? call(projected_k_) : Tensor{},
                                      .rstd = call(rstd_),
                                      .cos = call(cos_),
                                      .sin = call(sin_),
@@ -40,8 +45,11 @@ void QkNormRotary::enqueue(const Call& call, const ValueMix& value) const {
 }
 
 void QkNormRotary::backward(const Call& call) const {
-    call.ops.qk_norm_rotary_backward({.dq = call.gradient(q_),
-                                      .dk = call.gradient(k_),
+    const Tensor dq = call.gradient(q_), dk = call.gradient(k_);
+    call.ops.qk_norm_rotary_backward({.dq = apart_ ? call.gradient(projected_q_).tensor : dq,
+                                      .dk = apart_ ? call.gradient(projected_k_).tensor : dk,
+                                      .from_dq = apart_ ? dq : Tensor{},
+                                      .from_dk = apart_ ? dk : Tensor{},
                                       .q = call(q_),
                                       .k = call(k_),
                                       .rstd = call(rstd_),

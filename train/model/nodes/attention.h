@@ -11,16 +11,17 @@ struct RotaryTables {
     std::string described = {};              // deviations from the default, for describe()
 };
 
-// RMS-normalizes queries and keys per head and rotates them by position, in place (op::QkNormRotaryForward).
+// RMS-normalizes queries and keys per head and rotates them by position (op::QkNormRotaryForward).
 class QkNormRotary final : public Node {
   public:
     struct Ports {
-        ValueId q, k;  // views of projected_q and projected_k
+        ValueId q, k;  // views of projected_q and projected_k, or values with memory of their own
         ValueId rstd;  // f32 (tokens, 2 × heads)
         ValueId projected_q, projected_k;
         RotaryTables tables = {};
     };
-    QkNormRotary(const Ports& ports, const RotaryOptions& options);
+    // apart: q and k have memory of their own.
+    QkNormRotary(const Ports& ports, const RotaryOptions& options, bool apart);
     const char* kind() const override { return "QK-norm, rotary"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override { enqueue(call, {}); }
@@ -33,6 +34,7 @@ class QkNormRotary final : public Node {
     const Out q_, k_, rstd_;
     const In projected_q_, projected_k_, cos_, sin_, positions_;
     const RotaryOptions options_;
+    const bool apart_;
     const std::string angles_;
 };
 

@@ -1,17 +1,41 @@
 #include "train/model/nodes/linear.h"
 
 #include "train/model/graph/graph.h"
+#include "train/model/nodes/exchanged_rows.h"
 
 namespace speedrun {
 
 Linear::Linear(const Ports& ports, const Options& options)
     : Node(Cost::product),
       y_(writes({.value = ports.y})),
-      x_(reads({.value = ports.x, .gradient = GradientRule::written, .in_backward = true})),
+      x_(reads({.value = ports.x, .gradient = GradientRule::added, .in_backward = true})),
       x_amax_(reads({.value = ports.x_amax})),
       weight_(uses(ports.weight, true)),
-      bias_(uses(ports.bias, false)),
+      bias_(uses(ports.bias, ports.factor != kNoParameter)),
+      factor_(uses(ports.factor, true)),
       options_(options) {
+    if (factor_.index >= 0) {
+        const auto scaled = [&](int64_t columns, Element element) {
+            const auto last = [&](bool needed) {
+                return needed ? needs({.rows = options.scaled,
+                                       .columns = columns,
+                                       .forward = false,
+                                       .backward = true,
+                                       .element = Element::f32})
+                              : Tmp{};
+            };
+            return ScaledRows{.count = options.scaled,
+                              .scaled = needs({.rows = options.outputs,
+                                               .columns = columns,
+                                               .forward = true,
+                                               .backward = element != Element::f32,
+                                               .element = element}),
+                              .gradient = last(true),
+                              .unrounded = last(element != Element::f32)};
+        };
+        scaled_weight_ = scaled(options.inputs, Element::compute_dtype);
+        if (bias_.index >= 0) scaled_bias_ = scaled(1, Element::f32);
+    }
     if (!options.fp8) return;
     const auto quantized = [&](int64_t rows, int kept) {
         return Quantized{
@@ -30,8 +54,22 @@ Linear::Linear(const Ports& ports, const Options& options)
 }
 
 std::string Linear::describe(const NodeGraph& graph) const {
-    return fmt::format("linear {} -> {}{}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
-                       bias_.index >= 0 ? ", bias" : "", options_.fp8 ? ", forward in fp8" : "");
+    return fmt::format("linear {} -> {}{}{}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
+                       bias_.index >= 0 ? ", bias" : "", options_.fp8 ? ", forward in fp8" : "",
+                       factor_.index >= 0 ? fmt::format(", c x the last {}", options_.scaled) : "");
+}
+
+Tensor Linear::weight_of(const Call& call) const {
+    if (factor_.index < 0) return call(weight_);
+    return scaled_weight_.scale(call, {.rows = call(weight_), .factor = call(factor_)});
+}
+
+Tensor Linear::bias_of(const Call& call) const {
+    const Tensor bias = call(bias_);
+    if (factor_.index < 0 || !bias.present()) return bias;
+    const int64_t outputs = bias.numel();
+    return scaled_bias_.scale(call, {.rows = bias.reshaped({outputs, 1}), .factor = call(factor_)})
+        .reshaped({outputs});
 }
 
 void Linear::forward(const Call& call) const {
@@ -46,8 +84,8 @@ void Linear::forward_then(const op::Epilogue& epilogue, const Call& call) const 
     }
     call.ops.matmul({.c = y,
                      .a = x,
-                     .b = call(weight_),
-                     .bias = options_.adds_bias ? call(bias_) : Tensor{},
+                     .b = weight_of(call),
+                     .bias = options_.adds_bias ? bias_of(call) : Tensor{},
                      .transpose_b = true,
                      .epilogue = epilogue},
                     call.stream);
@@ -63,7 +101,7 @@ op::Epilogue Linear::quantizing(const Call& call) const {
 
 // x must be quantized.
 void Linear::multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) const {
-    weight8_.fill(call, call(weight_), options_.fp8->weight);
+    weight8_.fill(call, weight_of(call), options_.fp8->weight);
     call.ops.scaled_matmul({.c = call(y_),
                             .a = call(x8_.numbers),
                             .b = call(weight8_.numbers),
@@ -79,13 +117,23 @@ void Linear::backward(const Call& call) const {
     backward_input(call);
 }
 
+// dx (+)= dy W
+void Linear::backward_input(const Call& call) const {
+    const ValueGradient dx = call.gradient(x_);
+    if (!dx.tensor.present()) return;
+    call.ops.matmul({.c = dx.tensor, .a = call.gradient(y_), .b = weight_of(call), .accumulate = dx.adds},
+                    call.stream);
+}
+
 void Linear::backward_input_then(const op::Epilogue& epilogue, const Tensor& dx, const Call& call) const {
     if (!dx.present()) return;
-    call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = call(weight_), .epilogue = epilogue}, call.stream);
+    call.ops.matmul({.c = dx, .a = call.gradient(y_), .b = weight_of(call), .epilogue = epilogue},
+                    call.stream);
 }
 
 // dW = dyᵀ x, db = Σ dy
 void Linear::backward_parameters(const Call& call) const {
+    if (factor_.index >= 0) return backward_scaled(call);
     const Tensor dy = call.gradient(y_);
     contribute(
         [&](const ParameterGradient& dw) {
@@ -100,6 +148,38 @@ void Linear::backward_parameters(const Call& call) const {
             call.ops.column_sum({.out = db.tensor, .x = dy, .accumulate = db.adds}, call.stream);
         },
         call.of(bias_));
+}
+
+void Linear::backward_scaled(const Call& call) const {
+    const Tensor dy = call.gradient(y_), factor = call(factor_), bias = call(bias_);
+    const auto columns = [&](const ScaledRows::Product& part) {
+        return dy.column_slice(part.first, part.gradient.rows());
+    };
+    contribute(
+        [&](const ParameterGradient& dw, const ParameterGradient& db, const ParameterGradient& dfactor) {
+            scaled_weight_.add_gradients(call, {.rows = call(weight_), .factor = factor},
+                                         {.rows = dw, .factor = dfactor},
+                                         [&](const ScaledRows::Product& part) {
+                                             call.ops.matmul({.c = part.gradient,
+                                                              .a = columns(part),
+                                                              .b = call(x_),
+                                                              .transpose_a = true,
+                                                              .accumulate = part.accumulate},
+                                                             call.stream);
+                                         });
+            if (!bias.present()) return;
+            const auto column = [](const Tensor& vector) { return vector.reshaped({vector.numel(), 1}); };
+            scaled_bias_.add_gradients(
+                call, {.rows = column(bias), .factor = factor},
+                {.rows = {.tensor = column(db.tensor), .adds = db.adds},
+                 .factor = {.tensor = dfactor.tensor, .adds = true}},
+                [&](const ScaledRows::Product& part) {
+                    call.ops.column_sum(
+                        {.out = flat(part.gradient), .x = columns(part), .accumulate = part.accumulate},
+                        call.stream);
+                });
+        },
+        call.of(weight_), call.of(bias_), call.of(factor_));
 }
 
 }  // namespace speedrun

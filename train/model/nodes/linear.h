@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "train/model/nodes/quantized.h"
+#include "train/model/nodes/scaled_rows.h"
 
 namespace speedrun {
 
@@ -15,12 +16,15 @@ class Linear final : public Node {
         ParameterId weight;               // (outputs, inputs)
         ParameterId bias = kNoParameter;  // (outputs)
         ValueId x_amax = kNoValue;        // f32 (1, 1): max|x|; with fp8
+        // f32 (1): the last Options::scaled outputs are multiplied by it, as their rows of the weight.
+        ParameterId factor = kNoParameter;
     };
     struct Options {
         bool adds_bias =
             true;  // false: another rank adds it to the sum over ranks; all ranks compute its gradient
         std::optional<LinearFp8Config> fp8 = {};    // without bias; only in forward of training
-        int64_t rows = 0, inputs = 0, outputs = 0;  // with fp8
+        int64_t rows = 0, inputs = 0, outputs = 0;  // with fp8 or a factor
+        int64_t scaled = 0;                         // with a factor
         int kept_x = -1, kept_weight = -1;          // index of delayed scales in the table; −1: none
     };
     explicit Linear(const Ports& ports) : Linear(ports, Options{}) {}
@@ -32,7 +36,7 @@ class Linear final : public Node {
     // forward() with an epilogue of its matmul.
     void forward_then(const op::Epilogue& epilogue, const Call& call) const;
     // Backward in two parts: the gradient of x, and the parameters' gradients.
-    void backward_input(const Call& call) const { backward_input_then({}, call.gradient(x_).tensor, call); }
+    void backward_input(const Call& call) const;
     void backward_parameters(const Call& call) const;
     // dx = epilogue(dy W).
     void backward_input_then(const op::Epilogue& epilogue, const Tensor& dx, const Call& call) const;
@@ -48,12 +52,17 @@ class Linear final : public Node {
 
   private:
     void multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) const;
+    // Return the operands of the product. With a factor they enqueue their computation.
+    Tensor weight_of(const Call& call) const;
+    Tensor bias_of(const Call& call) const;
+    void backward_scaled(const Call& call) const;
 
     const Out y_;
     const In x_, x_amax_;
-    const Par weight_, bias_;
+    const Par weight_, bias_, factor_;
     const Options options_;
     Quantized x8_, weight8_;
+    ScaledRows scaled_weight_, scaled_bias_;
 };
 
 }  // namespace speedrun

@@ -38,12 +38,10 @@ WeightedSum::WeightedSum(const Ports& ports, int64_t sequence_length)
         if (term.parameter != kNoParameter && term.gate != kNoValue)
             throw_internal("a term of a weighted sum has a parameter and a gate");
         const bool in_place = !lasts && terms_.empty();
-        GradientRule gradient_rule = passed ? GradientRule::passed : GradientRule::added;
-        if (in_place) gradient_rule = GradientRule::written;
         terms_.push_back(
             {.value = reads({.value = term.value,
-                             .gradient = gradient_rule,
-                             .in_backward = !passed,
+                             .gradient = passed ? GradientRule::passed : GradientRule::added,
+                             .in_backward = is_weighted(term),
                              .in_place = in_place}),
              .gate = reads({.value = term.gate, .gradient = GradientRule::added, .in_backward = true}),
              .parameter = use_once(term.parameter),
@@ -127,7 +125,10 @@ bool WeightedSum::take_gradients(const Call& call, std::span<const ParameterGrad
             gradient.dcoefficient = element_of(parameter.tensor, port.element);
             gradient.accumulate_coefficient = parameter.adds;
         }
-        requested[count++] = terms[j];
+        requested[count] = terms[j];
+        const bool weighted = port.gate.index >= 0 || port.parameter.index >= 0;
+        if (!weighted) requested[count].source = value.tensor;  // any of its shape: it is not read
+        ++count;
     }
     return count > 0;
 }
@@ -143,7 +144,8 @@ std::vector<Node::SharedTerm> WeightedSum::shared_terms(const NodeGraph& graph) 
         const bool by_rows = coefficient.extents.size() == 2 && coefficient.extents[1].size == 1 &&
                              coefficient.extents[0].size == written.extents[0].size &&
                              written.extents[0].size > 1;
-        if (by_rows && reads()[value].gradient == GradientRule::added && !graph[reads()[value].value].is_view)
+        const Read& read = reads()[value];
+        if (by_rows && read.gradient == GradientRule::added && !read.in_place && !graph[read.value].is_view)
             shared.push_back({value, gate});
     }
     return shared;

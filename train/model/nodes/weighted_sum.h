@@ -17,7 +17,8 @@ class WeightedSum final : public Node {
         ValueId gate = kNoValue;  // f32 (1), (tokens, 1) or (tokens, heads)
         float factor = 1;
         bool shifted = false;  // value of the previous row
-        bool is_view = false;  // a view: its gradient is written, not passed
+        // The value or y is a view, unless both are of the same columns: the gradient is written, not passed.
+        bool is_view = false;
     };
     struct Ports {
         ValueId y;                // (tokens, columns)

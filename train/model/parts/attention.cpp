@@ -9,6 +9,7 @@
 #include "train/model/attention_layer.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/key_routes.h"
+#include "train/model/parts/paired_heads.h"
 #include "train/model/tensor_axis.h"
 
 namespace speedrun {
@@ -35,21 +36,25 @@ std::vector<WeightedSum::Term> terms_of_all_tokens(const AttentionLayer& a) {
 
 void add_values(AttentionLayer& a, bool mixed) {
     const AttentionConfig& config = a.config;
-    a.value_terms = {{.value = a.v, .is_view = true}};
+    // Without a factor of v the sum replaces v in the memory of the projection, and its gradient is that of v.
+    const bool in_place = !mixed && !config.parts.find<PairedHeadsPart>();
+    a.value_terms = {{.value = a.v, .is_view = !in_place}};
     if (mixed) {
         const ParameterId mix = a.w.parameter(
             "attn.value_mix", {{Dimension::numbers, 2}},
             {a.w.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
         a.value_terms = {{.value = a.v, .parameter = mix, .element = 0},
                          {.value = a.value_rows, .parameter = mix, .element = 1}};
-    } else if (config.value_scale) {
-        a.value_terms[0].parameter = a.w.number("attn.value_scale", config.value_start, "a: v becomes a v");
     }
     a.run(AttentionSlot::values);
-    const bool scaled = a.value_rows == kNoValue && config.value_scale && a.added_to_values.empty();
     for (const WeightedSum::Term& term : terms_of_all_tokens(a)) a.value_terms.push_back(term);
-    if (a.value_terms.size() > 1 || scaled)
-        a.v = a.w.sum(scaled ? "scaled v" : "mixed v", a.head_width(), a.value_terms);
+    if (a.value_terms.size() == 1) return;
+    if (in_place)
+        for (size_t i = 1; i < a.value_terms.size(); ++i) a.value_terms[i].is_view = true;
+    const int64_t C = a.head_width().size;
+    const ValueId sum = in_place ? a.w.view(a.qkv, "mixed v", 2 * C, C) : a.head_rows("mixed v");
+    a.w.sum(sum, a.value_terms);
+    a.v = sum;
 }
 
 ValueId plain_attention(AttentionLayer& a) {
@@ -136,6 +141,8 @@ void AttentionConfig::build(AttentionLayer& a) const {
     GraphWriter& w = a.w;
     const int64_t C = a.head_width().size, H = a.heads.size, D = C / H;
     for (const auto& [key, part] : parts.all()) part->build(a);
+    const bool mixed = !value_table.empty() && !parts.value_rows();
+    using Factor = GraphWriter::Weight::Factor;
     a.qkv = w.linear("attn.qkv", a.normed,
                      {.outputs = a.head_width(3),
                       .inputs = w.extents.width(),
@@ -144,11 +151,15 @@ void AttentionConfig::build(AttentionLayer& a) const {
                       .fan_in = w.extents.width().size,
                       .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
                       .matrices = 3,
-                      .head_rows = {.stacks = 2, .heads = heads}});
+                      .head_rows = {.stacks = 2, .heads = heads},
+                      .factor = value_scale && !mixed ? std::optional<Factor>({.name = "attn.value_scale",
+                                                                               .start = value_start,
+                                                                               .meaning = "a: v becomes a v",
+                                                                               .outputs = C})
+                                                      : std::nullopt});
     a.q = w.view(a.qkv, "projected q", 0, C);
     a.k = w.view(a.qkv, "projected k", C, C);
     a.v = w.view(a.qkv, "v", 2 * C, C);
-    const bool mixed = !value_table.empty() && !parts.value_rows();
     if (mixed) a.value_rows = a.tables.lookup("value_embedding", value_table);
 
     a.scale = scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D));

@@ -146,18 +146,21 @@ void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
                                 .normalize = a.config.parts.find<QkNormPart>() != nullptr,
                                 .rotate = rotary != nullptr,
                                 .epsilon = static_cast<float>(a.model.norms.epsilon)};
-    const ValueId q = a.w.view(a.qkv, "q", 0, C), k = a.w.view(a.qkv, "k", C, C);
+    // The two rows of a pair have to be contiguous.
+    const bool paired = a.config.parts.find<PairedHeadsPart>() != nullptr;
+    const ValueId q = paired ? a.head_rows("q") : a.w.view(a.qkv, "q", 0, C),
+                  k = paired ? a.head_rows("k") : a.w.view(a.qkv, "k", C, C);
     const ValueId rstd =
         options.normalize ? a.w.f32("qk_rstd", {a.w.extents.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
     RotaryTables angles;
     if (rotary) {
         const std::vector<int64_t> past = a.model.past_of(rotary->followed_window());
-        angles = angle_tables(a.w, rotary_frequencies(*rotary, D / 2, past),
-                              a.config.parts.find<PairedHeadsPart>() != nullptr);
+        angles = angle_tables(a.w, rotary_frequencies(*rotary, D / 2, past), paired);
         angles.described = described_rotary(*rotary, D / 2, past);
     }
     a.w.add<QkNormRotary>(
-        {.q = q, .k = k, .rstd = rstd, .projected_q = a.q, .projected_k = a.k, .tables = angles}, options);
+        {.q = q, .k = k, .rstd = rstd, .projected_q = a.q, .projected_k = a.k, .tables = angles}, options,
+        paired);
     a.q = q;
     a.k = k;
 }
