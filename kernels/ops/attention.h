@@ -73,8 +73,8 @@ namespace speedrun::op {
 // For each head's vector u of q and of k:
 //   normalize   u ← u·(mean(u²) + epsilon)^-½
 //   rotate      rotates the pair (u_i, u_{i+D/2}) by the angle position·frequency_i
-//               (Su et al. 2021, eq. 34, with halves as pairs); with N positions per token, head h of q and k
-//               uses position h mod N
+//               (Su et al. 2021, eq. 34, with halves as pairs). With N positions per token, head h of q and k
+//               uses position h mod N.
 // If value.mixed is present, the same pass computes the mix of v. With both options off it computes only the mix.
 struct QkNormRotaryForward {
     ByName by_name = ByName();

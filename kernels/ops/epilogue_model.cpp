@@ -16,7 +16,7 @@ constexpr double kRate = 0.87, kMemory = 0.80, kTileRows = 128, kTileColumns = 2
 struct Epilogue {
     const char* pass;                    // operation whose kernel is the pass
     double pass_elements, pass_bytes;    // per element of c: reads and writes of c's type, further bytes
-    double fused_elements, fused_bytes;  // the same beyond c itself, without a pass
+    double fused_elements, fused_bytes;  // reads and writes besides c without a pass
 };
 
 const Epilogue& epilogue_of(const op::ProductShape& product) {

@@ -14,8 +14,8 @@ ModelledCall model_epilogue(const OpCost& cost, DType compute_dtype, const GpuMo
 double wgmma_matmul_ms(const op::ProductShape& product, DType operands, const GpuModel& gpu);
 extern const char* const kWgmmaMatmulSource;
 
-// The rule of cuda.products "wgmma", in plans and in runs: our matmul takes a matmul with an epilogue if an H100 is modelled
-// to run it in less time than the library's matmul and a pass.
+// The rule of cuda.products "wgmma", in plans and in runs. Returns true if, on an H100, our matmul is modelled to take less time
+// than the library's matmul and a pass.
 bool wgmma_matmul_wins(const op::ProductShape& product, DType operands);
 
 }  // namespace speedrun

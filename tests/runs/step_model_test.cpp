@@ -270,7 +270,7 @@ TEST(GpuModelTest, PredictsCallTime) {
     EXPECT_GT(twelve, 2 * one);
     EXPECT_LT(twelve, 4 * one);
     EXPECT_NEAR(model(polar_express({{{12, 768, 768}}, {{1, 768, 768}}})).ms, one + twelve, 1e-9);
-    // By wgmma a triangle of 768 x 768 has 12 tiles of 128 x 256, and the update 18: 11 matrices take one wave, one and two. Two
+    // With wgmma, a triangle of 768 x 768 has 12 tiles of 128 x 256, and the update 18. 11 matrices take one wave, one and two. Two
     // batches of one side share the launch of A·A.
     const KernelModel by_wgmma = kernel_model("polar_express", {.wgmma_matmul = true});
     const auto waves = [&](std::vector<op::ProductShape> batches) {

@@ -65,7 +65,8 @@ std::vector<uint32_t> loss_bits(int64_t shared_memory, float softcap) {
     const Matrix values = random_matrix(kRows, kColumns, 1, DType::f32, 4.0);
     for (size_t i = 0; i < values.values.size(); ++i)
         in.as<float>()[i] = static_cast<float>(values.values[i]);
-    for (int32_t t = 0; t < kRows; ++t) ids.as<int32_t>()[t] = 4000 * t;  // of different rounds
+    for (int32_t t = 0; t < kRows; ++t)
+        ids.as<int32_t>()[t] = 4000 * t;  // one target per round of the kernel
     ops->cross_entropy({.losses = of_rows,
                         .dlogits = out,
                         .logits = in,

@@ -83,7 +83,7 @@ class Shard {
     std::vector<Tensor> state_;
     Tensor master_ = allocate(count_), compute_ = allocate(count_), gradient_ = allocate(count_),
            scale_ = allocate(1);
-    Tensor numbers_ = {};  // of a step
+    Tensor numbers_ = {};
 };
 
 class ElementwiseFixtureTest : public ::testing::TestWithParam<std::string> {
