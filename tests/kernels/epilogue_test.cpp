@@ -13,8 +13,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 struct Sizes {
     int64_t m, n, k;
 };
-// K of 4,112: the matmul sums in parts.
-constexpr Sizes kSizes[] = {{1, 48, 96}, {7, 33, 48}, {130, 272, 64}, {64, 72, 4112}, {200, 128, 16}};
+// K of 1,040: the matmul sums in parts.
+constexpr Sizes kSizes[] = {{1, 48, 96}, {7, 33, 48}, {130, 272, 64}, {64, 72, 1040}};
 
 // Multiples of a half, most of them below 4: their sums of products are exact in f32, in any order.
 Matrix halves(int64_t rows, int64_t cols, uint64_t seed) {
@@ -78,7 +78,8 @@ void expect_same(const Matrix& actual, const Matrix& expected) {
 TEST_P(EpilogueTest, SquaresTheRoundedProduct) {
     for (const Sizes& sizes : kSizes) {
         const Problem problem(sizes, dtype());
-        sweep(std::tuple{kBoth, kBoth, kBoth}, [&](bool transpose_a, bool with_bias, bool strided) {
+        sweep(std::tuple{kBoth, kBoth}, [&](bool with_bias, bool strided) {
+            const bool transpose_a = strided;
             SCOPED_TRACE(name_of(sizes));
             const Margin margin = strided ? Margin{16, 16} : Margin();
             const Matrix r = run([&](Harness& h) -> Outputs {
@@ -101,7 +102,8 @@ TEST_P(EpilogueTest, MultipliesByTheRoot) {
     for (const Sizes& sizes : kSizes) {
         const Problem problem(sizes, dtype());
         const Matrix x = random_matrix(sizes.m, sizes.n, 5, dtype()), y = squared(x, dtype());
-        sweep(std::tuple{kBoth, kBoth}, [&](bool transpose_a, bool strided) {
+        sweep(std::tuple{kBoth}, [&](bool strided) {
+            const bool transpose_a = strided;
             SCOPED_TRACE(name_of(sizes));
             const Margin margin = strided ? Margin{16, 16} : Margin();
             const Matrix r = run([&](Harness& h) -> Outputs {
@@ -162,7 +164,8 @@ TEST_P(EpilogueTest, RootOfSquareIsExact) {
 // NaN and infinities reach c, amax and the FP8 form.
 TEST_P(EpilogueTest, QuantizesTheSquare) {
     for (const Sizes& sizes : kSizes) {
-        sweep(std::tuple{kBoth, kBoth, kBoth}, [&](bool with_nan, bool constant, bool strided) {
+        sweep(std::tuple{kBoth, kBoth}, [&](bool with_nan, bool strided) {
+            const bool constant = strided;
             SCOPED_TRACE(name_of(sizes));
             Problem problem(sizes, dtype());
             if (with_nan) problem.a[0] = kNan;
@@ -242,7 +245,8 @@ TEST_P(EpilogueTest, OfScaledMatmul) {
 // c = a b + addend, rounded once; the addend stays.
 TEST_P(EpilogueTest, AddsTheAddend) {
     for (const Sizes& sizes : kSizes) {
-        sweep(std::tuple{kBoth, kBoth, kBoth}, [&](bool transpose_a, bool with_bias, bool strided) {
+        sweep(std::tuple{kBoth, kBoth}, [&](bool with_bias, bool strided) {
+            const bool transpose_a = strided;
             SCOPED_TRACE(name_of(sizes));
             const Problem problem(sizes, dtype());
             const Margin margin = strided ? Margin{16, 16} : Margin();
