@@ -82,8 +82,7 @@ TEST_F(CudaDeviceTest, FreesBuffers) {
         const auto stream = device.create_stream("compute");
         const Buffer x(device, "x", MemoryCategory::activations, 1 << 20);
         const Buffer out(device, "out", MemoryCategory::activations, 4);
-        ops.norm_term({.out = out.tensor(DType::f32, {1}),
-                       .x = x.tensor(DType::f32, {1 << 18}),
+        ops.norm_term({.pieces = {{.out = out.tensor(DType::f32, {1}), .x = x.tensor(DType::f32, {1 << 18})}},
                        .norm = VectorNorm::two},
                       *stream);
         stream->synchronize();

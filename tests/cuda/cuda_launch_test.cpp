@@ -347,7 +347,7 @@ TEST_F(CudaLaunchTest, ThreadsLaunchConcurrently) {
                 launch([&] { ops.count_nonfinite({.out = one, .x = y}, *stream); });
                 for (const VectorNorm norm :
                      {VectorNorm::one, VectorNorm::two, VectorNorm::three, VectorNorm::infinity})
-                    launch([&] { ops.norm_term({.out = one, .x = y, .norm = norm}, *stream); });
+                    launch([&] { ops.norm_term({.pieces = {{.out = one, .x = y}}, .norm = norm}, *stream); });
             }
             launch([&] {
                 ops.random_normal({.x = flat, .seed = 1, .sequence = 1, .offset = 0, .deviation = 1.0f},

@@ -91,14 +91,23 @@ class Stepper {
                             gradient + piece.in_shard);
             }
         }
-        const StepContext context{.step = number,
-                                  .lr_factor = 0.9,
-                                  .grad_scale = scale_.tensor(DType::f32, {1}),
-                                  .ops = runtime_.ops(),
-                                  .stream = runtime_.optimizer()};
-        for (const int id : layout.backward_order()) update().begin(layout[id], context);
+        StepContext context{.step = number,
+                            .lr_factor = 0.9,
+                            .grad_scale = scale_.tensor(DType::f32, {1}),
+                            .ops = runtime_.ops(),
+                            .stream = runtime_.optimizer()};
+        std::vector<float> numbers = update().numbers(context);
+        context.numbers = Tensor(numbers.data(), DType::f32, {static_cast<int64_t>(numbers.size())});
+        // One bucket at a time: with several ranks, each bucket's values are gathered after its update.
+        for (const int id : layout.backward_order()) {
+            const Bucket* const bucket[] = {&layout[id]};
+            update().begin(bucket, context);
+        }
         update().compute_updates(context);
-        for (const int id : layout.forward_order()) update().finish(layout[id], context);
+        for (const int id : layout.forward_order()) {
+            const Bucket* const bucket[] = {&layout[id]};
+            update().finish(bucket, context);
+        }
         runtime_.synchronize();
     }
 
