@@ -39,17 +39,19 @@ TEST_P(EngineTest, TenStepsMatchOneRank) {
     // is above 1e-2.
     const double master_tolerance = coarse ? 5e-2 : 1e-3;
     EXPECT_LT(worst(curve.losses, expected.losses), tolerance);
-    EXPECT_LT(worst(curve.norms, expected.norms), tolerance);
     EXPECT_EQ(curve.start, expected.start);
     // In bf16 roundings determine a parameter with little movement, such as a gate that starts at zero; they depend on the
     // processor (measured with AMX: 5.4e-2). Each of two bf16 runs may deviate as far as one rank does from f32 (there 4.3e-2).
-    double allowed = master_tolerance;
+    // Norms too: 1.1e-2 measured between runs that deviate from f32 by 0.6e-2 and 0.7e-2.
+    double allowed = master_tolerance, allowed_norm = tolerance;
     if (mode.has("bf16")) {
         Mode exact = mode;
         exact.config.precision = DType::f32;
         const std::vector<double> rounding = master_deviations(one_rank(exact), expected);
         allowed = std::max(allowed, 2 * *std::max_element(rounding.begin(), rounding.end()));
+        allowed_norm = std::max(allowed_norm, 2 * worst(expected.norms, one_rank(exact).norms));
     }
+    EXPECT_LT(worst(curve.norms, expected.norms), allowed_norm);
     const std::vector<double> deviations = master_deviations(curve, expected);
     // In a parameter of one number, one reversed AdamW step of ten is two tenths of ten equal steps, and more of smaller
     // ones (measured with AMX: 5.1e-2, with AVX-512: 0.23, where f32 deviates by less than 1e-3).
