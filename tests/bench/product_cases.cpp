@@ -64,10 +64,15 @@ void add_squares(std::vector<Case>& cases, const ModelShape& shape) {
                           .epilogue = {.relu_squared = true}};
     });
     add("down.relu_squared_backward", [=](CaseMemory& m) {
+        const Tensor squares = m.input({tokens, hidden});
+        m.setup([squares](Ops& ops, Stream& stream) {
+            ops.activation_forward({.y = squares, .x = squares, .activation = Activation::relu_squared},
+                                   stream);
+        });
         return op::Matmul{.c = m.output({tokens, hidden}),
                           .a = m.input({tokens, width}),
                           .b = m.input({width, hidden}, 0.02f),
-                          .epilogue = {.squares = m.input({tokens, hidden})}};
+                          .epilogue = {.squares = squares}};
     });
 }
 
