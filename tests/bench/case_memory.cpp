@@ -117,4 +117,10 @@ void CaseMemory::setup(const std::function<void(Ops&, Stream&)>& work) {
     stream_.synchronize();
 }
 
+void CaseMemory::square(Tensor x) {
+    setup([x](Ops& ops, Stream& stream) {
+        ops.activation_forward({.y = x, .x = x, .activation = Activation::relu_squared}, stream);
+    });
+}
+
 }  // namespace speedrun::bench

@@ -72,6 +72,8 @@ void add_elementwise(std::vector<Case>& cases, const ModelShape& s, Activation a
                      Op op{};
                      if constexpr (kActivates) op.activation = activation;
                      Op::operands(op, Allocate{m, tokens, cols});
+                     if constexpr (std::is_same_v<Op, op::ActivationBackward>)
+                         if (activation == Activation::relu_squared) m.square(op.saved);
                      return op;
                  });
     }

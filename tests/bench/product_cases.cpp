@@ -65,10 +65,7 @@ void add_squares(std::vector<Case>& cases, const ModelShape& shape) {
     });
     add("down.relu_squared_backward", [=](CaseMemory& m) {
         const Tensor squares = m.input({tokens, hidden});
-        m.setup([squares](Ops& ops, Stream& stream) {
-            ops.activation_forward({.y = squares, .x = squares, .activation = Activation::relu_squared},
-                                   stream);
-        });
+        m.square(squares);
         return op::Matmul{.c = m.output({tokens, hidden}),
                           .a = m.input({tokens, width}),
                           .b = m.input({width, hidden}, 0.02f),
