@@ -61,7 +61,7 @@ TEST(EpilogueModelTest, CostsThePassOrOurMatmul) {
     EXPECT_GE(model(EpilogueKind::relu_squared_backward, {}).bound_ms, plain.bound_ms);
 }
 
-// The loss of rate grows with K, the pass does not.
+// The idle multiprocessors of the last wave cost more with a longer K, the pass does not.
 TEST(EpilogueModelTest, OurMatmulWinsUnlessKIsLong) {
     const auto wins = [](int64_t k, EpilogueKind epilogue, DType operands = DType::bf16) {
         return wgmma_matmul_wins({{kTokens, kHidden, k}, "nt", epilogue}, operands);
@@ -70,7 +70,7 @@ TEST(EpilogueModelTest, OurMatmulWinsUnlessKIsLong) {
          {EpilogueKind::relu_squared, EpilogueKind::relu_squared_fp8, EpilogueKind::relu_squared_backward}) {
         EXPECT_TRUE(wins(768, epilogue));
         EXPECT_TRUE(wins(768, epilogue, DType::e4m3));
-        EXPECT_FALSE(wins(16384, epilogue));
+        EXPECT_FALSE(wins(65536, epilogue));
         EXPECT_FALSE(wins(768, epilogue, DType::f32));
     }
     EXPECT_FALSE(wins(768, EpilogueKind::none));
@@ -91,22 +91,27 @@ TEST(EpilogueModelTest, StepHasNoPassOfReluSquared) {
         return model_step(config, kAlone, find_gpu_model(gpu));
     };
     const StepModel library = step("library"), ours = step("wgmma");
-    double pass_ms = 0;
+    double saved_ms = 0;
     int rows = 0;
     for (const ModelledOperation& row : library.operations) {
         EXPECT_NE(row.name.rfind("activation", 0), 0U) << row.name;
-        if (row.name.find("relu_squared") == std::string::npos) continue;
-        ++rows;
+        const bool squares = row.name.find("relu_squared") != std::string::npos,
+                   muon = row.name.rfind("polar_express", 0) == 0;
         for (const ModelledOperation& other : ours.operations) {
             if (other.name != row.name) continue;
-            EXPECT_LT(other.ms, row.ms) << row.name;
-            EXPECT_EQ(other.bytes, row.bytes);
-            EXPECT_EQ(other.source, kWgmmaMatmulSource);
-            pass_ms += row.ms - other.ms;
+            EXPECT_EQ(other.bytes, row.bytes) << row.name;
+            saved_ms += row.ms - other.ms;
+            if (squares || muon) {
+                ++rows;
+                EXPECT_LT(other.ms, row.ms) << row.name;
+            } else {
+                EXPECT_EQ(other.ms, row.ms) << row.name;
+            }
+            if (squares) EXPECT_EQ(other.source, kWgmmaMatmulSource);
         }
     }
-    EXPECT_EQ(rows, 2);
-    EXPECT_NEAR(library.ms - ours.ms, pass_ms, 1e-6);
+    EXPECT_EQ(rows, 3);
+    EXPECT_NEAR(library.ms - ours.ms, saved_ms, 1e-6);
     EXPECT_EQ(step("wgmma", "a100").ms, step("library", "a100").ms);
 }
 

@@ -141,10 +141,10 @@ TEST_F(StepBenchTest, ListsAllOperationsAndPlannedFlops) {
     }
     for (const char* op : {"polar_express", "muon_momentum", "muon_apply", "adamw_step", "norm_term"})
         EXPECT_GT(calls.count(op), 0u) << op;
-    // The matmul of the logits: 512 tokens, 32 padded to a vocabulary of 64.
+    // The first matmul of the MLPs: 512 tokens, a width of 32, ReLU² in its epilogue.
     const auto& rows = b.profile.operations;
     EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const OperationStats& row) {
-        return row.name == "matmul 512x128x32 nt" && row.calls == 4;
+        return row.name == "matmul 512x128x32 nt relu_squared" && row.calls == 4;
     }));
 }
 
