@@ -107,7 +107,9 @@ TEST(EpilogueModelTest, StepHasNoPassOfReluSquared) {
             } else {
                 EXPECT_EQ(other.ms, row.ms) << row.name;
             }
-            if (squares) EXPECT_EQ(other.source, kWgmmaMatmulSource);
+            if (squares) {
+                EXPECT_EQ(other.source, kWgmmaMatmulSource);
+            }
         }
     }
     EXPECT_EQ(rows, 3);
