@@ -43,7 +43,7 @@ TEST(PointwiseBytesTest, LongestStageOfTheNewestRecipe) {
         std::printf("%-28s %5.1f calls %7.3f GB\n", row.name.c_str(), row.calls, row.bytes / 1e9);
         bytes += row.bytes;
     }
-    EXPECT_LE(bytes, 56.5e9);
+    EXPECT_LE(bytes, 45e9);
     EXPECT_GT(bytes, 30.0e9) << "operations have other names";
 }
 

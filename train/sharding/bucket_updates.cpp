@@ -1,6 +1,4 @@
 // Updates of a step: of each bucket, or on a single rank of all buckets together.
-#include <ranges>
-
 #include "train/sharding/bucket_schedule.h"
 
 namespace speedrun {
@@ -83,7 +81,7 @@ void BucketSchedule::update_all() {
 
 void BucketSchedule::enqueue_update_all(const std::vector<bool>& due) {
     Stream& optimizer = runtime_.optimizer();
-    const auto groups = std::views::iota(size_t{0}, state_.updates().size());
+    const size_t groups = state_.updates().size();
     std::vector<const Bucket*> all;
     for (const int id : order_)
         if (due[static_cast<size_t>(id)]) all.push_back(&layout_[id]);
@@ -91,9 +89,9 @@ void BucketSchedule::enqueue_update_all(const std::vector<bool>& due) {
     statistics_.take_norms(all);
     statistics_.combine(due);
     if (timeline_) timeline_->mark(optimizer, Phase::step);
-    for (const size_t group : groups)
+    for (size_t group = 0; group < groups; ++group)
         state_.updates()[group]->begin(due_of(group, order_), context_of(group, statistics_.coefficient()));
-    for (const size_t group : groups) {
+    for (size_t group = 0; group < groups; ++group) {
         const std::vector<const Bucket*> buckets = due_of(group, layout_.forward_order());
         if (buckets.empty() || state_.updates()[group]->is_single_phase()) continue;
         transform(group);

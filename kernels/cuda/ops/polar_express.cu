@@ -58,20 +58,23 @@ void iterate(Tensor from, Tensor to, const Scratch& scratch, const PolarCoeffici
 
 void CudaOps::enqueue(const op::PolarExpress& call, Stream& stream) {
     using namespace polar_express_cu;
-    if (wgmma_epilogues_ && fits_polar_express_wgmma(call)) {
-        for (const Tensor& x : call.x) flops_ += flops_of(x);
-        const auto normalize = [&](const Tensor& out, const Tensor& x) {
-            polar_normalize(out, x, call.epsilon, stream);
-        };
-        return polar_express_wgmma(call, normalize, stream);
-    }
+    // Selected by shape alone: the bits of a matrix do not depend on the other batches. The workspace is used again.
+    const auto fits = [&](const Tensor& x) {
+        return wgmma_epilogues_ && fits_polar_express_wgmma(x, call.workspace);
+    };
+    op::PolarExpress fitting = call;
+    std::erase_if(fitting.x, [&](const Tensor& x) { return !fits(x); });
+    const auto normalize = [&](const Tensor& out, const Tensor& x) {
+        polar_normalize(out, x, call.epsilon, stream);
+    };
+    if (!fitting.x.empty()) polar_express_wgmma(fitting, normalize, stream);
     for (size_t batch = 0; batch < call.x.size(); ++batch) {
         const Tensor x = call.x[batch];
         const int64_t n = x.shape[0], rows = x.shape[1], cols = x.shape[2];
         flops_ += flops_of(x);
-        if (n == 0) continue;
+        if (n == 0 || fits(x)) continue;
         const Scratch scratch(call.workspace_of(batch), n, rows, cols);
-        polar_normalize(scratch.next, x, call.epsilon, stream);
+        normalize(scratch.next, x);
         Tensor from = scratch.next, to = x;
         for (const PolarCoefficients& k : kPolarExpress) {
             iterate(from, to, scratch, k, stream);

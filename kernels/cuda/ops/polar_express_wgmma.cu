@@ -118,11 +118,9 @@ void iterate(Group& group, const PolarCoefficients& k, Stream& stream) {
 }  // namespace
 }  // namespace polar_express_wgmma_cu
 
-bool fits_polar_express_wgmma(const op::PolarExpress& call) {
-    return std::all_of(call.x.begin(), call.x.end(), [&](const Tensor& x) {
-        return x.dtype == DType::bf16 && x.shape[1] % 8 == 0 && x.shape[2] % 8 == 0 && aligned_rows(8, {x}) &&
-               aligned_rows(8, {call.workspace});
-    });
+bool fits_polar_express_wgmma(const Tensor& x, const Tensor& workspace) {
+    return x.dtype == DType::bf16 && x.shape[1] % 8 == 0 && x.shape[2] % 8 == 0 &&
+           aligned_rows(8, {x, workspace});
 }
 
 void polar_express_wgmma(const op::PolarExpress& call, const PolarNormalize& normalize, Stream& stream) {
