@@ -161,8 +161,8 @@ std::string family_of(const std::string& row) {
     if (begins("cross_entropy")) return "loss";
     if (begins("qk_norm_rotary")) return "qk-norm and rotary";
     if (begins("embedding") || begins("sort_ids")) return "embeddings";
-    for (const char* pointwise :
-         {"norm_forward", "norm_backward", "sum_norm", "add", "weighted_sum", "narrow_linear"})
+    for (const char* pointwise : {"norm_forward", "norm_backward", "sum_norm", "shared_sources", "add",
+                                  "weighted_sum", "narrow_linear"})
         if (begins(pointwise)) return "norms and sums";
     if (begins("quantize")) return "quantize";
     return "optimizer";
