@@ -228,4 +228,28 @@ TEST(ScaleStoreTest, NextScalesWaitForCopies) {
     EXPECT_EQ(copied, scales);
 }
 
+// A checkpoint copies the scales of the step before it, also if their reduction is slow.
+TEST(ScaleStoreTest, CopiesWaitForNewScales) {
+    Engine engine(config_of(1));
+    engine.losses(2);
+    const std::vector<float> scales = engine.scales();
+    ScaleStore& store = engine.runner->state().schedule.state().scales();
+    Stream& copy = engine.runtime.copy();
+    std::vector<float> copied(scales.size());
+    std::promise<void> network_is_ready;
+    static_cast<CpuStream&>(engine.runtime.reduce())
+        .submit("slow reduction", [ready = network_is_ready.get_future().share()] { ready.wait(); });
+    engine.runner->enqueue(2, engine.source);
+    store.begin_copy(copy);
+    for (size_t i = 0; i < copied.size(); ++i)
+        engine.runtime.device().copy(&copied[i], store.scale(static_cast<int>(i)).data, sizeof(float), copy);
+    store.end_copy(copy);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for a copy that does not wait
+    network_is_ready.set_value();
+    engine.runner->collect();
+    copy.synchronize();
+    EXPECT_NE(engine.scales(), scales);
+    EXPECT_EQ(copied, engine.scales());
+}
+
 }  // namespace speedrun::testing::scale_store_test
