@@ -44,10 +44,11 @@ TEST_P(EngineTest, TenStepsMatchOneRank) {
     // processor (measured with AMX: 5.4e-2). Each of two bf16 runs may deviate as far as one rank does from f32 (there 4.3e-2).
     // Norms too: 1.1e-2 measured between runs that deviate from f32 by 0.6e-2 and 0.7e-2.
     double allowed = master_tolerance, allowed_norm = tolerance;
+    std::vector<double> rounding(expected.masters.size());
     if (mode.has("bf16")) {
         Mode exact = mode;
         exact.config.precision = DType::f32;
-        const std::vector<double> rounding = master_deviations(one_rank(exact), expected);
+        rounding = master_deviations(one_rank(exact), expected);
         allowed = std::max(allowed, 2 * *std::max_element(rounding.begin(), rounding.end()));
         allowed_norm = std::max(allowed_norm, 2 * worst(expected.norms, one_rank(exact).norms));
     }
@@ -58,7 +59,8 @@ TEST_P(EngineTest, TenStepsMatchOneRank) {
     constexpr double kOneTurned = 0.25;
     for (size_t p = 0; p < deviations.size(); ++p) {
         const bool single = mode.has("bf16") && expected.masters[p].size() == 1;
-        EXPECT_LT(deviations[p], single ? kOneTurned : allowed) << expected.names[p];
+        EXPECT_LT(deviations[p], single ? std::max(kOneTurned, 2 * rounding[p]) : allowed)
+            << expected.names[p];
     }
     // Scales are maxima of values with changed roundings, as norms are.
     ASSERT_EQ(curve.scales.size(), expected.scales.size());
