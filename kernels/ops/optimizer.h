@@ -124,7 +124,7 @@ struct MuonMomentum {
 };
 
 // Replaces each matrix by its orthogonal polar factor (Polar Express, Amsel et al. 2025, algorithm 1):
-//   X ← X / (1.02·‖X‖_F + epsilon), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ
+//   X ← X / (1.02·‖X‖_F + epsilon), then 5 times X ← aX + (bA + cA²)X with A = XXᵀ.
 // A has the smaller side of X.
 struct PolarExpress {
     ByName by_name = ByName();

@@ -85,7 +85,8 @@ class OneAtATime {
         ready_.insert(ticket);
         changed_.notify_all();
         if (!ordered && reversed_)
-            changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return *ready_.rbegin() > ticket; });
+            changed_.wait_for(lock, std::chrono::milliseconds(200),
+                              [&] { return *ready_.rbegin() > ticket; });
         changed_.wait(lock, [&] {
             return !busy_ && (ordered ? started_ == ticket
                                       : ticket == (reversed_ ? *ready_.rbegin() : *ready_.begin()));

@@ -74,7 +74,7 @@ TEST(PolarExpressWgmmaWatch, HasNoRaceOrSpareBarrier) {
             if (!run(136, 200, Blocks::one, watch).empty()) needed.insert(barrier.place);
         }
     }
-    EXPECT_EQ(reached.size(), 2u);
+    EXPECT_EQ(reached.size(), 1u);  // product_wgmma_watch_test.cpp covers product_wgmma.cuh
     EXPECT_EQ(needed, reached);
 }
 

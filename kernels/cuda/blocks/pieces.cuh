@@ -12,8 +12,9 @@
 
 namespace speedrun {
 
-// Pieces of a launch: the arguments of a kernel have at most 4 KB.
+// Pieces of a launch.
 constexpr int kMaxPieces = 64;
+constexpr size_t kMaxArgumentBytes = 4096;  // of a kernel
 
 template <class Piece>
 struct PieceTable {
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(sizes::kMapThreads)
 template <int W, class Body>
 void map_pieces(const std::vector<typename Body::Piece>& pieces, Body body, LaunchSite site) {
     using Piece = typename Body::Piece;
+    static_assert(sizeof(PieceTable<Piece>) + sizeof(Body) <= kMaxArgumentBytes);
     const auto blocks = [](const Piece& piece) -> int64_t {
         return grid_of(piece.count, int64_t{sizes::kMapThreads} * W);
     };

@@ -92,16 +92,7 @@ struct Epilogue {
             // Two buffers alternate: the barrier of one ends the reads of the other.
             char* const buffer = static_cast<char*>(staging) + panel % 2 * kPanelBytes;
             uint32_t addends[4][4] = {};
-            if constexpr (kAddend) {
-#pragma unroll
-                for (int pass = 0; pass < kPasses; ++pass)
-                    store_word(reinterpret_cast<uint4*>(buffer + chunk_offset(pass)),
-                               ahead.of[panel][pass].words[0]);
-                __syncwarp();
-#pragma unroll
-                for (int four = 0; four < 4; ++four)
-                    ptx::ldmatrix_x4(addends[four], buffer + matrix_offset(four));
-            }
+            if constexpr (kAddend) exchange_addends(addends, ahead.of[panel], buffer);
 #pragma unroll
             for (int four = 0; four < 4; ++four) {
                 uint32_t words[4];

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "kernels/cuda/blocks/bulk_copy.h"
+#include "kernels/cuda/blocks/vector.cuh"
 
 namespace speedrun::product_wgmma {
 
@@ -204,6 +205,17 @@ __device__ inline int chunk_offset(int pass) {
 __device__ inline int matrix_offset(int four) {
     const int matrix = ptx::lane_id() / 8, i = ptx::lane_id() % 8;
     return (i + matrix % 2 * 8) * kRowBytes + ((2 * four + matrix / 2) ^ i) * 16;
+}
+
+// Turns the addends of a panel, which a lane has loaded as chunks of rows, into the fragments of its sums. buffer: of the panel.
+__device__ inline void exchange_addends(uint32_t (&addends)[4][4], const Packed<8, Bf16> (&chunks)[kPasses],
+                                        char* buffer) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass)
+        store_word(reinterpret_cast<uint4*>(buffer + chunk_offset(pass)), chunks[pass].words[0]);
+    __syncwarp();
+#pragma unroll
+    for (int four = 0; four < 4; ++four) ptx::ldmatrix_x4(addends[four], buffer + matrix_offset(four));
 }
 
 // ---- body of a kernel
