@@ -54,9 +54,9 @@ void check_key_offset(const Tensor& to, const Tensor& from, const KeyOffsetOptio
     if (same_memory(to, from)) throw_internal("offset_keys: {} is its own operand", to.describe());
 }
 
-// Operands with the rows of q, and operands with the rows of k; all have the columns and dtype of q.
+// Operands of the shape of q, k, o and v; all have the dtype of q.
 struct AttentionOperands {
-    std::initializer_list<Tensor> of_queries, of_keys;
+    std::initializer_list<Tensor> like_q, like_k, like_o, like_v;
 };
 template <class Arguments>
 void check_attention(const Arguments& a, const AttentionOperands& operands) {
@@ -73,10 +73,15 @@ void check_attention(const Arguments& a, const AttentionOperands& operands) {
     expect(a.lse, DType::f32, {o.num_heads, rows}, "attention lse");
     expect(a.first_key, DType::i32, {rows}, "attention first_key");
     if (a.place.present()) expect(a.place, DType::i32, {rows}, "attention place");
-    for (const Tensor& operand : operands.of_queries)
-        expect(operand, a.q.dtype, {rows, a.q.cols()}, "attention operand");
-    for (const Tensor& operand : operands.of_keys)
-        expect(operand, a.q.dtype, {keys, a.q.cols()}, "attention operand");
+    if (a.v.cols() == 0 || a.v.cols() % o.num_heads != 0)
+        throw_internal("attention: v {} is not cut into {} heads", a.v.describe(), o.num_heads);
+    const auto expect_all = [&](const std::initializer_list<Tensor>& tensors, int64_t count, int64_t width) {
+        for (const Tensor& tensor : tensors) expect(tensor, a.q.dtype, {count, width}, "attention operand");
+    };
+    expect_all(operands.like_q, rows, a.q.cols());
+    expect_all(operands.like_k, keys, a.q.cols());
+    expect_all(operands.like_o, rows, a.v.cols());
+    expect_all(operands.like_v, keys, a.v.cols());
 }
 
 // Checks forward and backward of exclude_own_value; y: the output or its gradient.
@@ -120,11 +125,11 @@ void op::OffsetKeysBackward::check() const {
 }
 
 void op::AttentionForward::check() const {
-    check_attention(*this, {.of_queries = {o}, .of_keys = {k, v}});
+    check_attention(*this, {.like_q = {}, .like_k = {k}, .like_o = {o}, .like_v = {v}});
 }
 
 void op::AttentionBackward::check() const {
-    check_attention(*this, {.of_queries = {dq, dout, o}, .of_keys = {dk, dv, k, v}});
+    check_attention(*this, {.like_q = {dq}, .like_k = {k, dk}, .like_o = {o, dout}, .like_v = {v, dv}});
 }
 
 void op::ExcludeOwnValueForward::check() const {

@@ -34,15 +34,20 @@ struct KeyOffsetOptions {
 struct AttentionOptions {
     int64_t sequence_length = 0;  // S, keys per sequence; queries see only keys of their sequence
     int64_t num_heads = 0;
-    int64_t head_dim = 0;
-    int64_t window = 0;  // most keys that a query sees, including its own; 0: no limit
-    float scale = 1.0f;  // factor of q·k
+    int64_t head_dim = 0;  // D of q and k; that of v and o, Dv, is v.cols() / num_heads
+    int64_t window = 0;    // most keys that a query sees, including its own; 0: no limit
+    float scale = 1.0f;    // factor of q·k
     // False promises that first_key is the start of each token's sequence, so that a library without document masks can
     // be used.
     bool documents = true;
     // Visible (query, key) pairs over all queries, to count FLOPs. 0: as in visible_pairs().
     int64_t visible_pairs = 0;
 };
+
+// Returns Dv, the width of a head of v.
+inline int64_t value_dim_of(const Tensor& v, const AttentionOptions& options) {
+    return v.cols() / options.num_heads;
+}
 
 // Row counts of checked attention arguments.
 struct AttentionRows {
@@ -58,7 +63,8 @@ template <class Arguments>
 AttentionShape attention_shape(const Arguments& a) {
     const AttentionRows rows = attention_rows(a);
     const AttentionOptions& o = a.options;
-    return {rows.sequences, rows.queries, rows.keys, o.num_heads, o.head_dim, o.window, o.documents};
+    return {rows.sequences, rows.queries,         rows.keys, o.num_heads,
+            o.head_dim,     value_dim_of(a.v, o), o.window,  o.documents};
 }
 
 // Returns the (query, key) pairs that causality and the window leave to `queries` of all sequences, per head, with one
@@ -166,11 +172,11 @@ struct OffsetKeysBackward {
 // S, or above it because of padding rows.
 struct AttentionForward {
     ByName by_name = ByName();
-    Tensor o;    // real [Tq,H·D]; rows of o, q, k and v may be strided
+    Tensor o;    // real [Tq,H·Dv]; rows of o, q, k and v may be strided
     Tensor lse;  // f32 [H,Tq]
     Tensor q;    // real [Tq,H·D]
     Tensor k;    // real [T,H·D]
-    Tensor v;    // real [T,H·D]
+    Tensor v;    // real [T,H·Dv]
     // i32 [Tq], first visible of the T keys (start of the document), in the sequence of query i
     Tensor first_key;
     Tensor place = {};  // i32 [Tq], −1 ≤ p_i < S; must not descend within a sequence
@@ -190,13 +196,13 @@ struct AttentionBackward {
     ByName by_name = ByName();
     Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
     Tensor dk;          // real [T,H·D]
-    Tensor dv;          // real [T,H·D]
-    Tensor dout;        // real [Tq,H·D]
-    Tensor o;           // real [Tq,H·D], of the forward
+    Tensor dv;          // real [T,H·Dv]
+    Tensor dout;        // real [Tq,H·Dv]
+    Tensor o;           // real [Tq,H·Dv], of the forward
     Tensor lse;         // f32 [H,Tq], of the forward
     Tensor q;           // real [Tq,H·D]
     Tensor k;           // real [T,H·D]
-    Tensor v;           // real [T,H·D]
+    Tensor v;           // real [T,H·Dv]
     Tensor first_key;   // i32 [Tq]
     Tensor place = {};  // i32 [Tq]
     AttentionOptions options;

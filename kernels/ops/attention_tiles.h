@@ -9,10 +9,10 @@ namespace speedrun {
 
 // Sizes of an attention call.
 struct AttentionShape {
-    int64_t sequences = 0, queries = 0, keys = 0;  // queries, keys: per sequence
-    int64_t num_heads = 0, head_dim = 0;
-    int64_t window = 0;      // 0: no limit
-    bool documents = false;  // keys of earlier documents are hidden
+    int64_t sequences = 0, queries = 0, keys = 0;        // queries, keys: per sequence
+    int64_t num_heads = 0, head_dim = 0, value_dim = 0;  // head_dim: of q and k; value_dim: of v and o
+    int64_t window = 0;                                  // 0: no limit
+    bool documents = false;                              // keys of earlier documents are hidden
 
     bool present() const { return sequences > 0; }
     auto operator<=>(const AttentionShape&) const = default;

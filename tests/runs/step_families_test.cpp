@@ -64,8 +64,8 @@ TEST(AttentionTilesTest, TimesTheReportsCases) {
         const std::string text = measured["shape"];
         ASSERT_EQ(std::sscanf(text.c_str(), "T%lld S%lld %lldx%lld", &tokens, &keys, &heads, &head_dim), 4);
         const bool documents = name.find("attention.recipe.") == 0;
-        const AttentionShape shape{tokens / keys, keys, keys, heads, head_dim, documents ? recipe.window : 0,
-                                   documents};
+        const AttentionShape shape{
+            tokens / keys, keys, keys, heads, head_dim, head_dim, documents ? recipe.window : 0, documents};
         OpCost cost;
         cost.op = op == "attention_forward" ? "attention_forward" : "attention_backward";
         const double ms = modelled_ms(cost, shape, first_keys), expected = measured["median_ms"];
@@ -80,7 +80,7 @@ TEST(AttentionTilesTest, TimesTheReportsCases) {
 TEST(AttentionTilesTest, VisitsTheTilesOfTheKernels) {
     const AttentionTiling tiling{32, 32};
     // 256 queries, causal: blocks of 128 visit 4 and 8 tiles of keys; owners of keys 8 and 4 tiles of queries.
-    const AttentionShape causal{1, 256, 256, 1, 128, 0, false};
+    const AttentionShape causal{1, 256, 256, 1, 128, 128, 0, false};
     EXPECT_EQ(attention_work(causal, {32, 0}, {}).tiles, 12);
     EXPECT_EQ(attention_work(causal, {32, 0}, {}).blocks, 2);
     EXPECT_EQ(attention_work(causal, tiling, {}).tiles, 24);
@@ -102,10 +102,10 @@ TEST(AttentionTilesTest, VisitsTheTilesOfTheKernels) {
     EXPECT_DOUBLE_EQ(work.visible, (160 * 161 + 96 * 97) / (256.0 * 257));
     // Without the mask the documents do not matter; sequences and heads multiply.
     EXPECT_EQ(attention_work(causal, tiling, first_keys).tiles, 24);
-    const AttentionShape more{3, 256, 256, 4, 128, 0, false};
+    const AttentionShape more{3, 256, 256, 4, 128, 128, 0, false};
     EXPECT_EQ(attention_work(more, tiling, {}).tiles, 24 * 12);
     // A context rank's 128 queries: the first and the last 64 of 256, in one block that visits all keys up to its last query.
-    const AttentionShape part{1, 128, 256, 1, 128, 0, false};
+    const AttentionShape part{1, 128, 256, 1, 128, 128, 0, false};
     EXPECT_EQ(attention_work(part, {32, 0}, {}).tiles, 8);
 }
 
@@ -279,7 +279,7 @@ TEST(MeasuredKernelsTest, MatchesHeadSizesTargetsAndSoftcap) {
     const auto found = [&](const OpCost& cost) { return measured.nearest(cost)->name; };
     for (const int64_t head_dim : {64, 128})
         for (const char* op : {"attention_forward", "attention_backward"})
-            EXPECT_NE(found(call_of(op, {32, 1024, 1024, 6, head_dim, 0, true}))
+            EXPECT_NE(found(call_of(op, {32, 1024, 1024, 6, head_dim, head_dim, 0, true}))
                           .find(fmt::format("causal.hd{}.", head_dim)),
                       std::string::npos);
     const std::string loss = "pointwise.recipe.cross_entropy";

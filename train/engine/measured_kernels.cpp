@@ -59,7 +59,7 @@ AttentionShape attention_of(const std::string& op, const std::string& text) {
     shape.head_dim = head_dim;
     if (queries % keys != 0 || visible != (keys + 1) / 2)
         return shape;  // keys are hidden, or a rank's queries
-    return {queries / keys, keys, keys, heads, head_dim, 0, false};
+    return {queries / keys, keys, keys, heads, head_dim, head_dim, 0, false};
 }
 
 // Reads op_bench's names: "pointwise.recipe.cross_entropy_3_targets_fp8". The recipe's loss has a softcap.
