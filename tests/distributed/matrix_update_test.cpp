@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -52,6 +53,8 @@ OptimizersConfig optimizers_of(const Case& c) {
     return config;
 }
 
+using Value = std::function<float(const Parameter& p, int64_t element, uint32_t salt)>;
+
 float whole_value(const Parameter& p, int64_t element, uint32_t salt) {
     return 0.01f * rank_value(p.id, element, salt);
 }
@@ -60,10 +63,15 @@ float whole_value(const Parameter& p, int64_t element, uint32_t salt) {
 class Stepper {
   public:
     Stepper(const Case& c, const Ranks& ranks)
+        : Stepper(c, ranks,
+                  cut_matrices(
+                      {.size = ranks.mesh().size(Axis::tensor),
+                       .index = ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(Axis::tensor)]}),
+                  whole_value) {}
+    Stepper(const Case& c, const Ranks& ranks, ParameterTable table, Value value)
         : runtime_({.device = DeviceKind::cpu, .precision = c.precision, .threads = 1, .communicates = true}),
-          table_(cut_matrices(
-              {.size = ranks.mesh().size(Axis::tensor),
-               .index = ranks.mesh().coordinates(ranks.rank())[static_cast<size_t>(Axis::tensor)]})),
+          table_(std::move(table)),
+          value_(std::move(value)),
           parameters_(table_, bucket_rules(ranks, table_, optimizers_of(c)), runtime_),
           gradients_(table_, parameters_.layout(), runtime_, gradient_memory(ranks, 1, true)),
           reducer_(ranks, parameters_, gradients_, runtime_),
@@ -73,7 +81,7 @@ class Stepper {
         std::vector<std::vector<float>> start;
         for (const Parameter& p : table_.all()) {
             start.emplace_back();
-            for (int64_t i = 0; i < p.whole_numel(); ++i) start.back().push_back(whole_value(p, i, kStart));
+            for (int64_t i = 0; i < p.whole_numel(); ++i) start.back().push_back(value_(p, i, kStart));
         }
         parameters_.assign(start);
         *static_cast<float*>(scale_.data()) = 1;
@@ -151,16 +159,17 @@ class Stepper {
   private:
     GroupUpdate& update() { return *updates_.front(); }
 
-    static std::vector<float> part(const Parameter& p, uint32_t salt) {
+    std::vector<float> part(const Parameter& p, uint32_t salt) const {
         std::vector<float> values(static_cast<size_t>(p.numel()));
         each_element(p, {0, p.numel()}, [&](int64_t in_slice, int64_t in_whole) {
-            values[static_cast<size_t>(in_slice)] = whole_value(p, in_whole, salt);
+            values[static_cast<size_t>(in_slice)] = value_(p, in_whole, salt);
         });
         return values;
     }
 
     Runtime runtime_;
     const ParameterTable table_;
+    const Value value_;
     ParameterStore parameters_;
     GradientStore gradients_;
     Reducer reducer_;
@@ -236,6 +245,57 @@ TEST(MatrixBatchTest, StepsAreIndependentOfBatchSize) {
                 EXPECT_EQ(batched.matrix_state(), whole.matrix_state());
                 EXPECT_EQ(whole.matrix_state().empty(), !normuon);
             }
+        }
+    }
+}
+
+// q and k of 12 rows each, wider than tall, and v of 18, taller than wide: NorMuon's lines and the factor √(rows/columns) follow
+// each matrix. Each head matrix equals a parameter of its own.
+TEST(MatrixStackTest, StackedMatricesEqualSeparateOnes) {
+    constexpr int64_t kColumns = 15, kHeads = 6;
+    const std::vector<int64_t> stacks{12, 12, 18};
+    for (const bool normuon : {false, true}) {
+        for (const int64_t heads : {0, 2}) {
+            const Case stacked{Mesh(), Strategy::ddp, normuon, DType::f32, 1 << 20, heads};
+            Case single = stacked;
+            single.heads = 0;
+            SCOPED_TRACE(stacked.describe());
+            ParameterTable one, several;
+            one.declare("qkv",
+                        {{.dimension = Dimension::head_width, .size = 42, .stacks = stacks},
+                         {Dimension::width, kColumns}},
+                        {});
+            one.set_head_rows(0, {.stacks = 2, .heads = kHeads});
+            std::vector<int64_t> first;  // element of the stack; index: parameter
+            int64_t row = 0;
+            for (size_t stack = 0; stack < stacks.size(); ++stack) {
+                const int64_t matrices = heads > 0 && stack < 2 ? kHeads / heads : 1;
+                for (int64_t m = 0; m < matrices; ++m) {
+                    const int64_t rows = stacks[stack] / matrices;
+                    first.push_back(row * kColumns);
+                    several.declare(fmt::format("{}.{}", stack, m),
+                                    {{Dimension::head_width, rows}, {Dimension::width, kColumns}}, {});
+                    row += rows;
+                }
+            }
+            for (ParameterTable* const table : {&one, &several}) table->set_num_units(1);
+            Stepper whole(stacked, Ranks(Mesh(), sharing_of(stacked)), one, whole_value);
+            Stepper apart(single, Ranks(Mesh(), sharing_of(single)), several,
+                          [&](const Parameter& p, int64_t element, uint32_t salt) {
+                              return whole_value(one[0], first[static_cast<size_t>(p.id)] + element, salt);
+                          });
+            for (int64_t step = 0; step < kSteps; ++step) {
+                whole.step(step);
+                apart.step(step);
+            }
+            const Stepper::Numbers masters = whole.masters(), of_each = apart.masters();
+            ASSERT_EQ(of_each.size(), 42U * kColumns);
+            for (const Parameter& p : several.all())
+                for (int64_t i = 0; i < p.numel(); ++i)
+                    ASSERT_EQ(of_each.at({p.name, i}),
+                              masters.at({"qkv", first[static_cast<size_t>(p.id)] + i}))
+                        << p.name << " " << i;
+            EXPECT_NE(masters.begin()->second, whole_value(one[0], 0, kStart));
         }
     }
 }

@@ -213,7 +213,10 @@ TEST_F(CheckpointPartsTest, MatrixStateHasWholeShape) {
 // The matrices of one parameter may differ in their number of rows.
 TEST_F(CheckpointPartsTest, HeadMatrixStateHasPerMatrixShape) {
     ParameterTable table;
-    table.declare("qkv.weight", {{Dimension::head_width, 36}, {Dimension::width, 6}}, InitRule{}, 3);
+    table.declare(
+        "qkv.weight",
+        {{.dimension = Dimension::head_width, .size = 36, .stacks = {12, 12, 12}}, {Dimension::width, 6}},
+        InitRule{});
     table.set_head_rows(0, {.stacks = 2, .heads = 6});
     OptimizersConfig config;
     config.groups.resize(1);

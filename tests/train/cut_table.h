@@ -11,8 +11,9 @@ inline ParameterTable cut_table(const TensorSlice& part) {
     using Kind = InitRule::Kind;
     ParameterTable table(part.index);
     const auto cut = [&](Dimension dimension, int64_t size, int64_t stacked = 1) {
-        return Extent{
-            .dimension = dimension, .size = size / part.size, .parts = part.size, .stacked = stacked};
+        Extent extent{.dimension = dimension, .size = size / part.size, .parts = part.size};
+        if (stacked > 1) extent.stacks.assign(static_cast<size_t>(stacked), extent.size / stacked);
+        return extent;
     };
     const Extent across{.dimension = width, .size = 5};
     const auto counted = [](int64_t count) {
@@ -20,7 +21,7 @@ inline ParameterTable cut_table(const TensorSlice& part) {
         for (int64_t i = 1; i <= count; ++i) rule.elements.push_back(static_cast<float>(i));
         return rule;
     };
-    table.declare("qkv.weight", {cut(head_width, 18, 3), across}, {Kind::normal, 0.5f}, 3);
+    table.declare("qkv.weight", {cut(head_width, 18, 3), across}, {Kind::normal, 0.5f});
     table.declare("qkv.bias", {cut(head_width, 18, 3)}, counted(18));
     table.declare("out.weight", {across, cut(head_width, 6)}, {Kind::uniform, 0.25f});
     table.declare("norm.gain", {across}, {Kind::constant, 1});

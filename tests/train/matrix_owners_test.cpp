@@ -190,8 +190,10 @@ TEST(MatrixOwnersTest, ReplicatedMatrixMinimisesMaximumLoad) {
 TEST(MatrixOwnersTest, HeadMatricesOfStackShareOwner) {
     for (const int parts : {2, 3}) {
         ParameterTable table;
-        table.declare("qkv", {{Dimension::head_width, 3 * 48 / parts, parts, 3}, {Dimension::width, 20}}, {},
-                      3);
+        const int64_t rows = 48 / parts;
+        table.declare("qkv",
+                      {{Dimension::head_width, 3 * rows, parts, {rows, rows, rows}}, {Dimension::width, 20}},
+                      {});
         table.set_head_rows(0, {.stacks = 2, .heads = 6});
         BucketRules rules = rules_of_cut(table, 1, 0);
         rules.heads_per_matrix = {2};
@@ -223,10 +225,6 @@ TEST(MatrixOwnersTest, SentBytesExcludeLocalElements) {
 }
 
 TEST(MatrixOwnersTest, RejectsMixedPlacements) {
-    ParameterTable stacks;
-    stacks.declare("qkv", {{Dimension::head_width, 18, 2, 3}, {Dimension::width, 8}}, {}, 1);
-    const BucketLayout one_matrix(stacks, rules_of_cut(stacks, 1, 0));
-    EXPECT_THROW(MatrixOwners(one_matrix, 0), Error);
     const ParameterTable table = cut_matrices({.size = 2});
     BucketRules rules = rules_of_cut(table, 2, 1 << 20);
     rules.placement_of.clear();

@@ -55,10 +55,12 @@ class NormuonTest : public ::testing::Test {
 
     // Rows of each matrix. With heads_per_matrix, q and k are split by heads.
     std::vector<int64_t> rows_of(const Parameter& p) const {
-        const int64_t rows = p.shape[0] / p.matrices, heads = fixture_.group.muon.heads_per_matrix;
-        if (heads == 0 || p.matrices == 1) return std::vector<int64_t>(static_cast<size_t>(p.matrices), rows);
-        std::vector<int64_t> cut(static_cast<size_t>(2 * kHeads / heads), rows * heads / kHeads);  // q, k
-        cut.push_back(rows);
+        const int64_t heads = fixture_.group.muon.heads_per_matrix;
+        const std::vector<int64_t> stacks = p.stacks();
+        if (heads == 0 || stacks.size() == 1) return stacks;
+        std::vector<int64_t> cut(static_cast<size_t>(2 * kHeads / heads),
+                                 stacks[0] * heads / kHeads);  // q, k
+        cut.push_back(stacks[2]);
         return cut;
     }
 
@@ -164,8 +166,10 @@ TEST_F(NormuonTest, ReportsSecondMomentMemory) {
     int64_t longer = 0, columns = 0;
     for (const auto& [name, entry] : fixture_.parameters) {
         const Parameter& p = without.parameter(name);
-        longer += p.matrices * std::max(p.shape[0] / p.matrices, p.shape[1]) * size_of(DType::f32);
-        columns += p.matrices * p.shape[1] * size_of(DType::f32);
+        for (const int64_t rows : p.stacks()) {
+            longer += std::max(rows, p.shape[1]) * size_of(DType::f32);
+            columns += p.shape[1] * size_of(DType::f32);
+        }
     }
     EXPECT_LT(columns, longer);
     EXPECT_EQ(by_the_longer.optimizer_bytes() - without.optimizer_bytes(), longer);

@@ -18,8 +18,8 @@ using reference::Matrix;
 
 namespace {
 
-constexpr Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
-constexpr Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
+const Extent kTokenExtent{Dimension::tokens, RandomGraph::kTokens};
+const Extent kWidthExtent{Dimension::width, RandomGraph::kWidth};
 constexpr NormKind kNorm = NormKind::rmsnorm;
 constexpr float kEpsilon = 0.125f;  // large enough that the default epsilon would change the result
 constexpr Activation kActivation = Activation::gelu_tanh;

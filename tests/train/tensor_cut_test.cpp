@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/device/error.h"
 #include "train/parameters/parameter_table.h"
@@ -14,22 +15,31 @@ struct Case {
     std::vector<int64_t> whole;  // shape
     int dimension;
     int parts;
-    int64_t stacked;
+    std::vector<int64_t> stacks;  // rows of whole stacks; empty: one
+
+    TensorCut cut(int index) const {
+        TensorCut cut{.dimension = dimension, .parts = parts, .index = index};
+        for (const int64_t rows : stacks) cut.stacks.push_back(rows / parts);
+        return cut;
+    }
 };
 
 // Small versions of the models' cuts: rows, columns and stacked rows, for matrices and vectors.
 std::vector<Case> cases() {
     std::vector<Case> all;
     for (const int parts : {2, 3}) {
-        for (const int64_t stacked : {1, 3}) {
-            all.push_back({{parts * stacked}, 0, parts, stacked});
-            all.push_back({{parts * stacked * 2}, 0, parts, stacked});
-            all.push_back({{parts * stacked, 4}, 0, parts, stacked});
-            all.push_back({{parts * stacked * 2, 3}, 0, parts, stacked});
+        for (const std::vector<int64_t>& stacks :
+             {std::vector<int64_t>{1}, {2}, {1, 1, 1}, {2, 2, 2}, {1, 1, 2}, {2, 2, 1}, {3, 1}}) {
+            std::vector<int64_t> whole;
+            for (const int64_t rows : stacks) whole.push_back(rows * parts);
+            const int64_t rows = std::accumulate(whole.begin(), whole.end(), int64_t{0});
+            if (whole.size() == 1) whole.clear();
+            all.push_back({{rows}, 0, parts, whole});
+            all.push_back({{rows, 4}, 0, parts, whole});
         }
-        all.push_back({{1, parts * int64_t{3}}, 1, parts, 1});
-        all.push_back({{4, parts}, 1, parts, 1});
-        all.push_back({{5, parts * int64_t{2}}, 1, parts, 1});
+        all.push_back({{1, parts * int64_t{3}}, 1, parts, {}});
+        all.push_back({{4, parts}, 1, parts, {}});
+        all.push_back({{5, parts * int64_t{2}}, 1, parts, {}});
     }
     return all;
 }
@@ -43,11 +53,16 @@ int64_t numel(const std::vector<int64_t>& shape) {
 // Indices in the whole parameter of this slice's elements, in order.
 std::vector<int64_t> elements_of_part(const Case& c, int index) {
     const int64_t cols = c.whole.size() == 2 ? c.whole[1] : 1;
-    const int64_t size = c.whole[static_cast<size_t>(c.dimension)] / c.stacked, part = size / c.parts;
     std::vector<int64_t> elements;
     for (int64_t i = 0; i < numel(c.whole); ++i) {
-        const int64_t at = c.dimension == 0 ? i / cols : i % cols;
-        if (at % size / part == index) elements.push_back(i);
+        int64_t at = c.dimension == 0 ? i / cols : i % cols;
+        int64_t size = c.whole[static_cast<size_t>(c.dimension)];
+        for (const int64_t rows : c.stacks) {
+            size = rows;
+            if (at < rows) break;
+            at -= rows;
+        }
+        if (at / (size / c.parts) == index) elements.push_back(i);
     }
     return elements;
 }
@@ -68,8 +83,7 @@ TEST(TensorCutTest, RangesMapToTheirElements) {
             const std::vector<int64_t> elements = elements_of_part(c, index);
             const auto count = static_cast<int64_t>(elements.size());
             ASSERT_EQ(count, numel(shape));
-            const TensorCut cut{
-                .dimension = c.dimension, .parts = c.parts, .index = index, .stacked = c.stacked};
+            const TensorCut cut = c.cut(index);
             for (int64_t first = 0; first <= count; ++first) {
                 for (int64_t end = first; end <= count; ++end) {
                     const std::vector<Box> boxes = boxes_of(shape, cut, {first, end - first});
@@ -94,8 +108,7 @@ TEST(TensorCutTest, SlicesCoverWholeOnce) {
             for (int64_t first = 0; first < numel(shape); first += shard) {
                 const int64_t count = std::min(shard, numel(shape) - first);
                 for (int index = 0; index < c.parts; ++index)
-                    for (const int64_t element : elements_of(
-                             boxes_of(shape, {c.dimension, c.parts, index, c.stacked}, {first, count})))
+                    for (const int64_t element : elements_of(boxes_of(shape, c.cut(index), {first, count})))
                         ++seen[static_cast<size_t>(element)];
             }
             EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
@@ -132,20 +145,20 @@ TEST(TensorCutTest, PaddingMapsToNothing) {
     ParameterTable table(2);
     const int id = table.declare(
         "a", {{.dimension = Dimension::vocabulary, .size = 3, .parts = 3, .whole = 7}, {Dimension::width, 4}},
-        InitRule(), 1);
+        InitRule());
     EXPECT_EQ(table[id].whole_shape(), (std::vector<int64_t>{7, 4}));
     EXPECT_EQ(table.whole_numel(), 28);
 }
 
 TEST(TensorCutTest, ParametersStoreWholeShape) {
     ParameterTable table(1);
-    const int id = table.declare("a", {{Dimension::width, 4}, {Dimension::hidden, 6, 3}}, InitRule(), 1);
+    const int id = table.declare("a", {{Dimension::width, 4}, {Dimension::hidden, 6, 3}}, InitRule());
     EXPECT_EQ(table[id].shape, (std::vector<int64_t>{4, 6}));
     EXPECT_EQ(table[id].whole_shape(), (std::vector<int64_t>{4, 18}));
     EXPECT_EQ(table.numel(), 24);
     EXPECT_EQ(table.whole_numel(), 72);
     EXPECT_EQ(table[id].boxes({7, 2}).front().begin, 18 + 6 + 1);
-    EXPECT_THROW(table.declare("b", {{Dimension::heads, 4, 2}, {Dimension::hidden, 6, 2}}, InitRule(), 1),
+    EXPECT_THROW(table.declare("b", {{Dimension::heads, 4, 2}, {Dimension::hidden, 6, 2}}, InitRule()),
                  Error);
 }
 

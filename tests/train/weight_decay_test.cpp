@@ -21,8 +21,7 @@ class WeightDecayTest : public ::testing::TestWithParam<OptimizerKind> {
         for (const auto& [name, entry] : fixture_.parameters) {
             h.step(name, Values(entry.start.size(), 0.0), 0, lr_factor);
             const Parameter& p = h.parameter(name);
-            const double ratio =
-                static_cast<double>(p.shape[0] / p.matrices) / static_cast<double>(p.shape[1]);
+            const double ratio = static_cast<double>(p.stacks().front()) / static_cast<double>(p.shape[1]);
             tall = tall || ratio > 1;
             const double scale = GetParam() == OptimizerKind::muon ? std::sqrt(std::max(1.0, ratio)) : 1.0;
             const Values left = h.value(name);

@@ -33,11 +33,16 @@ double Config::rough_work() const {
     const double width = number(model.model_dim);
     double weights = width * number(model.padded_vocab_size()) * (1 + number(std::ssize(parts.tables)));
     double attention = 0;
+    const auto add_attention = [&](const AttentionConfig& config) {
+        const double heads = number(config.heads), qk = heads * number(config.qk_dim(model.model_dim)),
+                     v = heads * number(config.v_dim(model.model_dim));
+        weights += 2 * (qk + v) * width;
+        attention += (qk + v) / 2 * number(batch.sequence_length);
+    };
     for (const auto& layer : parts.layers.resolved()) {
         if (layer && layer->mlp)
             weights += number(layer->mlp->num_matrices() * layer->mlp->ratio) * width * width;
-        if (layer && layer->attention)
-            weights += 4 * width * width, attention += width * number(batch.sequence_length);
+        if (layer && layer->attention) add_attention(*layer->attention);
     }
     return 6 * number(batch.tokens_per_step) * (weights + attention);
 }

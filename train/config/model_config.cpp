@@ -57,8 +57,10 @@ void ModelConfig::fields(FieldVisitor& v) {
         "preset", preset, words,
         "parts that the other keys of the section change: objects merge by key, lists and other values replace; none: no parts");
     for (const Replacement& r : kReplacements) v.refused(r.key, r.instead);
-    v.field("model_dim", model_dim, "width of the residual stream, a multiple of the number of heads",
-            {8, 65536});
+    v.field(
+        "model_dim", model_dim,
+        "width of the residual stream; a multiple of the number of heads, unless layers give their head sizes",
+        {8, 65536});
     v.field("vocab_size", vocab_size, "tokens of the tokenizer; matrices are padded to a multiple of 64",
             {2, 65536});
     v.field("init_scale", init_scale, "factor of the initial deviation of weights", {0, 100});

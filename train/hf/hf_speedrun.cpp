@@ -78,7 +78,7 @@ Json attention_json(const ModelConfig& model, const AttentionConfig& attention, 
     const ModelParts& parts = model.parts;
     const AttentionParts& own = attention.parts;
     const std::string prefix = fmt::format("blocks.{}.", number);
-    const int64_t size = model.model_dim / attention.heads;
+    const int64_t size = attention.qk_dim(model.model_dim);
     double scale = attention.scale > 0 ? attention.scale : 1.0 / std::sqrt(static_cast<double>(size));
     Json frequencies;
     const auto* const rotary = own.find<RotaryPart>();
@@ -91,6 +91,7 @@ Json attention_json(const ModelConfig& model, const AttentionConfig& attention, 
     const auto* const value_gate = own.find<ValueGatePart>();
     const bool offset = own.find<KeyOffsetPart>() != nullptr;
     return {{"heads", attention.heads},
+            {"qk_columns", attention.heads * size},
             {"reads", attention.reads},
             {"window", parts.window_of(attention, number)},
             {"scale", scale},

@@ -40,23 +40,31 @@ class AttentionLayer : public AttentionContext {
   public:
     explicit AttentionLayer(AttentionContext context) : AttentionContext(std::move(context)) {}
 
-    ValueId qkv = kNoValue;                            // (tokens, 3 head_width), the projection
-    ValueId q = kNoValue, k = kNoValue, v = kNoValue;  // (tokens, head_width)
-    ValueId value_rows = kNoValue;                     // rows of config.value_table, once looked up
-    std::vector<WeightedSum::Term> value_terms = {};   // the first is v or replaces it
+    ValueId qkv = kNoValue;                           // (tokens, 2 qk_width + head_width), the projection
+    ValueId q = kNoValue, k = kNoValue;               // (tokens, qk_width)
+    ValueId v = kNoValue;                             // (tokens, head_width)
+    ValueId value_rows = kNoValue;                    // rows of config.value_table, once looked up
+    std::vector<WeightedSum::Term> value_terms = {};  // the first is v or replaces it
     ValueId out = kNoValue;    // (tokens, head_width), after slot attend; at last the term of the stream
     double scale = 0;          // factor of q·k, complete after slot rotate
     AttentionOptions options;  // complete before slot layout
 
     // True if this rank computes all heads.
     bool is_whole() const { return heads.dimension == Dimension::all_heads; }
-    Extent head_width(int64_t times = 1) const {
-        return is_whole() ? w.extents.whole_head_width(times) : w.extents.head_width(times);
+    // Columns of q or of k; of v or the output; of k and v; of q, k and v.
+    Extent qk_width() const { return w.extents.head_width({all_of_qk()}, is_whole()); }
+    Extent head_width() const { return w.extents.head_width({all_of_v()}, is_whole()); }
+    Extent kv_width() const { return w.extents.head_width({all_of_qk(), all_of_v()}, is_whole()); }
+    Extent qkv_width() const {
+        return w.extents.head_width({all_of_qk(), all_of_qk(), all_of_v()}, is_whole());
     }
-    int64_t head_dim() const { return head_width().size / heads.size; }
+    int64_t qk_dim() const { return config.qk_dim(w.extents.width().size); }
+    int64_t v_dim() const { return config.v_dim(w.extents.width().size); }
     ValueId head_rows(const std::string& name) const {
         return w.compute_value(name, w.extents.tokens(), head_width());
     }
+    // Returns rows of config.value_table with the columns of v.
+    ValueId rows_of_v(ValueId table_rows) const;
 
     // Runs `write` when the graph reaches the slot.
     void at(AttentionSlot slot, std::function<void()> write) { writes_[slot].push_back(std::move(write)); }
@@ -65,6 +73,9 @@ class AttentionLayer : public AttentionContext {
     }
 
   private:
+    int64_t all_of_qk() const { return config.heads * qk_dim(); }
+    int64_t all_of_v() const { return config.heads * v_dim(); }
+
     std::map<AttentionSlot, std::vector<std::function<void()>>> writes_;
 };
 

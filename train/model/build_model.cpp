@@ -115,8 +115,8 @@ class Builder {
         for (const auto& layer : layers) {
             if (!layer || !layer->attention || layer->attention->value_table.empty()) continue;
             const std::string& table = layer->attention->value_table;
-            columns[table] =
-                whole_.tables.count(table) > 0 ? w_.extents.whole_head_width() : w_.extents.head_width();
+            columns[table] = w_.extents.head_width({value_table_columns(parts_, table, config_.model_dim)},
+                                                   whole_.tables.count(table) > 0);
         }
         return columns;
     }

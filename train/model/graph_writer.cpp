@@ -64,7 +64,7 @@ InitRule GraphWriter::rule(const InitConfig& init, int64_t fan_in) const {
 
 ParameterId GraphWriter::parameter(const std::string& name, const std::vector<Extent>& extents,
                                    const Start& start) {
-    const ParameterId id = model.table.declare(prefix_ + name, extents, start.init, start.matrices);
+    const ParameterId id = model.table.declare(prefix_ + name, extents, start.init);
     model.table.explain(id, start.meaning);
     model.table.set_head_rows(id, start.head_rows);
     return id;
@@ -90,8 +90,8 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x, bool needs_amax) {
     if (parts_.norms.bias)
         parameters.bias =
             parameter(name + ".bias", {extents.width()}, {filled(0), "added to the norm's output"});
-    constexpr Extent kNumber{Dimension::numbers, 1};
-    const ValueId amax = needs_amax ? f32(name + "_amax", {kNumber, kNumber}) : kNoValue;
+    const Extent number{Dimension::numbers, 1};
+    const ValueId amax = needs_amax ? f32(name + "_amax", {number, number}) : kNoValue;
     if (needs_amax) amaxes_[y] = amax;
     add<Norm>({.y = y, .statistics = kept, .x = x, .parameters = parameters, .amax = amax}, parts_.norms.type,
               static_cast<float>(parts_.norms.epsilon));
@@ -99,8 +99,8 @@ ValueId GraphWriter::norm(const std::string& name, ValueId x, bool needs_amax) {
 }
 
 ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w) {
-    const ParameterId weight = parameter(name + ".weight", {w.outputs, w.inputs},
-                                         {rule(w.init, w.fan_in), w.meaning, w.matrices, w.head_rows});
+    const ParameterId weight =
+        parameter(name + ".weight", {w.outputs, w.inputs}, {rule(w.init, w.fan_in), w.meaning, w.head_rows});
     const ParameterId bias =
         w.bias ? parameter(name + ".bias", {w.outputs}, {filled(0), "added to " + name + "'s product"})
                : kNoParameter;

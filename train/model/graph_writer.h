@@ -46,7 +46,6 @@ class GraphWriter {
     struct Start {
         InitRule init;
         std::string meaning;
-        int64_t matrices = 1;
         HeadRows head_rows = {};
     };
     ParameterId parameter(const std::string& name, const std::vector<Extent>& extents, const Start& start);
@@ -66,7 +65,6 @@ class GraphWriter {
         bool bias;
         int64_t fan_in;  // inputs of the whole matrix
         const char* meaning;
-        int64_t matrices = 1;
         HeadRows head_rows = {};
         std::optional<LinearFp8Config> fp8 = {};
         // Learned factor of the last outputs (Linear::Ports::factor).

@@ -1,16 +1,30 @@
 #include "train/model/model_extents.h"
 
+#include <numeric>
+
 #include "kernels/device/error.h"
 
 namespace speedrun {
 
+Extent ModelExtents::head_width(std::initializer_list<int64_t> stacks, bool whole) const {
+    Extent extent{.dimension = whole ? Dimension::all_width : Dimension::head_width,
+                  .size = std::accumulate(stacks.begin(), stacks.end(), int64_t{0})};
+    if (stacks.size() > 1) extent.stacks = stacks;
+    return whole ? extent : cut(extent);
+}
+
 Extent ModelExtents::cut(Extent whole) const {
     const int parts = batch_.tensor.size;
     if (parts == 1) return whole;
-    const bool padded = whole.dimension == Dimension::vocabulary;
-    if (!padded && whole.size % (parts * whole.stacked) != 0)
-        throw_internal("extent {} of {} x {} has no {} equal parts", name_of(whole.dimension), whole.stacked,
-                       whole.size / whole.stacked, parts);
+    const auto expect_parts = [&](int64_t size) {
+        if (size % parts != 0)
+            throw_internal("extent {} of {} has no {} equal parts", name_of(whole.dimension), size, parts);
+    };
+    if (whole.stacks.empty() && whole.dimension != Dimension::vocabulary) expect_parts(whole.size);
+    for (int64_t& size : whole.stacks) {
+        expect_parts(size);
+        size /= parts;
+    }
     whole.whole = whole.size;
     whole.size = (whole.size + parts - 1) / parts;
     whole.parts = parts;

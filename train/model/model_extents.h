@@ -1,6 +1,7 @@
 // Extents of a model's values and parameters on one rank: the part of this rank where the tensor axis splits a dimension.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 
 #include "train/config/config.h"
@@ -21,11 +22,8 @@ class ModelExtents {
     Extent width() const { return {Dimension::width, width_}; }
     Extent vocabulary() const { return cut({Dimension::vocabulary, padded_vocab_size_}); }
     int64_t padded_vocab_size() const { return padded_vocab_size_; }
-    Extent head_width(int64_t times = 1) const {
-        return cut({.dimension = Dimension::head_width, .size = times * width_, .stacked = times});
-    }
-    // Width of attention that is not split over the tensor axis.
-    Extent whole_head_width(int64_t times = 1) const { return {Dimension::all_width, times * width_}; }
+    // Returns this rank's part of the columns of all heads, in stacks of these sizes (q, k, v). whole: not split.
+    Extent head_width(std::initializer_list<int64_t> stacks, bool whole) const;
     // Returns this rank's part of the extent. The last rank's part of a vocabulary may end in padding. Throws an internal error if
     // another dimension does not divide.
     Extent cut(Extent whole) const;

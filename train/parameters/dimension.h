@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 namespace speedrun {
 
@@ -14,7 +15,7 @@ enum class Dimension : uint8_t {
     positions,   // positions in a row
     width,       // width of the model
     heads,       // heads of queries and keys
-    head_width,  // heads × head size, times 3 for packed q, k, v
+    head_width,  // heads × head size, summed for packed q, k, v
     all_heads,   // heads of attention that the tensor axis does not split (WholeAttention), …
     all_width,   // … and their width, as head_width
     half_head,   // frequencies of rotary positions
@@ -35,10 +36,12 @@ constexpr const char* name_of(Dimension dimension) {
 struct Extent {
     Dimension dimension;
     int64_t size;
-    // A parameter split over the tensor axis: `size` is one of `parts` equal parts of `whole`. It counts `stacked`
-    // stacks (q, k, v: 3), each of which is split separately. With one stack the last parts may end in padding.
+    // A parameter split over the tensor axis: `size` is one of `parts` equal parts of `whole`.
     int parts = 1;
-    int64_t stacked = 1, whole = 0;
+    // Sizes of the stacks in this part (rows of q, of k, of v). Each stack is split separately. Empty: one stack; its last
+    // parts may end in padding.
+    std::vector<int64_t> stacks = {};
+    int64_t whole = 0;
 };
 
 class DimensionSet {

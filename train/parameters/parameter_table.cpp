@@ -25,32 +25,31 @@ int64_t Parameter::whole_numel() const {
 
 std::vector<Parameter::RowBlock> Parameter::row_blocks(int64_t heads) const {
     if (!is_matrix()) throw_internal("{} is no matrix", name);
-    const int64_t rows = shape[0] / matrices;
     std::vector<RowBlock> blocks;
-    for (int64_t m = 0; m < matrices; ++m) {
-        const bool by_heads = heads > 0 && m < head_rows.stacks;
+    int64_t stack = 0, first = 0;  // index and first row
+    for (const int64_t rows : stacks()) {
+        const bool by_heads = heads > 0 && stack++ < head_rows.stacks;
         if (by_heads && head_rows.heads % heads != 0)
             throw_internal("{}: {} heads are no multiple of {}", name, head_rows.heads, heads);
         const int64_t count = by_heads ? head_rows.heads / heads : 1;
         if (!cut.all()) {
-            blocks.push_back({{m * rows, rows}, count});
-            continue;
+            blocks.push_back({{first, rows}, count});
+        } else {
+            for (int64_t block = 0; block < count; ++block)
+                blocks.push_back({{first + block * (rows / count), rows / count}});
         }
-        for (int64_t block = 0; block < count; ++block)
-            blocks.push_back({{m * rows + block * (rows / count), rows / count}});
+        first += rows;
     }
     return blocks;
 }
 
-int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init,
-                            int64_t matrices) {
+int ParameterTable::declare(std::string name, const std::vector<Extent>& extents, InitRule init) {
     // Names of tables, networks and terms of sums are from the config.
     if (contains(name)) throw_usage("model: two parameters have the name {}: change one of the names", name);
     Parameter parameter;
     parameter.id = size();
     parameter.name = std::move(name);
     parameter.init = std::move(init);
-    parameter.matrices = matrices;
     parameter.full_precision = extents.size() == 1;
     for (const Extent& extent : extents) {
         if (extent.parts > 1) {
@@ -59,9 +58,10 @@ int ParameterTable::declare(std::string name, const std::vector<Extent>& extents
             parameter.cut = {.dimension = static_cast<int>(parameter.shape.size()),
                              .parts = extent.parts,
                              .index = tensor_index_,
-                             .stacked = extent.stacked,
+                             .stacks = parameter.cut.stacks,
                              .whole = extent.whole};
         }
+        if (parameter.shape.empty()) parameter.cut.stacks = extent.stacks;
         parameter.dimensions.push_back(extent.dimension);
         parameter.shape.push_back(extent.size);
     }

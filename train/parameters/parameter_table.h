@@ -29,7 +29,7 @@ struct UnitUse {
     bool operator==(const UnitUse&) const = default;
 };
 
-// The rows of a parameter's first `stacks` matrices (q and k, not v) are grouped into `heads` heads, over all parts.
+// The rows of a parameter's first `stacks` stacks (q and k, not v) are grouped into `heads` heads, over all parts.
 struct HeadRows {
     int64_t stacks = 0, heads = 0;
 };
@@ -40,8 +40,7 @@ struct Parameter {
     std::vector<int64_t> shape;  // this tensor rank's part
     TensorCut cut;               // location of the part in the whole parameter
     InitRule init;
-    std::string meaning;   // displayed formula that uses it
-    int64_t matrices = 1;  // stacked along dimension 0, separate for a matrix optimizer (q, k, v: 3)
+    std::string meaning;  // displayed formula that uses it
     HeadRows head_rows = {};
     std::vector<Dimension> dimensions;  // one per entry of `shape`
     // Dimensions over which its gradient sums, without its own.
@@ -60,6 +59,9 @@ struct Parameter {
     std::vector<Box> boxes(const Range& in_slice) const { return boxes_of(shape, cut, in_slice); }
     int unit() const { return uses.front().unit; }  // first unit, in which its gradient is complete
     bool is_matrix() const { return shape.size() == 2; }
+
+    // Returns the rows of each stack, or of this rank's part of it. A stack is a separate matrix for a matrix optimizer.
+    std::vector<int64_t> stacks() const { return cut.stacks.empty() ? std::vector{shape[0]} : cut.stacks; }
 
     // Rows of a separate matrix for a matrix optimizer, or this rank's part. If a matrix's heads may be on two ranks,
     // the part covers several matrices, which are equal blocks of rows once all parts are together.
@@ -87,8 +89,8 @@ class ParameterTable {
     ParameterTable() = default;
     explicit ParameterTable(int tensor_index) : tensor_index_(tensor_index) {}
 
-    // Returns the id. matrices: as in Parameter. Throws an internal error if the name is taken.
-    int declare(std::string name, const std::vector<Extent>& extents, InitRule init, int64_t matrices = 1);
+    // Returns the id. Throws a usage error if the name is taken.
+    int declare(std::string name, const std::vector<Extent>& extents, InitRule init);
     void set_head_rows(int id, const HeadRows& rows) {
         parameters_[static_cast<size_t>(id)].head_rows = rows;
     }

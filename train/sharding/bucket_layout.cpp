@@ -28,9 +28,6 @@ void check_cut(const Parameter& p, const Parameter& first) {
     if (p.cut.parts != first.cut.parts || p.cut.dimension != first.cut.dimension)
         throw_internal("{} is one of {} parts along dimension {}, {} of {} along {}, in one bucket", p.name,
                        p.cut.parts, p.cut.dimension, first.name, first.cut.parts, first.cut.dimension);
-    if (!p.cut.all() && p.cut.dimension == 0 && p.cut.stacked != p.matrices)
-        throw_internal("{} has {} matrices, but its rows are cut in {} stacks", p.name, p.matrices,
-                       p.cut.stacked);
 }
 
 }  // namespace

@@ -42,6 +42,11 @@ def before(x):
     return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
 
 
+def by_head(rows, v):
+    """The first columns of each head of rows, in the shape of v: (rows, tokens, heads, size)."""
+    return rows.unflatten(-1, (v.shape[-2], -1))[..., : v.shape[-1]]
+
+
 def rotate(x, frequencies, positions):
     """Rotates the pairs (i, i + half) of a head. x: (rows, tokens, heads, size); positions: (tokens, heads or 1)."""
     angles = positions.double()[..., None] * torch.tensor(frequencies, dtype=torch.float64, device=x.device)
@@ -208,7 +213,8 @@ class SpeedrunForCausalLM(PreTrainedModel, GenerationMixin):
 
     def attention(self, a, prefix, stream):
         u = self.norm(prefix + "attn_norm", self.places[a["reads"]] if a["reads"] else stream)
-        q, k, v = (z.unflatten(-1, (a["heads"], -1)) for z in self.linear(prefix + "attn.qkv", u).chunk(3, -1))
+        starts = a["qk_columns"], 2 * a["qk_columns"]  # of k and v
+        q, k, v = (z.unflatten(-1, (a["heads"], -1)) for z in self.linear(prefix + "attn.qkv", u).tensor_split(starts, -1))
         v = self.values(a, prefix, u, v, stream)
         if a["qk_norm"]:
             q, k = (F.rms_norm(z, z.shape[-1:], None, self.parts["norm"]["epsilon"]) for z in (q, k))
@@ -234,12 +240,12 @@ class SpeedrunForCausalLM(PreTrainedModel, GenerationMixin):
         rows = self.rows_of(a["value_table"]) if a["value_table"] else None
         if a["value_mix"]:
             mix = self.weight(prefix + "attn.value_mix")
-            v = mix[0] * v + mix[1] * rows.unflatten(-1, v.shape[-2:])
+            v = mix[0] * v + mix[1] * by_head(rows, v)
         elif a["value_scale"]:
             v = self.weight(prefix + "attn.value_scale") * v
         if columns := a["value_gate_columns"]:
             gate = 2 * torch.sigmoid(self.linear(prefix + "attn.value_gate", torch.cat([u[..., :columns], rows[..., :columns]], -1)))
-            v = v + gate[..., None] * rows.unflatten(-1, v.shape[-2:])
+            v = v + gate[..., None] * by_head(rows, v)
         if a["values"]:
             v = v + self.sum(a["values"], stream).unflatten(-1, v.shape[-2:])
         return v
@@ -247,7 +253,7 @@ class SpeedrunForCausalLM(PreTrainedModel, GenerationMixin):
     def attend(self, a, q, k, v):
         """Attention within documents and the window, (rows, tokens, heads, size). Paired heads j and j + half are one head over two
         positions per token."""
-        shape, per_token = q.shape, 2 if a["paired"] else 1
+        shape, per_token = v.shape, 2 if a["paired"] else 1
         if a["paired"]:
             q, k, v = (z.unflatten(2, (2, -1)).flatten(1, 2) for z in (q, k, v))
         documents = self.documents.repeat_interleave(per_token, 1)

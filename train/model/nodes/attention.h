@@ -43,7 +43,8 @@ class Attention final : public Node {
     struct Ports {
         ValueId out;               // (tokens, head_width)
         ValueId lse;               // f32 (heads, tokens)
-        ValueId q, k, v;           // (tokens, head_width); with place, k and v (keys, head_width)
+        ValueId q, k;              // (tokens, qk_width); with place, k (keys, qk_width)
+        ValueId v;                 // (tokens, head_width); with place (keys, head_width)
         ValueId first_key;         // ids (tokens)
         ValueId place = kNoValue;  // ids (tokens): index of each query among the keys of its row
     };

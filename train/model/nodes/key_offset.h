@@ -11,7 +11,7 @@ namespace speedrun {
 class KeyOffset final : public Node {
   public:
     struct Ports {
-        ValueId y, k;  // (tokens, head_width)
+        ValueId y, k;  // (tokens, qk_width)
     };
     // borders: set for rows shared by ranks. The sequences of `options` are then chunks.
     KeyOffset(const Ports& ports, const KeyOffsetOptions& options,

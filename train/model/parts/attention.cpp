@@ -7,6 +7,7 @@
 #include "data/columns/key_positions.h"
 #include "kernels/device/error.h"
 #include "train/model/attention_layer.h"
+#include "train/model/nodes/head_columns.h"
 #include "train/model/nodes/key_exchange.h"
 #include "train/model/nodes/key_routes.h"
 #include "train/model/parts/paired_heads.h"
@@ -44,15 +45,15 @@ void add_values(AttentionLayer& a, bool mixed) {
             "attn.value_mix", {{Dimension::numbers, 2}},
             {a.w.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
         a.value_terms = {{.value = a.v, .parameter = mix, .element = 0},
-                         {.value = a.value_rows, .parameter = mix, .element = 1}};
+                         {.value = a.rows_of_v(a.value_rows), .parameter = mix, .element = 1}};
     }
     a.run(AttentionSlot::values);
     for (const WeightedSum::Term& term : terms_of_all_tokens(a)) a.value_terms.push_back(term);
     if (a.value_terms.size() == 1) return;
     if (in_place)
         for (size_t i = 1; i < a.value_terms.size(); ++i) a.value_terms[i].is_view = true;
-    const int64_t C = a.head_width().size;
-    const ValueId sum = in_place ? a.w.view(a.qkv, "mixed v", 2 * C, C) : a.head_rows("mixed v");
+    const ValueId sum = in_place ? a.w.view(a.qkv, "mixed v", 2 * a.qk_width().size, a.head_width().size)
+                                 : a.head_rows("mixed v");
     a.w.sum(sum, a.value_terms);
     a.v = sum;
 }
@@ -60,26 +61,26 @@ void add_values(AttentionLayer& a, bool mixed) {
 ValueId plain_attention(AttentionLayer& a) {
     GraphWriter& w = a.w;
     AttentionOptions how = a.options;
-    const int64_t C = a.head_width().size;
-    const ValueId out = w.compute_value("attn_out", w.extents.tokens(), a.head_width()),
+    const ValueId out = a.head_rows("attn_out"),
                   lse = w.f32("lse", {{a.heads.dimension, how.num_heads}, w.extents.tokens()});
     const BatchShape& batch = w.batch;
     Attention::Ports ports{
         .out = out, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .first_key = w.input(first_key_column())};
     if (batch.part.size > 1) {
+        const int64_t qk = a.qk_width().size, v = a.head_width().size;
         const SharedKeys shared{.part = batch.part,
                                 .rows = batch.tokens / batch.sequence_length,
                                 .row = {batch.sequence_length, how.window},
-                                .columns = a.head_width(2).size};
+                                .columns = qk + v};
         const KeyPositions places{.window = how.window, .kept = KeptKeys(batch.part, shared.row)};
         ports.place = w.input(last_key_column(places));
         ports.first_key = w.input(first_kept_key_column(places));
         const ValueId kept =
             w.model.graph.value(w.name("keys and values"), Element::compute_dtype,
-                                {{Dimension::keys, shared.rows * places.kept.count()}, a.head_width(2)});
+                                {{Dimension::keys, shared.rows * places.kept.count()}, a.kv_width()});
         w.add<KeyExchange>({.kept = kept, .k = a.k, .v = a.v}, shared);
-        ports.k = w.view(kept, "keys", 0, C);
-        ports.v = w.view(kept, "values", C, C);
+        ports.k = w.view(kept, "keys", 0, qk);
+        ports.v = w.view(kept, "values", qk, v);
         how.sequence_length = places.kept.count();
         how.visible_pairs = shared.rows * places.kept.visible_pairs();
     }
@@ -89,8 +90,15 @@ ValueId plain_attention(AttentionLayer& a) {
 
 }  // namespace
 
+ValueId AttentionLayer::rows_of_v(ValueId table_rows) const {
+    if (w.model.graph.width_of(table_rows) == head_width().size) return table_rows;
+    const ValueId rows = head_rows("value rows");
+    w.add<HeadColumns>({.y = rows, .x = table_rows}, heads.size);
+    return rows;
+}
+
 int64_t AttentionScope::head_pairs() const {
-    return model_dim / attention.heads / 2;
+    return attention.qk_dim(model_dim) / 2;
 }
 
 void AttentionScope::check_columns(const std::string& field, int64_t columns) const {
@@ -99,12 +107,16 @@ void AttentionScope::check_columns(const std::string& field, int64_t columns) co
 }
 
 void AttentionConfig::fields(FieldVisitor& v) {
-    v.field("heads", heads, "number of heads; divides model.model_dim", {1, 1024});
+    v.field("heads", heads, "number of heads; divides model.model_dim, unless both head sizes are given",
+            {1, 1024});
+    v.field("qk_head_dim", qk_head_dim, "head size of q and k; 0: model.model_dim / heads", {0, kMaxHeadDim});
+    v.field("v_head_dim", v_head_dim, "head size of v and the output; 0: model.model_dim / heads",
+            {0, kMaxHeadDim});
     v.field("reads", reads,
             "input of q, k and v, before its norm: \"after 3\" (output of layer 3), \"input\" or \"first\" "
             "(model.networks.NAME.input); empty: the stream");
     v.field("bias", bias, "biases of the linear layers");
-    v.field("scale", scale, "factor of q.k; 0: 1/sqrt(head size)", {0, 100});
+    v.field("scale", scale, "factor of q.k; 0: 1/sqrt(head size of q)", {0, 100});
     v.field("window", window,
             "largest number of keys per query, itself included: a number, 0 for all, or a name "
             "in model.windows");
@@ -127,10 +139,31 @@ void AttentionConfig::fields(FieldVisitor& v) {
     v.retired("join", kJoinRetired);
 }
 
+void AttentionConfig::check_widths(const std::string& key, const ModelParts& model, int64_t model_dim) const {
+    if ((qk_head_dim == 0 || v_head_dim == 0) && model_dim % heads != 0)
+        throw_usage(
+            "{}.heads {} does not divide model.model_dim {}: set another number of heads, or both qk_head_dim and v_head_dim",
+            key, heads, model_dim);
+    const int64_t width = heads * v_dim(model_dim);
+    const std::string of_v = fmt::format("v has {} heads of {} dimensions", heads, v_dim(model_dim));
+    if (!values.empty() && width != model_dim)
+        throw_usage(
+            "{}.values: the terms have model.model_dim {} columns, but {}: set heads and v_head_dim to a product of {}, or remove "
+            "the terms",
+            key, model_dim, of_v, model_dim);
+    if (value_table.empty()) return;
+    const int64_t columns = value_table_columns(model, value_table, model_dim);
+    if (columns % heads != 0 || columns < width)
+        throw_usage(
+            "{}.value_table: rows of \"{}\" have {} columns (model.model_dim if model.output adds them, otherwise the widest v of "
+            "its layers), but {}, which read the first columns of equal shares of a row: set heads to a divisor of {}, and "
+            "v_head_dim to at most {} / heads",
+            key, value_table, columns, of_v, columns, columns);
+}
+
 void AttentionConfig::check(int64_t layer, const ModelParts& model, int64_t model_dim) const {
     const std::string key = fmt::format("model.layers, layer {}: attention", layer);
-    if (model_dim % heads != 0)
-        throw_usage("{}.heads {} does not divide model.model_dim {}", key, heads, model_dim);
+    check_widths(key, model, model_dim);
     for (const auto& [name, part] : parts.all())
         part->check({.key = key + "." + name, .attention = *this, .model = model, .model_dim = model_dim});
     model.window_of(*this, layer);
@@ -139,36 +172,35 @@ void AttentionConfig::check(int64_t layer, const ModelParts& model, int64_t mode
 
 void AttentionConfig::build(AttentionLayer& a) const {
     GraphWriter& w = a.w;
-    const int64_t C = a.head_width().size, H = a.heads.size, D = C / H;
+    const int64_t qk = a.qk_width().size, v = a.head_width().size;
     for (const auto& [key, part] : parts.all()) part->build(a);
     const bool mixed = !value_table.empty() && !parts.value_rows();
     using Factor = GraphWriter::Weight::Factor;
     a.qkv = w.linear("attn.qkv", a.normed,
-                     {.outputs = a.head_width(3),
+                     {.outputs = a.qkv_width(),
                       .inputs = w.extents.width(),
                       .init = init,
                       .bias = bias,
                       .fan_in = w.extents.width().size,
                       .meaning = "rows of q, then k, then v, each head by head: W x, x normed",
-                      .matrices = 3,
                       .head_rows = {.stacks = 2, .heads = heads},
                       .factor = value_scale && !mixed ? std::optional<Factor>({.name = "attn.value_scale",
                                                                                .start = value_start,
                                                                                .meaning = "a: v becomes a v",
-                                                                               .outputs = C})
+                                                                               .outputs = v})
                                                       : std::nullopt});
-    a.q = w.view(a.qkv, "projected q", 0, C);
-    a.k = w.view(a.qkv, "projected k", C, C);
-    a.v = w.view(a.qkv, "v", 2 * C, C);
+    a.q = w.view(a.qkv, "projected q", 0, qk);
+    a.k = w.view(a.qkv, "projected k", qk, qk);
+    a.v = w.view(a.qkv, "v", 2 * qk, v);
     if (mixed) a.value_rows = a.tables.lookup("value_embedding", value_table);
 
-    a.scale = scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D));
+    a.scale = scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(a.qk_dim()));
     a.run(AttentionSlot::rotate);
     add_values(a, mixed);
     a.run(AttentionSlot::keys);
     a.options = {.sequence_length = w.batch.sequence_length,
-                 .num_heads = H,
-                 .head_dim = D,
+                 .num_heads = a.heads.size,
+                 .head_dim = a.qk_dim(),
                  .window = a.model.window_of(*this, a.layer),
                  .scale = static_cast<float>(a.scale),
                  .documents = a.documents};
@@ -184,9 +216,20 @@ void AttentionConfig::build(AttentionLayer& a) const {
                   .inputs = a.head_width(),
                   .init = out_init,
                   .bias = bias,
-                  .fan_in = w.extents.width().size,
+                  .fan_in = heads * a.v_dim(),
                   .meaning = "W o is added to the stream, o the heads' outputs beside each other"});
     a.out = a.is_whole() ? shared_out(w, out) : into_stream(w, out);
+}
+
+int64_t value_table_columns(const ModelParts& parts, const std::string& table, int64_t model_dim) {
+    for (const StreamPartConfig& part : parts.output)
+        for (const SumTerm& term : part.terms)
+            if (term.table == table) return model_dim;
+    int64_t columns = 0;
+    for (const std::optional<LayerConfig>& layer : parts.layers.resolved())
+        if (layer && layer->attention && layer->attention->value_table == table)
+            columns = std::max(columns, layer->attention->heads * layer->attention->v_dim(model_dim));
+    return columns;
 }
 
 WholeAttention whole_attention(const ModelParts& parts) {

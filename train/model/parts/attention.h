@@ -83,9 +83,11 @@ inline constexpr const char* kNetworkHelp =
 // x + O·attention(norm(u)); u is x or the place `reads` of the stream.
 struct AttentionConfig {
     static constexpr double kValueStart = 0.5;
+    static constexpr int64_t kMaxHeadDim = 4096;
 
     int64_t heads = 4;
-    std::string reads = {};  // stream_place; empty: x
+    int64_t qk_head_dim = 0, v_head_dim = 0;  // 0: model_dim / heads
+    std::string reads = {};                   // stream_place; empty: x
     bool bias = false;
     double scale = 0;
     std::string window = "0";
@@ -99,10 +101,20 @@ struct AttentionConfig {
     std::vector<SumTerm> after = {};  // empty: stream + output
 
     void fields(FieldVisitor& v);
+    // Width of a head of q and k, and of v and the output.
+    int64_t qk_dim(int64_t model_dim) const { return qk_head_dim > 0 ? qk_head_dim : model_dim / heads; }
+    int64_t v_dim(int64_t model_dim) const { return v_head_dim > 0 ? v_head_dim : model_dim / heads; }
     // Throws a usage error, with key and values, for attention and parts that do not fit the model.
     void check(int64_t layer, const ModelParts& model, int64_t model_dim) const;
     void build(AttentionLayer& layer) const;
+
+  private:
+    void check_widths(const std::string& key, const ModelParts& model, int64_t model_dim) const;
 };
+
+// Returns the columns of a value table: the width of v in its widest reader, or model_dim if the output adds its
+// rows. Other readers take the first columns of each head.
+int64_t value_table_columns(const ModelParts& parts, const std::string& table, int64_t model_dim);
 
 // Attention that the tensor axis does not cut by heads: each rank stores and computes all heads.
 // Attention is whole if it mixes heads, or if it adds or reads columns of all heads. A value table is whole if such attention reads

@@ -30,6 +30,11 @@ void ComposeHeadsPart::check(const AttentionScope& scope) const {
     if (scope.attention.parts.find<PairedHeadsPart>())
         throw_usage("{}: not with paired, where a token has two positions in a row: remove one of them",
                     scope.key);
+    const int64_t qk = scope.attention.qk_dim(scope.model_dim), v = scope.attention.v_dim(scope.model_dim);
+    if (qk != v)
+        throw_usage(
+            "{}: heads of q and k have {} dimensions and heads of v {}: set qk_head_dim and v_head_dim to one value",
+            scope.key, qk, v);
     if (maps_start == 0)
         throw_usage(
             "{}.maps_start is 0: all-zero weights cannot be RMS-normalised; set a value, "

@@ -19,15 +19,15 @@ void KeyOffsetPart::check(const AttentionScope& scope) const {
 
 void KeyOffsetPart::build(AttentionLayer& layer) const {
     layer.at(AttentionSlot::keys, [&a = layer] {
-        const ValueId y = a.head_rows("offset k");
-        const int64_t D = a.head_dim();
+        const ValueId y = a.w.compute_value("offset k", a.w.extents.tokens(), a.qk_width());
+        const int64_t D = a.qk_dim();
         a.w.add<KeyOffset>(
             {.y = y, .k = a.k},
             KeyOffsetOptions{.num_heads = a.heads.size,
                              .head_dim = D,
                              .rotated_pairs = a.config.parts.find<RotaryPart>()->rotated_pairs(D / 2),
                              .sequence_length = a.w.batch.sequence_length},
-            a.w.extents.chunk_borders(a.head_width()));
+            a.w.extents.chunk_borders(a.qk_width()));
         a.k = y;
     });
 }

@@ -14,7 +14,8 @@ namespace {
 // Returns x, or a contiguous copy if x is a view.
 ValueId without_gaps(AttentionLayer& a, ValueId x) {
     if (!a.w.model.graph[x].is_view) return x;
-    const ValueId y = a.head_rows("copied " + a.w.model.graph.local_name(x));
+    const ValueId y = a.w.compute_value("copied " + a.w.model.graph.local_name(x), a.w.extents.tokens(),
+                                        a.w.model.graph[x].extents.back());
     a.w.add<Copy>({.y = y, .x = x});
     return y;
 }

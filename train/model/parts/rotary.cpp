@@ -124,10 +124,13 @@ void RotaryConfig::fields(FieldVisitor& v) {
 }
 
 void RotaryPart::check(const AttentionScope& scope) const {
-    const int64_t head_dim = scope.model_dim / scope.attention.heads;
+    const int64_t head_dim = scope.attention.qk_dim(scope.model_dim);
     if (head_dim % 2 != 0)
-        throw_usage("{} needs an even head size, not {} (= model_dim {} / heads {})", scope.key, head_dim,
-                    scope.model_dim, scope.attention.heads);
+        throw_usage("{} needs an even head size, not {}{}: set qk_head_dim to {}", scope.key, head_dim,
+                    scope.attention.qk_head_dim > 0
+                        ? std::string()
+                        : fmt::format(" (= model_dim {} / heads {})", scope.model_dim, scope.attention.heads),
+                    head_dim + 1);
     check_pairs(scope.key, *this, scope.head_pairs());
     if (yarn) check_yarn(scope.key + ".yarn", *yarn, scope.model);
 }
@@ -140,7 +143,7 @@ void RotaryPart::build(AttentionLayer& layer) const {
 }
 
 void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
-    const int64_t C = a.head_width().size, H = a.heads.size, D = a.head_dim();
+    const int64_t C = a.qk_width().size, H = a.heads.size, D = a.qk_dim();
     const RotaryOptions options{.num_heads = H,
                                 .head_dim = D,
                                 .normalize = a.config.parts.find<QkNormPart>() != nullptr,
@@ -148,8 +151,11 @@ void RotaryPart::write(AttentionLayer& a, const RotaryPart* rotary) {
                                 .epsilon = static_cast<float>(a.model.norms.epsilon)};
     // The two rows of a pair have to be contiguous.
     const bool paired = a.config.parts.find<PairedHeadsPart>() != nullptr;
-    const ValueId q = paired ? a.head_rows("q") : a.w.view(a.qkv, "q", 0, C),
-                  k = paired ? a.head_rows("k") : a.w.view(a.qkv, "k", C, C);
+    const auto rows = [&](const char* name, int64_t first) {
+        return paired ? a.w.compute_value(name, a.w.extents.tokens(), a.qk_width())
+                      : a.w.view(a.qkv, name, first, C);
+    };
+    const ValueId q = rows("q", 0), k = rows("k", C);
     const ValueId rstd =
         options.normalize ? a.w.f32("qk_rstd", {a.w.extents.tokens(), {a.heads.dimension, 2 * H}}) : kNoValue;
     RotaryTables angles;

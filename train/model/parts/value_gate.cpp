@@ -43,6 +43,10 @@ void ValueGatePart::check(const AttentionScope& scope) const {
                     attention.heads);
     }
     scope.check_columns("columns", columns);
+    if (const int64_t row = value_table_columns(scope.model, attention.value_table, scope.model_dim);
+        columns > row)
+        throw_usage("{}.columns {} exceeds the {} columns of rows of \"{}\"", scope.key, columns, row,
+                    attention.value_table);
 }
 
 std::vector<TokenFactor> ValueGatePart::numbers() const {
@@ -66,7 +70,7 @@ void ValueGatePart::build(AttentionLayer& a) const {
         gates = a.networks.number(kValueGate);
     }
     a.at(AttentionSlot::values,
-         [&a, gates] { a.value_terms.push_back({.value = a.value_rows, .gate = gates}); });
+         [&a, gates] { a.value_terms.push_back({.value = a.rows_of_v(a.value_rows), .gate = gates}); });
 }
 
 }  // namespace speedrun
