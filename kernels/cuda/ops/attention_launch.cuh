@@ -18,10 +18,10 @@ __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View
     const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= p.rows) return;
     const int64_t head = blockIdx.y;
-    const Real* x = dout.head(row, head * p.head_dim);
-    const Real* y = o.head(row, head * p.head_dim);
+    const Real* x = dout.head(row, head * p.value_dim);
+    const Real* y = o.head(row, head * p.value_dim);
     float sum = 0.0f;
-    for (int d = ptx::lane_id(); d < p.head_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
+    for (int d = ptx::lane_id(); d < p.value_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
     sum = warp_sum(sum);
     if (ptx::lane_id() == 0) delta[head * p.rows + row] = sum;
 }
@@ -41,9 +41,10 @@ __global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> 
 template <class Arguments>
 Sizes sizes_of(const Arguments& a) {  // arguments must be checked
     const AttentionOptions& o = a.options;
-    if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
-        throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
-    }
+    const int64_t value_dim = value_dim_of(a.v, o);
+    for (const int64_t dim : {o.head_dim, value_dim})
+        if (dim < 1 || dim > kMaxHeadDim)
+            throw_internal("attention: head size {} is not in 1 … {}", dim, kMaxHeadDim);
     const int64_t rows = std::max(a.q.rows(), a.k.rows());
     if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
     const AttentionRows counts = attention_rows(a);
@@ -54,6 +55,7 @@ Sizes sizes_of(const Arguments& a) {  // arguments must be checked
             static_cast<int>(counts.keys),
             static_cast<int>(window),
             static_cast<int>(o.head_dim),
+            static_cast<int>(value_dim),
             o.scale,
             a.place.present() ? a.place.template as<int32_t>() : nullptr,
             static_cast<int>(counts.queries)};
@@ -66,8 +68,12 @@ inline bool suit_tensor_cores(std::initializer_list<Tensor> operands) {
                x.row_stride % 8 == 0;
     });
 }
-inline bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
-    return (o.head_dim == 64 || o.head_dim == 128) && suit_tensor_cores(operands);
+inline bool has_mma(const Sizes& p) {
+    const auto has_kernels = [](int dim) { return dim == 64 || dim == 128; };
+    return has_kernels(p.head_dim) && has_kernels(p.value_dim);
+}
+inline bool uses_mma(std::initializer_list<Tensor> operands, const Sizes& p) {
+    return has_mma(p) && suit_tensor_cores(operands);
 }
 
 template <class Real>

@@ -39,6 +39,11 @@ dim3 grid_of(const ItemOrder& order, Stream& stream) {
     return dim3(static_cast<unsigned>(std::min<int64_t>(order.count, multiprocessors(stream))));
 }
 
+template <class Arguments>
+bool one_width(const Arguments& a) {
+    return value_dim_of(a.v, a.options) == a.options.head_dim;
+}
+
 bool has_kernels(int64_t head_dim) {
     return head_dim == 64 || head_dim == 96 || head_dim == 128;
 }
@@ -53,7 +58,7 @@ class WgmmaAttention final : public AttentionLibrary {
     explicit WgmmaAttention(Device& device) : workspaces_(device, "attention") {}
 
     bool forward(const op::AttentionForward& a, Stream& stream) override {
-        if (!serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
+        if (!one_width(a) || !serves({a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
         with_wgmma_head(a.options.head_dim, [&]<int D>() {
             using L = ForwardLayout<D>;
@@ -66,7 +71,8 @@ class WgmmaAttention final : public AttentionLibrary {
     }
 
     bool backward(const op::AttentionBackward& a, Stream& stream) override {
-        if (!serves({a.dq, a.dk, a.dv, a.dout, a.o, a.q, a.k, a.v}, a.place, a.options)) return false;
+        if (!one_width(a) || !serves({a.dq, a.dk, a.dv, a.dout, a.o, a.q, a.k, a.v}, a.place, a.options))
+            return false;
         const Problem<false> p{sizes_of(a)};
         const int64_t heads = a.options.num_heads, tiles = int64_t{tiles_of(p.length)} * p.num_sequences;
         const Statistics scratch = scratch_of(heads, tiles, stream);
