@@ -51,6 +51,7 @@ void CpuOps::enqueue(const op::AttentionForward& a, Stream& stream) {
 }
 
 void CpuOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
+    if (a.rotary.present()) return enqueue_apart(a, stream);
     const AttentionOptions& o = a.options;
     const int64_t heads = attention_rows(a).sequences * o.num_heads;
     // Recomputed scores are not counted as work.
