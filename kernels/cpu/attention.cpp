@@ -51,6 +51,7 @@ void CpuOps::enqueue(const op::AttentionForward& a, Stream& stream) {
 }
 
 void CpuOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
+    if (a.rotary.present()) return enqueue_apart(a, stream);
     const int64_t heads = attention_rows(a).sequences * a.options.num_heads;
     flops_ += a.flops();
     with_kind(a, isa_, [&]<class Kind>() {

@@ -134,6 +134,24 @@ void op::AttentionForward::check() const {
 
 void op::AttentionBackward::check() const {
     check_attention(*this, {.like_q = {dq}, .like_k = {k, dk}, .like_o = {o, dout}, .like_v = {v, dv}});
+    if (!rotary.present()) return;
+    if (place.present()) throw_internal("attention: rotary of inputs with queries at given places");
+    rotary_backward().check();
+}
+
+op::QkNormRotaryBackward op::AttentionBackward::rotary_backward() const {
+    return {.dq = dq,
+            .dk = dk,
+            .q = q,
+            .k = k,
+            .rstd = rotary.rstd,
+            .cos = rotary.cos,
+            .sin = rotary.sin,
+            .position = rotary.position,
+            .options = {.num_heads = options.num_heads,
+                        .head_dim = options.head_dim,
+                        .normalize = rotary.normalize,
+                        .rotate = rotary.rotate}};
 }
 
 void op::ExcludeOwnValueForward::check() const {
@@ -147,6 +165,11 @@ void op::ExcludeOwnValueBackward::check() const {
     expect(dv, dy.dtype, {rows, cols}, "exclude_own_value dv");
     if (alpha.rank == 2) return expect(dalpha, DType::f32, {rows, alpha.cols()}, "exclude_own_value dalpha");
     expect(dalpha, DType::f32, {alpha.numel()}, "exclude_own_value dalpha");
+}
+
+bool wgmma_fuses_rotary(const AttentionOptions& options, DType compute_dtype) {
+    const int64_t dim = options.head_dim;
+    return compute_dtype == DType::bf16 && (dim == 64 || dim == 96 || dim == 128);
 }
 
 int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {

@@ -49,6 +49,21 @@ inline int64_t value_dim_of(const Tensor& v, const AttentionOptions& options) {
     return v.cols() / options.num_heads;
 }
 
+// Backward of QK-norm and rotary that is part of attention's backward: operands of op::QkNormRotaryBackward for heads of
+// attention's options.
+struct RotaryOfInputs {
+    bool normalize = false, rotate = false;  // as in RotaryOptions; both false: absent
+    Tensor rstd = {};                        // f32 [T,2H], with normalize
+    Tensor cos = {};                         // f32 [P,D/2]; with rotate, as are sin and position
+    Tensor sin = {};                         // f32 [P,D/2]
+    Tensor position = {};                    // i32 [T] or [T,N], contiguous
+
+    bool present() const { return normalize || rotate; }
+};
+
+// The rule of cuda.attention "wgmma", in plans and in runs: true if its kernels apply RotaryOfInputs.
+bool wgmma_fuses_rotary(const AttentionOptions& options, DType compute_dtype);
+
 // Row counts of checked attention arguments.
 struct AttentionRows {
     int64_t sequences, queries, keys;  // queries, keys: per sequence
@@ -199,7 +214,8 @@ struct AttentionForward {
 };
 
 // Gradients from dout; recomputes the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv sum over this
-// call's queries: zero for a key that none of them sees.
+// call's queries: zero for a key that none of them sees. With `rotary`, q and k are outputs of QkNormRotaryForward, and
+// dq and dk are gradients of its inputs: results of attention rounded to real, then of QkNormRotaryBackward in place.
 struct AttentionBackward {
     ByName by_name = ByName();
     Tensor dq;          // real [Tq,H·D]; rows of all real tensors may be strided
@@ -212,17 +228,22 @@ struct AttentionBackward {
     Tensor k;           // real [T,H·D]
     Tensor v;           // real [T,H·Dv]
     Tensor first_key;   // i32 [Tq]
-    Tensor place = {};  // i32 [Tq]
+    Tensor place = {};  // i32 [Tq], not with rotary
+    RotaryOfInputs rotary = {};
     AttentionOptions options;
 
     void check() const;
     void traffic(Traffic& t) const {
         t.writes(dq, dk, dv);
         t.reads(dout, o, lse, q, k, v, first_key, place);
+        if (rotary.normalize) t.reads(rotary.rstd);
+        if (rotary.rotate) t.reads(rotary.cos, rotary.sin, rotary.position);
     }
     AttentionShape shape() const { return attention_shape(*this); }
     // dq and dk, dout·v and dv. Recomputed scores are not counted as work.
     int64_t flops() const { return 2 * flops_of_both_widths(*this); }
+    // The operation that `rotary` adds to attention.
+    QkNormRotaryBackward rotary_backward() const;
 };
 
 // Removes from each head's output o, per token, its component along the token's own value v:

@@ -66,7 +66,8 @@ struct KernelChoice {
 // Throws an internal error for an operation that is not in SPEEDRUN_EACH_OP.
 KernelModel kernel_model(std::string_view op, KernelChoice choice = {});
 
-// Attention in bf16: a multiprocessor takes tile_us per tile and block_us per block, on an H100.
+// Attention in bf16: a multiprocessor takes tile_us per tile and block_us per block, on an H100. rotary_us: further time per
+// block with RotaryOfInputs.
 struct AttentionTiming {
     const char* op;
     Engine engine;
@@ -74,6 +75,7 @@ struct AttentionTiming {
     AttentionTiling tiling;
     double tile_us, block_us;
     const char* source;
+    double rotary_us = 0;
 };
 // Returns null for operations, types and head sizes without a kernel of tiles.
 const AttentionTiming* attention_timing(const OpCost& cost, DType compute_dtype, const KernelModel& kernel);

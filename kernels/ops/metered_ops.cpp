@@ -14,7 +14,7 @@ std::string OpCost::name() const {
     for (const op::ProductShape& batch : batches) add(batch);
     if (!product.layout.empty()) text += fmt::format(" {}", product.layout);
     constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
-    return text + kEpilogues[static_cast<size_t>(product.epilogue)];
+    return text + kEpilogues[static_cast<size_t>(product.epilogue)] + (rotary ? " qk_norm_rotary" : "");
 }
 
 void MeteredOps::start() {
@@ -43,6 +43,7 @@ void MeteredOps::pass_on(const char* name, const Arguments& a, Stream& stream) {
     if constexpr (requires { a.product(); }) call.cost.product = a.product();
     if constexpr (requires { a.batches(); }) call.cost.batches = a.batches();
     if constexpr (requires { a.shape(); }) call.cost.attention = a.shape();
+    if constexpr (requires { a.rotary.present(); }) call.cost.rotary = a.rotary.present();
     if constexpr (requires { a.loss(); }) call.cost.loss = a.loss();
     if constexpr (requires { count_terms(a.terms); }) call.cost.terms = count_terms(a.terms);
     const int64_t flops = ops_.flops();

@@ -20,6 +20,7 @@ struct OpCost {
     int64_t bytes = 0;                      // read and written
     int64_t bytes_written = 0;              // included in bytes
     AttentionShape attention{};
+    bool rotary = false;  // attention's backward with RotaryOfInputs
     LossShape loss{};
     int terms = 0;  // sources of a weighted sum; 0: no sum
 
@@ -46,6 +47,9 @@ class MeteredOps final : public Ops {
     const std::vector<Call>& calls() const { return calls_; }
 
     int64_t flops() const override { return ops_.flops(); }
+    bool fuses_rotary(const AttentionOptions& options, DType compute_dtype) const override {
+        return ops_.fuses_rotary(options, compute_dtype);
+    }
     std::vector<std::string> notes() const override { return ops_.notes(); }
 
   private:

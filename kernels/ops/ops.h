@@ -57,9 +57,22 @@ class Ops {
 
     // FLOPs of all matmuls and attention enqueued so far; a multiply-add counts 2.
     virtual int64_t flops() const = 0;
+    // True if attention_backward() applies RotaryOfInputs in its kernels. Otherwise a pass does, after them.
+    virtual bool fuses_rotary(const AttentionOptions& /*options*/, DType /*compute_dtype*/) const {
+        return false;
+    }
     // Sentences on the selection of kernels, for the user. A new shape may add one.
     virtual std::vector<std::string> notes() const {
         return {};
+    }
+
+  protected:
+    // Enqueues attention and its RotaryOfInputs, for a backend without a kernel for both.
+    void enqueue_apart(const op::AttentionBackward& a, Stream& stream) {
+        op::AttentionBackward attention = a;
+        attention.rotary = {};
+        enqueue(attention, stream);
+        enqueue(a.rotary_backward(), stream);
     }
 
   private:

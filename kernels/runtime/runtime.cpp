@@ -16,7 +16,7 @@ constexpr int kAmpere = 8;  // first compute capability with bf16 tensor cores
 
 }  // namespace
 
-Runtime::Runtime(const RuntimeOptions& options) {
+Runtime::Runtime(const RuntimeOptions& options) : wgmma_attention_(options.wgmma_attention) {
     bool cuda = options.device == DeviceKind::cuda;
     if (!options.device) {
         const CudaInfo info = query_cuda();

@@ -20,6 +20,7 @@ struct RuntimeOptions {
     bool dependent_launch = false;  // GPU kernels begin early
     bool communicates = false;      // with other ranks: creates streams for it
     bool dry = false;               // allocate and run nothing (`plan`)
+    bool wgmma_attention = false;   // fuses_rotary() as with cuda.attention "wgmma", on any device
 };
 
 class Runtime {
@@ -43,6 +44,11 @@ class Runtime {
     DType compute_dtype() const { return compute_dtype_; }  // the compute type
     bool has_fp8() const { return has_fp8_; }               // true if it multiplies FP8
     int threads() const { return threads_; }
+    // As Ops::fuses_rotary(), in the compute type.
+    bool fuses_rotary(const AttentionOptions& attention) const {
+        return wgmma_attention_ ? wgmma_fuses_rotary(attention, compute_dtype_)
+                                : ops_->fuses_rotary(attention, compute_dtype_);
+    }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }
     // Notes on the choices made, one sentence each. Operations may add notes for new shapes.
@@ -57,6 +63,7 @@ class Runtime {
 
     DType compute_dtype_ = DType::f32;
     bool has_fp8_ = true;
+    const bool wgmma_attention_;
     int threads_ = 0;
     std::string description_;
     std::vector<std::string> notes_;

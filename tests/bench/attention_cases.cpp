@@ -46,9 +46,15 @@ struct Queries {
     }
 };
 
+struct Variants {
+    int64_t ranks = 1;
+    bool rotary = false;  // adds a case of backward with that of QK-norm and rotary
+};
+
 void add_attention(std::vector<Case>& cases, const std::string& name, const ModelShape& shape,
                    const std::vector<Published>& forward, const std::vector<Published>& backward,
-                   int64_t ranks = 1) {
+                   const Variants& variants = {}) {
+    const int64_t ranks = variants.ranks;
     const Queries queries(shape, ranks);
     const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim,
                   rows = static_cast<int64_t>(queries.first_key.size());
@@ -85,7 +91,7 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
     add_case(cases, {name + ".forward", sizes, 4.0 * pair_flops, forward}, [=](CaseMemory& m) {
         return forward_of(m, m.output({rows, width}), m.output(DType::f32, {shape.num_heads, rows}));
     });
-    add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, [=](CaseMemory& m) {
+    const auto backward_of = [=](CaseMemory& m) {
         const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, width}),
                                                   m.workspace(DType::f32, {shape.num_heads, rows}));
         m.setup([&](Ops& ops, Stream& stream) { ops.attention_forward(f, stream); });
@@ -102,6 +108,19 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                      .first_key = f.first_key,
                                      .place = f.place,
                                      .options = options};
+    };
+    add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, backward_of);
+    if (!variants.rotary) return;
+    const std::vector<int32_t> position = documents_of(shape).position;
+    add_case(cases, {name + ".rotary.backward", sizes, 10.0 * pair_flops}, [=](CaseMemory& m) {
+        op::AttentionBackward a = backward_of(m);
+        a.rotary = {.normalize = true,
+                    .rotate = true,
+                    .rstd = m.constant({rows, 2 * shape.num_heads}, 1.0f),
+                    .cos = m.constant({shape.sequence_length, shape.head_dim / 2}, 0.6f),
+                    .sin = m.constant({shape.sequence_length, shape.head_dim / 2}, 0.8f),
+                    .position = m.indices(position)};
+        return a;
     });
 }
 
@@ -207,8 +226,8 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     std::vector<Case> cases;
     // Realistic: 4.7 ms for 12 layers; forward and backward in proportion to their FLOPs.
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
-                  {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
-    add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
+                  {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}}, {.rotary = true});
+    add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, {.ranks = 2});
     add_own_value(cases, shapes.recipe);
     add_key_offset(cases, shapes.recipe);
     add_composed_heads(cases, shapes.recipe);

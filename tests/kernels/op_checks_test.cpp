@@ -334,6 +334,14 @@ TEST_P(OpChecksTest, Attention) {
     backward({"[8,32]", "[20,32]"}, [](auto& a) { a.dq = real({20, 32}); });
     backward({"[20,32]", "[8,32]"}, [](auto& a) { a.dk = real({8, 32}); });
     backward({"[8,48]", "[8,32]"}, [](auto& a) { a.v = a.dv = real({20, 48}); });
+    backward({"rotary of inputs", "places"}, [](auto& a) { a.rotary.normalize = true; });
+    backward({"rotary rstd", "[20,4]", "[20,2]"}, [](auto& a) {
+        a.place = {};
+        a.dq = a.dout = a.o = a.q = real({20, 32});
+        a.lse = f32({2, 20});
+        a.first_key = i32({20});
+        a.rotary = {.normalize = true, .rstd = f32({20, 2})};
+    });
     backward({"place", "i32", "f32"}, [](auto& a) { a.place = f32({8}); });
 }
 

@@ -52,7 +52,7 @@ TEST(LayerTableTest, ModernWithMoreTables) {
             "2-2 block 1: add; mix of entered and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
                 attention,
             "3-4 blocks 2-3: add; mix of entered and first; rmsnorm; linear 16 -> 48; embedding 64 x 16;"
-            " QK-norm, rotary 2 x 8; mix of v and value_embedding;" +
+            " mix of v and value_embedding; QK-norm, rotary 2 x 8;" +
                 attention,
             "5-5 head: add; rmsnorm; head 16 -> 64, not tied, softcap 15, cross entropy;",
         }));

@@ -41,8 +41,12 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
 
 // One thread: for such small models, a thread pool costs more than the work.
 ModelHarness::ModelHarness(const ModelConfig& config, int64_t tokens, int64_t sequence_length,
-                           DType precision, const BucketRules& rules, const MemoryConfig& memory)
-    : runtime({.device = DeviceKind::cpu, .precision = precision, .threads = 1}),
+                           DType precision, const BucketRules& rules, const MemoryConfig& memory,
+                           bool wgmma_attention)
+    : runtime({.device = DeviceKind::cpu,
+               .precision = precision,
+               .threads = 1,
+               .wgmma_attention = wgmma_attention}),
       models_(Transformer::make({{config, {.tokens = tokens, .sequence_length = sequence_length}}}, runtime,
                                 {.rules = rules, .memory = memory})),
       model(*models_.front()),

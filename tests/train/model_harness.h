@@ -20,9 +20,10 @@ HostBatch random_batch(const ModelConfig& model, int64_t rows, int64_t sequence_
                        uint64_t seed);
 
 struct ModelHarness {
+    // wgmma_attention: RuntimeOptions::wgmma_attention.
     ModelHarness(const ModelConfig& model, int64_t tokens, int64_t sequence_length,
-                 DType precision = DType::f32, const BucketRules& rules = {},
-                 const MemoryConfig& memory = {});
+                 DType precision = DType::f32, const BucketRules& rules = {}, const MemoryConfig& memory = {},
+                 bool wgmma_attention = false);
     ~ModelHarness();  // a failed test may leave kernels running in memory freed here
 
     void set(const Parameter& p, const Values& values);  // sets the master and the compute copy

@@ -171,7 +171,7 @@ std::string kinds_of(const Instruction& step) {
 }
 
 // Fused: a sum with the next norm (or mix and norm), in every block and before the head; the first linear of an MLP with relu²,
-// and in backward relu² with the second. In blocks with value embeddings also QK-norm, rotary and the mix of values.
+// and in backward relu² with the second. In blocks with value embeddings also the mix of values, QK-norm and rotary.
 TEST(ProgramTest, FusesNeighboursOfModel) {
     const ModelConfig model =
         model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
@@ -186,7 +186,7 @@ TEST(ProgramTest, FusesNeighboursOfModel) {
     EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
                                                  {"add, weighted sum, norm", 2},
                                                  {"weighted sum, norm", 1},
-                                                 {"QK-norm, rotary, weighted sum", 2},
+                                                 {"weighted sum, QK-norm, rotary", 2},
                                                  {"linear, activation", 3}}));
     fused.clear();
     for (const Instruction& step : program.backward)

@@ -83,6 +83,11 @@ op::EpilogueKind epilogue_of(const std::string& op, const std::string& text) {
     return ends(".relu_squared") ? op::EpilogueKind::relu_squared : op::EpilogueKind::none;
 }
 
+// Reads op_bench's names: "attention.recipe.rotary.backward".
+bool has_rotary(const std::string& op, const std::string& text) {
+    return op == "attention_backward" && text.find(".rotary.") != std::string::npos;
+}
+
 // Reads op_bench's shape of a weighted sum: "3x32768x768".
 int terms_of(const std::string& op, const std::string& text) {
     const bool sums = op.rfind("sum_norm_", 0) == 0 || op.rfind("weighted_sum_", 0) == 0;
@@ -93,8 +98,9 @@ int differences(const OpCost& a, const OpCost& b) {
     const AttentionShape &left = a.attention, &right = b.attention;
     // Heads outweigh hidden keys: the kernels of other head sizes differ.
     const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
-    return of_attention + (a.loss.targets != b.loss.targets) + (a.loss.softcap != b.loss.softcap) +
-           (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms) + (a.product.epilogue != b.product.epilogue);
+    return of_attention + (a.rotary != b.rotary) + (a.loss.targets != b.loss.targets) +
+           (a.loss.softcap != b.loss.softcap) + (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms) +
+           (a.product.epilogue != b.product.epilogue);
 }
 
 }  // namespace
@@ -138,6 +144,7 @@ void MeasuredKernels::take(const nlohmann::json& record, KernelChoice choice) {
     measured.cost.flops = static_cast<int64_t>(number_of(record, "flops"));
     measured.cost.bytes = static_cast<int64_t>(number_of(record, "bytes"));
     measured.cost.attention = attention_of(measured.op, text_of(record, "shape"));
+    measured.cost.rotary = has_rotary(measured.op, measured.name);
     measured.cost.loss = loss_of(measured.op, measured.name);
     measured.cost.terms = terms_of(measured.op, text_of(record, "shape"));
     measured.cost.product.epilogue = epilogue_of(measured.op, measured.name);
@@ -164,6 +171,7 @@ const MeasuredKernels::Case* MeasuredKernels::nearest(const OpCost& cost) const 
         if (measured.op != cost.op) continue;
         const op::EpilogueKind epilogue = measured.cost.product.epilogue;
         if (epilogue != op::EpilogueKind::none && epilogue != cost.product.epilogue) continue;
+        if (measured.cost.rotary && !cost.rotary) continue;
         const double away =
             distance(static_cast<double>(measured.cost.flops), static_cast<double>(cost.flops)) +
             distance(static_cast<double>(measured.cost.bytes), static_cast<double>(cost.bytes));

@@ -8,11 +8,12 @@
 
 namespace speedrun {
 
-DryStep dry_gpu_step(Config config, DType compute_dtype) {
+DryStep dry_gpu_step(Config config, DType compute_dtype, const KernelChoice& kernels) {
     RuntimeOptions options = dry_runtime_options(config);
     options.device = DeviceKind::cpu;  // the device determines only this default:
     config.memory.logits_at_once = config.memory.logits_on(DeviceKind::cuda);
     options.precision = compute_dtype;
+    options.wgmma_attention = kernels.wgmma_attention;
     return {std::move(config), options};
 }
 
@@ -79,9 +80,9 @@ std::string OperationTimes::source_of(const OpCost& cost) const {
     return timing ? timing->source : kernel.source;
 }
 
-std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType compute_dtype,
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, const OperationTimes& times,
                                     int64_t& period) {
-    const auto [config, options] = dry_gpu_step(of, compute_dtype);
+    const auto [config, options] = dry_gpu_step(of, times.compute_dtype(), times.kernels());
     Runtime runtime(options);
     MeteredOps& meter = runtime.meter();
     StepRunner runner(config, runtime, ranks.without_world());
@@ -114,7 +115,7 @@ StepModel model_step(const Config& config, const Ranks& ranks, const OperationTi
     model.compute_dtype = times.compute_dtype();
     model.microbatches = config.microbatches_per_step(ranks.num_data_ranks());
     int64_t period = 1;
-    const std::vector<OpCost> costs = step_operations(config, ranks, model.compute_dtype, period);
+    const std::vector<OpCost> costs = step_operations(config, ranks, times, period);
     const double per_step = 1.0 / static_cast<double>(period);
     std::map<std::string, ModelledOperation> rows;
     std::map<std::string, double> compute_ms;  // share of a row's bound set by matmuls

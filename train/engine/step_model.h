@@ -36,14 +36,15 @@ struct StepModel {
     double gap_ms = 0;  // included in ms: time between kernels
 };
 
-// Config and runtime of a step on a device that computes nothing, with the defaults of a GPU and this compute dtype.
+KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
+
+// Config and runtime of a step on a device that computes nothing, with the defaults of a GPU and this compute dtype. Fusions
+// are those of these kernels.
 struct DryStep {
     Config config;
     RuntimeOptions runtime;
 };
-DryStep dry_gpu_step(Config config, DType compute_dtype);
-
-KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
+DryStep dry_gpu_step(Config config, DType compute_dtype, const KernelChoice& kernels);
 
 // Modelled times of the operations of a config of one stage on a GPU. Copies share the counts of attention's tiles.
 class OperationTimes {
@@ -55,6 +56,7 @@ class OperationTimes {
                    const DocumentLengths& documents);
 
     DType compute_dtype() const { return compute_dtype_; }
+    const KernelChoice& kernels() const { return choice_; }
     ModelledCall of(const OpCost& cost) const;
     // Returns the source of the share of the roofline bound.
     std::string source_of(const OpCost& cost) const;
@@ -72,9 +74,9 @@ class OperationTimes {
     const std::shared_ptr<std::map<std::pair<AttentionShape, std::string>, AttentionWork>> works_;
 };
 
-// Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run with this compute
-// dtype, from StepRunner::first_steady_step(). `period` is set to the optimizer groups' common period.
-std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, DType compute_dtype,
+// Returns the operations of `period` steps of one of these ranks, in the order and shapes of a run, from
+// StepRunner::first_steady_step(). times: of that run. `period` is set to the optimizer groups' common period.
+std::vector<OpCost> step_operations(const Config& of, const Ranks& ranks, const OperationTimes& times,
                                     int64_t& period);
 
 // bf16 unless the config requests f32: every modelled GPU supports bf16.

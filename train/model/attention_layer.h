@@ -13,8 +13,8 @@ namespace speedrun {
 
 // Slots in the order of the graph. Parts of one slot write in the order in which they were built.
 enum class AttentionSlot : uint8_t {
-    rotate,    // q and k, after the projection
     values,    // terms of the sum that is v: value_terms
+    rotate,    // q and k, after the projection
     keys,      // k, after rotary and norm
     layout,    // q, k and v in memory
     before,    // nodes with a backward after that of attention

@@ -213,7 +213,7 @@ StepTimeline predict_steps(const RecordedSteps& steps, const TimeItem& time, con
 
 PredictedStep predict_gpu_step(const Config& stage, const Ranks& ranks, const GpuModel& gpu,
                                const MeasuredKernels* measured, const Network& network) {
-    const DryStep dry = dry_gpu_step(stage, gpu_compute_type(stage));
+    const DryStep dry = dry_gpu_step(stage, gpu_compute_type(stage), kernel_choice(stage, gpu));
     PredictedStep step;
     step.steps = record_steps(dry.config, dry.runtime, ranks);
     step.timeline = predict_steps(step.steps, gpu_times(OperationTimes(stage, gpu, measured)), network);

@@ -129,13 +129,13 @@ __device__ inline void copy_rows_async(Bf16* tile, const Bf16* matrix, int64_t s
     }
 }
 
-// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to `end`: columns 0 … kWidth.
-// Stages them in rows i … i + 15 of a tile that no other warp uses.
+// Writes 16 rows of a warp's accumulator, times factor[row half], to rows i … i + 15 of a tile that no other warp uses: columns
+// 0 … kWidth. The warp's lanes may read them afterwards.
 template <int kWidth, class Layout = Rows<kWidth>, int kTiles>
-__device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
-                                  const float (&c)[kTiles][4], float factor_low, float factor_high) {
+__device__ inline void stage_rows(Bf16* tile, int i, const float (&c)[kTiles][4], float factor_low,
+                                  float factor_high) {
     static_assert(kWidth <= 8 * kTiles);
-    const int lane = ptx::lane_id(), g = lane / 4, t = lane % 4;
+    const int g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
@@ -145,6 +145,13 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
             ptx::pack_bf16(c[n][2] * factor_high, c[n][3] * factor_high);
     }
     __syncwarp();
+}
+
+// Copies rows i … i + 15 of a tile to rows begin + i … of a matrix, up to `end`. Warp.
+template <int kWidth, class Layout = Rows<kWidth>>
+__device__ inline void store_staged_rows(Bf16* matrix, int64_t stride, int begin, int end, const Bf16* tile,
+                                         int i) {
+    const int lane = ptx::lane_id();
     // A request stores 64 columns of four rows, or 32 of eight.
 #pragma unroll
     for (int column = 0; column < kWidth; column += 64) {
@@ -158,6 +165,15 @@ __device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int e
             if (begin + row + r < end) ptx::store_global(reinterpret_cast<uint4*>(to), word);
         }
     }
+}
+
+// Writes 16 rows of a warp's accumulator, times factor[row half], to rows begin + i … of a matrix, up to `end`: columns 0 … kWidth.
+// Stages them in rows i … i + 15 of a tile that no other warp uses.
+template <int kWidth, class Layout = Rows<kWidth>, int kTiles>
+__device__ inline void store_rows(Bf16* matrix, int64_t stride, int begin, int end, Bf16* tile, int i,
+                                  const float (&c)[kTiles][4], float factor_low, float factor_high) {
+    stage_rows<kWidth, Layout>(tile, i, c, factor_low, factor_high);
+    store_staged_rows<kWidth, Layout>(matrix, stride, begin, end, tile, i);
 }
 
 }  // namespace speedrun::tile

@@ -156,9 +156,11 @@ void CudaOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
     using namespace attention_cu;
     const Sizes sizes = sizes_of(a);
     const int64_t heads = a.options.num_heads;
+    const bool whole = !a.rotary.present() || fuses_rotary(a.options, a.q.dtype);
+    const bool by_library = sizes.rows > 0 && whole && attention_ && attention_->backward(a, stream);
+    if (!by_library && a.rotary.present()) return enqueue_apart(a, stream);
     flops_ += a.flops();
-    if (sizes.rows == 0) return;
-    if (attention_ && attention_->backward(a, stream)) return;
+    if (sizes.rows == 0 || by_library) return;
     note_widths(notes_, a.q.dtype, sizes);
     const BackwardScratch scratch = scratch_at(workspace(stream, scratch_bytes(sizes, heads)), sizes, heads);
     with_problem(sizes, [&](const auto& p) { run_backward(a, p, scratch, stream); });

@@ -53,6 +53,19 @@ void with_wgmma_head(int64_t head_dim, Body&& body) {
     with_head_dim(head_dim, body);
 }
 
+// heads: to skip in rstd, which has columns for the queries first.
+Rotary rotary_of(const RotaryOfInputs& a, int64_t heads) {
+    return {.normalize = a.normalize,
+            .rotate = a.rotate,
+            .rstd = a.normalize ? a.rstd.as<float>() + heads : nullptr,
+            .rstd_stride = static_cast<int>(a.rstd.row_stride),
+            .cos = a.rotate ? a.cos.as<float>() : nullptr,
+            .sin = a.rotate ? a.sin.as<float>() : nullptr,
+            .position = a.rotate ? a.position.as<int32_t>() : nullptr,
+            .positions_of_row = static_cast<int>(a.position.rank == 2 ? a.position.cols() : 1),
+            .positions = static_cast<unsigned>(a.rotate ? a.cos.rows() : 0)};
+}
+
 class WgmmaAttention final : public AttentionLibrary {
   public:
     explicit WgmmaAttention(Device& device) : workspaces_(device, "attention") {}
@@ -73,6 +86,7 @@ class WgmmaAttention final : public AttentionLibrary {
     bool backward(const op::AttentionBackward& a, Stream& stream) override {
         if (!one_width(a) || !serves({a.dq, a.dk, a.dv, a.dout, a.o, a.q, a.k, a.v}, a.place, a.options))
             return false;
+        if (!suits(a.rotary, a.options)) return false;
         const Problem<false> p{sizes_of(a)};
         const int64_t heads = a.options.num_heads, tiles = int64_t{tiles_of(p.length)} * p.num_sequences;
         const Statistics scratch = scratch_of(heads, tiles, stream);
@@ -87,14 +101,18 @@ class WgmmaAttention final : public AttentionLibrary {
             launch(attention_backward_queries_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads,
                    Queries::kBytes, stream, view<Bf16>(a.dq), scratch, view<const Bf16>(a.o),
                    a.lse.as<float>(), map(a.q, Queries::kQueries), map(a.dout, Queries::kQueries),
-                   map(a.k, Queries::kKeys), map(a.v, Queries::kKeys), p, order);
+                   map(a.k, Queries::kKeys), map(a.v, Queries::kKeys), rotary_of(a.rotary, 0), p, order);
             using Keys = KeysLayout<D>;
             launch(attention_backward_keys_wgmma_kernel<D>, grid_of(order, stream), kPersistentThreads,
                    Keys::kBytes, stream, view<Bf16>(a.dk), view<Bf16>(a.dv), scratch,
                    map(a.q, Keys::kQueries), map(a.dout, Keys::kQueries), map(a.k, Keys::kKeys),
-                   map(a.v, Keys::kKeys), p, order);
+                   map(a.v, Keys::kKeys), rotary_of(a.rotary, heads), p, order);
         });
         return true;
+    }
+
+    bool fuses_rotary(const AttentionOptions& options, DType compute_dtype) const override {
+        return wgmma_fuses_rotary(options, compute_dtype);
     }
 
     std::vector<std::string> notes() const override { return {notes_.begin(), notes_.end()}; }
@@ -121,6 +139,14 @@ class WgmmaAttention final : public AttentionLibrary {
         if (why)
             notes_.insert(std::string("attention by wgmma does not serve ") + why + ": our other kernels do");
         return !why;
+    }
+
+    // Offsets into the tables, and into a sequence's rows of rstd and position, are 32-bit numbers.
+    static bool suits(const RotaryOfInputs& rotary, const AttentionOptions& options) {
+        constexpr int64_t kEnd = int64_t{1} << 31;
+        const int64_t positions = rotary.position.rank == 2 ? rotary.position.cols() : 1;
+        return aligned_rows(kVectorWidth<float>, {rotary.cos, rotary.sin}) && rotary.cos.numel() < kEnd &&
+               options.sequence_length * std::max(rotary.rstd.row_stride, positions) < kEnd;
     }
 
     // Indices of items, plus the blocks of a grid, are 32-bit numbers.

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/blocks/reduce.cuh"
-#include "kernels/cuda/ops/attention_wgmma.cuh"
+#include "kernels/cuda/ops/attention_wgmma_rotary.cuh"
 
 namespace speedrun::attention {
 
@@ -116,8 +116,8 @@ __device__ inline void produce_for_keys(const TensorMap& q, const TensorMap& dou
 
 // Two warpgroups, which own 64 rows each of a tile of keys.
 template <int D>
-__device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Problem<false>& p,
-                                    const ItemOrder& order) {
+__device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& rotary,
+                                    const Problem<false>& p, const ItemOrder& order) {
     using L = KeysLayout<D>;
     constexpr int kKeys = L::kKeys, kQueries = L::kQueries, kTiles = kQueries / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
@@ -190,13 +190,16 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Problem<
         const int end = L::item()[3];
         step.template operator()<true>(begin);
         for (int i0 = begin + kQueries; i0 < end; i0 += kQueries) step.template operator()<false>(i0);
+        RotaryRows<D, tile::Panels<kKeys>> rows;
+        if (rotary.present())
+            rows.read(rotary, L::keys(), 16 * warp, w.first.key, static_cast<int>(w.head), begin, p.length);
         arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
         wgmma::wait<0>(value_sums, key_sums);
         arrive_of_warp(L::empty(stage == 0 ? L::kStages - 1 : stage - 1));
         tile::store_rows<D, tile::Panels<kKeys>>(dv.head(w.first.key, w.column), dv.stride, begin, p.length,
                                                  L::output(), 16 * warp, value_sums, 1.0f, 1.0f);
-        tile::store_rows<D, tile::Panels<kKeys>>(dk.head(w.first.key, w.column), dk.stride, begin, p.length,
-                                                 L::output(), 16 * warp, key_sums, p.scale, p.scale);
+        store_gradient(dk.head(w.first.key, w.column), dk.stride, begin, p.length, L::output(), 16 * warp,
+                       key_sums, p.scale, rotary, rows);
     }
 }
 
@@ -206,7 +209,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                          const __grid_constant__ TensorMap q,
                                          const __grid_constant__ TensorMap dout,
                                          const __grid_constant__ TensorMap k,
-                                         const __grid_constant__ TensorMap v, Problem<false> p,
+                                         const __grid_constant__ TensorMap v, Rotary rotary, Problem<false> p,
                                          ItemOrder order) {
     using L = KeysLayout<D>;
     wait_for_prior_kernels();
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
         if (warp == kWgmmaThreads / 32) produce_for_keys<D>(q, dout, k, v, scratch, p, order);
     } else {
         registers::increase<L::kConsumerRegisters>();
-        compute_keys<D>(dk, dv, p, order);
+        compute_keys<D>(dk, dv, rotary, p, order);
     }
 }
 

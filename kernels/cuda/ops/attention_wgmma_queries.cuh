@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
-#include "kernels/cuda/ops/attention_wgmma.cuh"
+#include "kernels/cuda/ops/attention_wgmma_rotary.cuh"
 
 namespace speedrun::attention {
 
@@ -77,7 +77,8 @@ __device__ inline int chunk_of_lane(int c, int row) {
 // Two warpgroups, which own 64 rows each of a tile of queries.
 template <int D>
 __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch, View<const Bf16> o,
-                                       const float* lse, const Problem<false>& p, const ItemOrder& order) {
+                                       const float* lse, const Rotary& rotary, const Problem<false>& p,
+                                       const ItemOrder& order) {
     using L = QueriesLayout<D>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
@@ -183,12 +184,15 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
         const int first = L::item()[3];
         step.template operator()<true>(first);
         for (int j0 = first + kKeys; j0 < end; j0 += kKeys) step.template operator()<false>(j0);
+        RotaryRows<D, tile::Panels<L::kQueries>> rows;
+        if (rotary.present())
+            rows.read(rotary, L::queries(), 16 * warp, w.first.query, static_cast<int>(w.head), begin,
+                      p.length);
         arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(stage == 0 ? L::kStages - 1 : stage - 1));
-        tile::store_rows<D, tile::Panels<L::kQueries>>(dq.head(w.first.query, w.column), dq.stride, begin,
-                                                       p.length, L::output(), 16 * warp, sums, p.scale,
-                                                       p.scale);
+        store_gradient(dq.head(w.first.query, w.column), dq.stride, begin, p.length, L::output(), 16 * warp,
+                       sums, p.scale, rotary, rows);
     }
 }
 
@@ -198,8 +202,8 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                             const float* lse, const __grid_constant__ TensorMap q,
                                             const __grid_constant__ TensorMap dout,
                                             const __grid_constant__ TensorMap k,
-                                            const __grid_constant__ TensorMap v, Problem<false> p,
-                                            ItemOrder order) {
+                                            const __grid_constant__ TensorMap v, Rotary rotary,
+                                            Problem<false> p, ItemOrder order) {
     using L = QueriesLayout<D>;
     wait_for_prior_kernels();
     init_barriers<L>(q, dout, k, v);
@@ -209,7 +213,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
         if (warp == kWgmmaThreads / 32) produce_for_queries<D>(q, dout, k, v, p, order);
     } else {
         registers::increase<240>();
-        compute_queries<D>(dq, scratch, o, lse, p, order);
+        compute_queries<D>(dq, scratch, o, lse, rotary, p, order);
     }
 }
 

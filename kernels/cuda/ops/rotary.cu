@@ -8,6 +8,7 @@
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/blocks/vector.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/rotary.cuh"
 
 namespace speedrun {
 
@@ -125,7 +126,6 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
 
     float r = 1.0f, dot = 0.0f;
     if (a.normalize) {
-        // Backward: rotation preserves inner products, so Σ dû·û is computed from the rotated vectors.
         float sum = 0.0f;
         if (live) {
             for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
@@ -134,11 +134,12 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
                     const Vector<W> x = of_u.at(part, u, half, col, chunk);
                     const Vector<W> y = kBackward ? of_out.at(part, out, half, col, chunk) : x;
 #pragma unroll
-                    for (int i = 0; i < W; ++i) sum += x[i] * y[i];
+                    for (int i = 0; i < W; ++i)
+                        sum = kBackward ? rotary::add_product(x[i], y[i], sum) : sum + x[i] * y[i];
                 }
             });
         }
-        sum = group_sum(sum, a.group) / static_cast<float>(a.head_dim);
+        sum = group_sum(sum, a.group) * (1.0f / static_cast<float>(a.head_dim));
         if (!live) return;
         if constexpr (kBackward) {
             dot = sum;
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
                             second = of_out.at(1, out, half, col, chunk);
 #pragma unroll
             for (int i = 0; i < W; ++i) {
-                x[i] -= first[i] * dot;
-                y[i] -= second[i] * dot;
+                x[i] = rotary::without_projection(x[i], first[i], dot);
+                y[i] = rotary::without_projection(y[i], second[i], dot);
             }
         }
         Vector<W> c, s;
@@ -175,9 +176,15 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
         }
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-            const float first = x[i] * r, second = y[i] * r, sine = kBackward ? -s[i] : s[i];
-            x[i] = first * c[i] - second * sine;
-            y[i] = first * sine + second * c[i];
+            const float first = x[i] * r, second = y[i] * r;
+            if constexpr (kBackward) {
+                const rotary::Pair back = rotary::rotated_back(first, second, c[i], s[i]);
+                x[i] = back.first;
+                y[i] = back.second;
+            } else {
+                x[i] = first * c[i] - second * s[i];
+                y[i] = first * s[i] + second * c[i];
+            }
         }
         chunk.store(to + col, x);
         chunk.store(to + half + col, y);

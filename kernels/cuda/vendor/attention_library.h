@@ -17,6 +17,10 @@ class AttentionLibrary {
     // with nothing enqueued, if there is no kernel for the call.
     virtual bool forward(const op::AttentionForward& a, Stream& stream) = 0;
     virtual bool backward(const op::AttentionBackward& a, Stream& stream) = 0;
+    // As Ops::fuses_rotary(). False: calls have no RotaryOfInputs.
+    virtual bool fuses_rotary(const AttentionOptions& /*options*/, DType /*compute_dtype*/) const {
+        return false;
+    }
     // Reasons for which calls were left to the hand-written kernels, one sentence per reason so far.
     virtual std::vector<std::string> notes() const = 0;
 };

@@ -60,6 +60,15 @@ void QkNormRotary::backward(const Call& call) const {
                                      call.stream);
 }
 
+RotaryOfInputs QkNormRotary::of_inputs(const Call& call) const {
+    return {.normalize = options_.normalize,
+            .rotate = options_.rotate,
+            .rstd = call(rstd_),
+            .cos = call(cos_),
+            .sin = call(sin_),
+            .position = call(positions_)};
+}
+
 Attention::Attention(const Ports& ports, const AttentionOptions& options, int64_t rows_of_token)
     : Node(Cost::product),
       out_(writes({.value = ports.out, .in_backward = true})),
@@ -103,7 +112,7 @@ void Attention::forward(const Call& call) const {
                                call.stream);
 }
 
-void Attention::backward(const Call& call) const {
+void Attention::backward_of(const Call& call, const RotaryOfInputs& rotary) const {
     const Tensor lse = call(lse_), first_key = call(first_key_);
     call.ops.attention_backward({.dq = rows_of(call.gradient(q_).tensor),
                                  .dk = rows_of(call.gradient(k_).tensor),
@@ -116,6 +125,7 @@ void Attention::backward(const Call& call) const {
                                  .v = rows_of(call(v_)),
                                  .first_key = first_key.reshaped({first_key.numel()}),
                                  .place = call(place_),
+                                 .rotary = rotary,
                                  .options = options_},
                                 call.stream);
 }

@@ -29,6 +29,10 @@ class QkNormRotary final : public Node {
     void enqueue(const Call& call, const ValueMix& value) const;
     void backward(const Call& call) const override;
     ValueId q() const { return value_of(q_); }
+    ValueId k() const { return value_of(k_); }
+    bool is_in_place() const { return !apart_; }
+    // Operands of backward, for an operation that includes it.
+    RotaryOfInputs of_inputs(const Call& call) const;
 
   private:
     const Out q_, k_, rstd_;
@@ -54,7 +58,13 @@ class Attention final : public Node {
     const char* kind() const override { return "attention"; }
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
-    void backward(const Call& call) const override;
+    void backward(const Call& call) const override { backward_of(call, {}); }
+    void backward_of(const Call& call, const RotaryOfInputs& rotary) const;
+    // True if each query has the place of its key, and q and k are these values with a row per token.
+    bool reads_tokens(ValueId q, ValueId k) const {
+        return value_of(q_) == q && value_of(k_) == k && place_.index < 0 && rows_of_token_ == 1;
+    }
+    const AttentionOptions& options() const { return options_; }
 
   private:
     // Returns a value with rows_of_token_ rows per token.

@@ -1,5 +1,7 @@
 #include "train/model/nodes/fusions.h"
 
+#include <utility>
+
 #include "train/model/graph/graph.h"
 #include "train/model/nodes/activation.h"
 #include "train/model/nodes/attention.h"
@@ -121,21 +123,21 @@ class AddMixThenNorm final : public Fusion {
     }
 };
 
-// Rotary of queries and keys, and a mix of the same width: the values.
-class RotaryAndMix final : public Fusion {
+// A mix of the width of queries and keys, the values, and rotary.
+class MixAndRotary final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
-        const auto* const rotary = node_at<QkNormRotary>(nodes, 0);
-        const auto* const mix = node_at<WeightedSum>(nodes, 1);
+        const auto* const mix = node_at<WeightedSum>(nodes, 0);
+        const auto* const rotary = node_at<QkNormRotary>(nodes, 1);
         const bool match = rotary && mix && mix->is_mix() &&
                            graph.width_of(mix->value_of(mix->y)) == graph.width_of(rotary->q());
         return match ? 2 : 0;
     }
     void forward(std::span<const Call> calls) const override {
-        const Call& call = calls[1];
+        const Call& call = calls[0];
         const auto& mix = node_of<WeightedSum>(call);
-        node_of<QkNormRotary>(calls[0]).enqueue(
-            calls[0], {call(mix.y), call(mix.first()), {call(mix.second()), call(mix.coefficients())}});
+        node_of<QkNormRotary>(calls[1]).enqueue(
+            calls[1], {call(mix.y), call(mix.first()), {call(mix.second()), call(mix.coefficients())}});
     }
 };
 
@@ -187,6 +189,29 @@ class SquareThenLinear final : public Fusion {
     }
 };
 
+// Backward of QK-norm and rotary, in place, and of the attention that reads their results.
+class RotaryThenAttention final : public Fusion {
+  public:
+    explicit RotaryThenAttention(FusesRotary fuses_rotary) : fuses_rotary_(std::move(fuses_rotary)) {}
+    size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
+        const auto* const rotary = node_at<QkNormRotary>(nodes, 0);
+        const auto* const attention = node_at<Attention>(nodes, 1);
+        const bool match = rotary && attention && rotary->is_in_place() &&
+                           attention->reads_tokens(rotary->q(), rotary->k()) &&
+                           fuses_rotary_(attention->options());
+        return match ? 2 : 0;
+    }
+    bool has_forward() const override { return false; }
+    bool has_backward() const override { return true; }
+    void backward(std::span<const Call> calls) const override {
+        node_of<Attention>(calls[1]).backward_of(calls[1],
+                                                 node_of<QkNormRotary>(calls[0]).of_inputs(calls[0]));
+    }
+
+  private:
+    const FusesRotary fuses_rotary_;
+};
+
 // A collective and the linear that reads its result. In backward the collective of dx overlaps with the parameters'
 // gradients.
 class RedistributeThenLinear final : public Fusion {
@@ -210,16 +235,17 @@ class RedistributeThenLinear final : public Fusion {
 
 }  // namespace
 
-Fusions model_fusions() {
+Fusions model_fusions(FusesRotary fuses_rotary) {
     Fusions fusions;
     fusions.push_back(std::make_unique<AddThenNorm>());
     fusions.push_back(std::make_unique<AddMixThenNorm>());
     fusions.push_back(std::make_unique<SumThenNorm>());
     fusions.push_back(std::make_unique<JoinThenNorm>());
-    fusions.push_back(std::make_unique<RotaryAndMix>());
+    fusions.push_back(std::make_unique<MixAndRotary>());
     fusions.push_back(std::make_unique<LinearThenSquare>());
     fusions.push_back(std::make_unique<SquareThenLinear>());
     fusions.push_back(std::make_unique<RedistributeThenLinear>());
+    if (fuses_rotary) fusions.push_back(std::make_unique<RotaryThenAttention>(std::move(fuses_rotary)));
     return fusions;
 }
 

@@ -195,8 +195,8 @@ void AttentionConfig::build(AttentionLayer& a) const {
     if (mixed) a.value_rows = a.tables.lookup("value_embedding", value_table);
 
     a.scale = scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(a.qk_dim()));
-    a.run(AttentionSlot::rotate);
     add_values(a, mixed);
+    a.run(AttentionSlot::rotate);  // next to attention, with which its backward may be one operation
     a.run(AttentionSlot::keys);
     a.options = {.sequence_length = w.batch.sequence_length,
                  .num_heads = a.heads.size,
