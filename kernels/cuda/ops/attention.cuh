@@ -14,8 +14,9 @@ constexpr int kGroup = 32;  // queries per group; owners of keys store each grou
 // Kernel arguments of all attention kernels.
 struct Sizes {
     const int32_t* first_key;
-    int64_t rows;                                 // Tq
-    int num_sequences, length, window, head_dim;  // length: keys per sequence
+    int64_t rows;                       // Tq
+    int num_sequences, length, window;  // length: keys per sequence
+    int head_dim, value_dim;            // columns of a head of q and k, of v and o
     float scale;
     const int32_t* places;  // null: one query per key
     int num_queries;        // queries per sequence

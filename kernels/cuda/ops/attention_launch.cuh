@@ -41,9 +41,10 @@ __global__ void attention_group_low_kernel(int32_t* group_low, Problem<kPlaced> 
 template <class Arguments>
 Sizes sizes_of(const Arguments& a) {  // arguments must be checked
     const AttentionOptions& o = a.options;
-    if (o.head_dim < 1 || o.head_dim > kMaxHeadDim) {
-        throw_internal("attention: head size {} is not in 1 … {}", o.head_dim, kMaxHeadDim);
-    }
+    const int64_t value_dim = value_dim_of(a.v, o);
+    for (const int64_t dim : {o.head_dim, value_dim})
+        if (dim < 1 || dim > kMaxHeadDim)
+            throw_internal("attention: head size {} is not in 1 … {}", dim, kMaxHeadDim);
     const int64_t rows = std::max(a.q.rows(), a.k.rows());
     if (rows >= (int64_t{1} << 31)) throw_internal("attention: {} rows do not fit first_key", rows);
     const AttentionRows counts = attention_rows(a);
@@ -54,6 +55,7 @@ Sizes sizes_of(const Arguments& a) {  // arguments must be checked
             static_cast<int>(counts.keys),
             static_cast<int>(window),
             static_cast<int>(o.head_dim),
+            static_cast<int>(value_dim),
             o.scale,
             a.place.present() ? a.place.template as<int32_t>() : nullptr,
             static_cast<int>(counts.queries)};
