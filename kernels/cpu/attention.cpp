@@ -15,15 +15,16 @@ namespace {
 constexpr int64_t kForwardQueries = 256;
 
 // Calls body.template operator()<Kind>() with the matmul kind that serves the call.
-template <class Body>
-void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const AttentionOptions& options,
-               Body&& body) {
+template <class Arguments, class Body>
+void with_kind(const Arguments& a, [[maybe_unused]] Isa isa, Body&& body) {
+    const DType dtype = a.q.dtype;
+    [[maybe_unused]] const AttentionShape shape = a.shape();
 #ifdef SPEEDRUN_AMX_TILES
-    if (dtype == DType::bf16 && isa == Isa::amx_bf16 && cpu::AmxAttention::serves(options))
+    if (dtype == DType::bf16 && isa == Isa::amx_bf16 && cpu::AmxAttention::serves(shape))
         return body.template operator()<cpu::AmxAttention>();
 #endif
 #ifdef SPEEDRUN_BF16_TILES
-    if (dtype == DType::bf16 && options.head_dim % cpu::kLanes == 0)
+    if (dtype == DType::bf16 && shape.head_dim % cpu::kLanes == 0 && shape.value_dim % cpu::kLanes == 0)
         return body.template operator()<cpu::Bf16Attention>();
 #endif
     cpu::with_real(dtype, [&]<class Real>() { body.template operator()<cpu::F32Attention<Real>>(); });
@@ -32,10 +33,9 @@ void with_kind(DType dtype, [[maybe_unused]] Isa isa, [[maybe_unused]] const Att
 }  // namespace
 
 void CpuOps::enqueue(const op::AttentionForward& a, Stream& stream) {
-    const AttentionOptions& o = a.options;
     const AttentionRows counts = attention_rows(a);
-    flops_ += 4 * o.num_heads * o.head_dim * visible_pairs(o, a.q.rows());
-    with_kind(a.q.dtype, isa_, o, [&]<class Kind>() {
+    flops_ += a.flops();
+    with_kind(a, isa_, [&]<class Kind>() {
         const int64_t bytes = cpu::ForwardMemory<Kind>(a, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_forward", [=] {
@@ -51,11 +51,9 @@ void CpuOps::enqueue(const op::AttentionForward& a, Stream& stream) {
 }
 
 void CpuOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
-    const AttentionOptions& o = a.options;
-    const int64_t heads = attention_rows(a).sequences * o.num_heads;
-    // Recomputed scores are not counted as work.
-    flops_ += 8 * o.num_heads * o.head_dim * visible_pairs(o, a.q.rows());
-    with_kind(a.q.dtype, isa_, o, [&]<class Kind>() {
+    const int64_t heads = attention_rows(a).sequences * a.options.num_heads;
+    flops_ += a.flops();
+    with_kind(a, isa_, [&]<class Kind>() {
         const int64_t bytes = cpu::BackwardMemory<Kind>(a, nullptr).bytes;
         auto* scratch = static_cast<char*>(workspace(stream, device_.num_threads() * bytes));
         cpu::submit(stream, "attention_backward", [=] {

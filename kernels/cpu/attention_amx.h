@@ -1,5 +1,5 @@
-// Common code of both passes of attention with AMX (amx_bf16): blocks of 32 queries by 32 keys, head_dim a
-// multiple of 32. Scores have one row per key and one column per query, so maxima and sums over keys are
+// Common code of both passes of attention with AMX (amx_bf16): blocks of 32 queries by 32 keys, heads of q and v of
+// one width, a multiple of 32. Scores have one row per key and one column per query, so maxima and sums over keys are
 // vector operations. All matmul operands then have the layout of tiles: rows of a head in place, or packed
 // once. Rounding is as in attention_bf16.h. Empty if the compiler was not given avx512_bf16.
 #pragma once
@@ -13,7 +13,9 @@
 namespace speedrun::cpu {
 
 struct AmxAttention {
-    static bool serves(const AttentionOptions& options) { return options.head_dim % kAmxDepth == 0; }
+    static bool serves(const AttentionShape& shape) {
+        return shape.head_dim == shape.value_dim && shape.head_dim % kAmxDepth == 0;
+    }
 };
 
 constexpr int64_t kSide = 32;                       // queries or keys per block

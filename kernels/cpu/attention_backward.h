@@ -19,17 +19,18 @@ struct BackwardMemory {
   private:
     BackwardMemory(const op::AttentionBackward& a, Scratch scratch) : gradients(scratch) {
         const AttentionRows counts = attention_rows(a);
-        const int64_t width = round_up(a.options.head_dim, kLanes), lines = kTile * width / Kind::kPerWord;
-        key_lines = scratch.take<typename Kind::Word>(lines);
-        value_lines = scratch.take<typename Kind::Word>(lines);
+        const int64_t width = round_up(a.options.head_dim, kLanes),
+                      value_width = round_up(value_dim_of(a.v, a.options), kLanes);
+        key_lines = scratch.take<typename Kind::Word>(kTile * width / Kind::kPerWord);
+        value_lines = scratch.take<typename Kind::Word>(kTile * value_width / Kind::kPerWord);
         keys = scratch.take<typename Kind::Word>(Kind::Head::words(counts.keys, width));
-        for (auto* head : {&queries, &upstream})
-            *head = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, width));
+        queries = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, width));
+        upstream = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, value_width));
         scores = scratch.take<float>(Kind::kStrip * kTile);
         products = scratch.take<float>(Kind::kStrip * kTile);
         query_sums = scratch.take<float>(counts.queries * width);
         key_sums = scratch.take<float>(kTile * width);
-        value_sums = scratch.take<float>(kTile * width);
+        value_sums = scratch.take<float>(kTile * value_width);
         deltas = scratch.take<float>(counts.queries);
         bytes = scratch.bytes();
     }
@@ -60,8 +61,8 @@ class BackwardTile {
     }
 
   private:
-    auto add_to(float* sums) const {
-        return [sums, width = item_.width](int64_t r, int64_t vector, Vec x) {
+    static auto add_to(float* sums, int64_t width) {
+        return [=](int64_t r, int64_t vector, Vec x) {
             float* to = sums + r * width + vector * kLanes;
             store(to, load(to) + x);
         };
@@ -77,11 +78,11 @@ class BackwardTile {
                     store(to + r * kTile + first + vector * kLanes, factor * x);
                 };
             };
-            const int64_t words = item_.o.head_dim / Kind::kPerWord, vectors = (end - first) / kLanes;
-            product<Kind>(rows, vectors, queries_.left(i), m_.key_lines + first, kTile, words,
-                          keep(m_.scores, item_.o.scale));
-            product<Kind>(rows, vectors, upstream_.left(i), m_.value_lines + first, kTile, words,
-                          keep(m_.products, 1.0f));
+            const int64_t vectors = (end - first) / kLanes;
+            product<Kind>(rows, vectors, queries_.left(i), m_.key_lines + first, kTile,
+                          item_.o.head_dim / Kind::kPerWord, keep(m_.scores, item_.o.scale));
+            product<Kind>(rows, vectors, upstream_.left(i), m_.value_lines + first, kTile,
+                          item_.value_dim / Kind::kPerWord, keep(m_.products, 1.0f));
         }
         for (int64_t r = 0; r < rows; r += 2) {
             for (int64_t j = 0; j < first; j += kLanes) gradients_.keep(i - i0 + r, j, kNone, kNone);
@@ -101,7 +102,7 @@ class BackwardTile {
         if (view.empty()) return;
         product<Kind>(rows, item_.width / kLanes, gradients_.gradients_by_query(i - i0, first),
                       keys_.panel(j0 + first), keys_.stride(), ceil_div(view.end - first, Kind::kPerWord),
-                      add_to(m_.query_sums + i * item_.width));
+                      add_to(m_.query_sums + i * item_.width, item_.width));
     }
 
     // Adds to dk and dv of the keys [j, j + rows), from the queries of the tile that may see one of them.
@@ -110,11 +111,12 @@ class BackwardTile {
         while (begin < end && item_.low(end - 1) >= j + rows) --end;
         if (begin >= end) return;
         const int64_t words = round_up(end - begin, Kind::kDepth) / Kind::kPerWord, i = begin - queries.begin;
-        const int64_t vectors = item_.width / kLanes, at = (j - j0) * item_.width;
-        product<Kind>(rows, vectors, gradients_.probabilities_by_key(i, j - j0), upstream_.panel(begin),
-                      upstream_.stride(), words, add_to(m_.value_sums + at));
-        product<Kind>(rows, vectors, gradients_.gradients_by_key(i, j - j0), queries_.panel(begin),
-                      queries_.stride(), words, add_to(m_.key_sums + at));
+        const int64_t width = item_.width, value_width = item_.value_width;
+        product<Kind>(rows, value_width / kLanes, gradients_.probabilities_by_key(i, j - j0),
+                      upstream_.panel(begin), upstream_.stride(), words,
+                      add_to(m_.value_sums + (j - j0) * value_width, value_width));
+        product<Kind>(rows, width / kLanes, gradients_.gradients_by_key(i, j - j0), queries_.panel(begin),
+                      queries_.stride(), words, add_to(m_.key_sums + (j - j0) * width, width));
     }
 
     // A query without keys has log-sum −∞; its probabilities must still be 0.
@@ -133,16 +135,16 @@ template <class Kind>
 void attention_backward(const AttentionItem& item, const op::AttentionBackward& a,
                         const BackwardMemory<Kind>& memory) {
     using Real = typename Kind::Real;
-    const int64_t width = item.width;
+    const int64_t width = item.width, value_width = item.value_width;
     const Range all_queries{0, item.counts.queries}, all_keys{0, item.counts.keys};
     const HeadRows k = item.keys(a.k), v = item.keys(a.v), dq = item.queries(a.dq), dk = item.keys(a.dk),
                    dv = item.keys(a.dv), dout = item.queries(a.dout), o = item.queries(a.o);
-    const typename Kind::Head queries(item, item.queries(a.q), all_queries, memory.queries),
-        keys(item, k, all_keys, memory.keys), upstream(item, dout, all_queries, memory.upstream);
+    const typename Kind::Head queries(item.queries(a.q), all_queries, memory.queries),
+        keys(k, all_keys, memory.keys), upstream(dout, all_queries, memory.upstream);
     for (int64_t i = 0; i < all_queries.end; ++i) {  // Σ do·o of each query
         Vec dots{};
         const Real *gradient = dout.row<Real>(i), *output = o.row<Real>(i);
-        for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
+        for_vectors(dout.x.cols(), [&](int64_t d, auto part) {
             dots = fma(load(gradient + d, part), load(output + d, part), dots);
         });
         memory.deltas[i] = sum(dots);
@@ -157,17 +159,17 @@ void attention_backward(const AttentionItem& item, const op::AttentionBackward& 
         const Range last{item.first_query(j0), item.first_query(j1)};
         dq.expect<Real, true>(last);
         for (const HeadRows& gradient : {dk, dv}) gradient.expect<Real, true>({j0, j1});
-        Kind::pack_lines(memory.key_lines, item, k, j0, j1 - j0);
-        Kind::pack_lines(memory.value_lines, item, v, j0, j1 - j0);
+        Kind::pack_lines(memory.key_lines, k, j0, j1 - j0);
+        Kind::pack_lines(memory.value_lines, v, j0, j1 - j0);
         std::fill(memory.key_sums, memory.key_sums + kTile * width, 0.0f);
-        std::fill(memory.value_sums, memory.value_sums + kTile * width, 0.0f);
+        std::fill(memory.value_sums, memory.value_sums + kTile * value_width, 0.0f);
         for (int64_t i0 = last.begin / kTile * kTile; i0 < all_queries.end; i0 += kTile) {
             const int64_t i1 = std::min(i0 + kTile, all_queries.end);
             if (item.low_range(std::max(i0, last.begin), i1).begin < j1) tile.run({i0, i1}, {j0, j1});
         }
         for (int64_t j = j0; j < j1; ++j) {
             dk.write<Real>(j, memory.key_sums + (j - j0) * width, item.o.scale);
-            dv.write<Real>(j, memory.value_sums + (j - j0) * width, 1.0f);
+            dv.write<Real>(j, memory.value_sums + (j - j0) * value_width, 1.0f);
         }
         for (int64_t i = last.begin; i < last.end; ++i)
             dq.write<Real>(i, memory.query_sums + i * width, item.o.scale);

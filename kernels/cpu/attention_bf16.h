@@ -28,7 +28,7 @@ struct Bf16Attention {
     // A head used only as left operand: its rows are read in place.
     class LeftHead {
       public:
-        LeftHead(const AttentionItem& /*item*/, HeadRows x, Range /*rows*/, Word* /*memory*/)
+        LeftHead(HeadRows x, Range /*rows*/, Word* /*memory*/)
             : data_(reinterpret_cast<const char*>(x.row<Bf16>(0))), stride_(x.stride() * 2) {}
         Left left(int64_t i) const { return {data_ + i * stride_, stride_, kWordBytes}; }
 
@@ -40,8 +40,8 @@ struct Bf16Attention {
     class Head : public LeftHead {
       public:
         static int64_t words(int64_t length, int64_t width) { return (length + 1) / 2 * width; }
-        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory)
-            : LeftHead(item, x, rows, memory), pairs_(memory), width_(item.width) {
+        Head(HeadRows x, Range rows, Word* memory)
+            : LeftHead(x, rows, memory), pairs_(memory), width_(x.width()) {
             pack_from_rows(reinterpret_cast<char*>(memory + rows.begin / 2 * width_), width_ * kWordBytes,
                            x.row<Bf16>(rows.begin), x.stride(), width_, rows.end - rows.begin);
         }
@@ -54,9 +54,9 @@ struct Bf16Attention {
     };
 
     // Transposes rows [j, j + count) of a head of x: to[D/2][kTile].
-    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
+    static void pack_lines(Word* to, HeadRows x, int64_t j, int64_t count) {
         pack_from_columns(reinterpret_cast<char*>(to), kTile * kWordBytes, x.row<Bf16>(j), x.stride(), count,
-                          item.width);
+                          x.width());
     }
 
     static void store_probabilities(Element* to, Vec p) { store(to, p); }

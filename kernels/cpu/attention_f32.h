@@ -36,20 +36,20 @@ struct F32Attention {
     class Head {
       public:
         static int64_t words(int64_t length, int64_t width) { return length * width; }
-        Head(const AttentionItem& item, HeadRows x, Range rows, Word* memory) {
+        Head(HeadRows x, Range rows, Word* memory) {
+            const int64_t dim = x.x.cols(), width = x.width();
             if constexpr (std::is_same_v<Real, float>) {
                 data_ = x.row<float>(0);
                 stride_ = x.stride();
-                if (item.width == item.o.head_dim && stride_ % 512 != 0) return;
+                if (width == dim && stride_ % 512 != 0) return;
             }
             for (int64_t i = rows.begin; i < rows.end; ++i) {
                 const Real* from = x.row<Real>(i);
-                for_vectors(item.o.head_dim, [&](int64_t d, auto part) {
-                    store(memory + i * item.width + d, load(from + d, part));
-                });
+                for_vectors(
+                    dim, [&](int64_t d, auto part) { store(memory + i * width + d, load(from + d, part)); });
             }
             data_ = memory;
-            stride_ = item.width;
+            stride_ = width;
         }
         Left left(int64_t i) const { return {data_ + i * stride_, stride_, 1}; }
         const Word* panel(int64_t i) const { return data_ + i * stride_; }
@@ -62,11 +62,11 @@ struct F32Attention {
     using LeftHead = Head;  // a head used only as left operand
 
     // Transposes rows [j, j + count) of a head of x: to[D][kTile].
-    static void pack_lines(Word* to, const AttentionItem& item, HeadRows x, int64_t j, int64_t count) {
+    static void pack_lines(Word* to, HeadRows x, int64_t j, int64_t count) {
         for (int64_t line = 0; line < count; line += kLanes) {
-            for (int64_t d = 0; d < item.o.head_dim; d += kLanes) {
+            for (int64_t d = 0; d < x.x.cols(); d += kLanes) {
                 transpose_block(to + d * kTile + line, kTile, x.row<Real>(j + line) + d, x.stride(),
-                                std::min(kLanes, count - line), std::min(kLanes, item.o.head_dim - d));
+                                std::min(kLanes, count - line), std::min(kLanes, x.x.cols() - d));
             }
         }
     }

@@ -19,14 +19,15 @@ struct ForwardMemory {
 
     ForwardMemory(const op::AttentionForward& a, void* memory) {
         const AttentionRows counts = attention_rows(a);
-        const int64_t width = round_up(a.options.head_dim, kLanes);
+        const int64_t width = round_up(a.options.head_dim, kLanes),
+                      value_width = round_up(value_dim_of(a.v, a.options), kLanes);
         Scratch scratch(memory);
         key_lines = scratch.take<typename Kind::Word>(round_up(counts.keys, kTile) * width / Kind::kPerWord);
-        values = scratch.take<typename Kind::Word>(Kind::Head::words(counts.keys, width));
+        values = scratch.take<typename Kind::Word>(Kind::Head::words(counts.keys, value_width));
         queries = scratch.take<typename Kind::Word>(Kind::Head::words(counts.queries, width));
         scores = scratch.take<float>(Kind::kStrip * kTile);
         probabilities = scratch.take<typename Kind::Element>(Kind::kStrip * kTile);
-        result = scratch.take<float>(kTile * width);
+        result = scratch.take<float>(kTile * value_width);
         totals = scratch.take<float>(kTile * kLanes);
         bytes = scratch.bytes();
     }
@@ -58,7 +59,7 @@ class ForwardTile {
         : item_(item), m_(memory), queries_(queries), values_(values), i_(i) {
         for (int64_t first = i.begin; first < i.end; first += kStrip)
             low_[strip_of(first)] = item.low_range(first, std::min(first + kStrip, i.end));
-        std::fill(m_.result, m_.result + (i.end - i.begin) * item.width, 0.0f);
+        std::fill(m_.result, m_.result + (i.end - i.begin) * item.value_width, 0.0f);
         std::fill(m_.totals, m_.totals + (i.end - i.begin) * kLanes, 0.0f);
     }
 
@@ -77,7 +78,7 @@ class ForwardTile {
             for (int64_t r = 0; r < rows; ++r) totals[r] = sum(load(m_.totals + (at + r) * kLanes));
             store(factors, select(load(totals) <= Vec{}, 0.0f, 1.0f / load(totals)));  // 0: no visible key
             for (int64_t r = 0; r < rows; ++r) {
-                o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.width, factors[r]);
+                o.write<typename Kind::Real>(i + r, m_.result + (at + r) * item_.value_width, factors[r]);
                 log_sums[i + r] = maxima_[strip_of(i)].highest[r] + std::log(totals[r]);
             }
         }
@@ -87,8 +88,8 @@ class ForwardTile {
     int64_t strip_of(int64_t i) const { return (i - i_.begin) / kStrip; }
 
     void strip(int64_t i, int64_t rows, View view, int64_t j0) {
-        const int64_t width = item_.width, words = item_.o.head_dim / Kind::kPerWord,
-                      tile_words = width / Kind::kPerWord * kTile;
+        const int64_t words = item_.o.head_dim / Kind::kPerWord,
+                      tile_words = item_.width / Kind::kPerWord * kTile, width = item_.value_width;
         const Vec scale = item_.o.scale;
         float* scores = m_.scores;
         product<Kind>(rows, view.vectors(), queries_.left(i),
@@ -152,11 +153,11 @@ void attention_forward(const AttentionItem& item, Range queries, const op::Atten
     const Range keys{std::min(item.low_range(queries.begin, queries.end).begin, key_end) / kTile * kTile,
                      key_end};
     for (int64_t j = keys.begin; j < keys.end; j += kTile) {
-        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item, item.keys(a.k), j,
+        Kind::pack_lines(memory.key_lines + j / kTile * tile_words, item.keys(a.k), j,
                          std::min(kTile, keys.end - j));
     }
-    const typename Kind::Head values(item, item.keys(a.v), keys, memory.values);
-    const typename Kind::LeftHead rows_of_q(item, item.queries(a.q), queries, memory.queries);
+    const typename Kind::Head values(item.keys(a.v), keys, memory.values);
+    const typename Kind::LeftHead rows_of_q(item.queries(a.q), queries, memory.queries);
     for (int64_t i0 = queries.begin; i0 < queries.end; i0 += kTile) {
         const Range i{i0, std::min(i0 + kTile, queries.end)};
         ForwardTile<Kind> tile(item, memory, rows_of_q, values, i);

@@ -18,6 +18,7 @@ struct HeadRows {
     Tensor x;
 
     int64_t stride() const { return x.row_stride; }
+    int64_t width() const { return round_up(x.cols(), kLanes); }  // whole vectors
     template <class Real>
     Real* row(int64_t i) const {
         return x.as<Real>() + i * stride();
@@ -44,9 +45,10 @@ struct AttentionItem {
     const AttentionOptions& o;
     AttentionRows counts;
     int64_t head, sequence;
-    const int32_t* first_keys;  // first key of each query of the sequence
-    const int32_t* places;      // position of each query of the sequence; null: position i
-    int64_t width;              // head_dim rounded up to vectors
+    const int32_t* first_keys;   // first key of each query of the sequence
+    const int32_t* places;       // position of each query of the sequence; null: position i
+    int64_t value_dim;           // Dv
+    int64_t width, value_width;  // D and Dv rounded up to vectors
 
     // Item `index` of a forward or backward call.
     template <class Arguments>
@@ -57,7 +59,9 @@ struct AttentionItem {
           sequence(index / o.num_heads),
           first_keys(a.first_key.template as<int32_t>() + sequence * counts.queries),
           places(a.place.present() ? a.place.template as<int32_t>() + sequence * counts.queries : nullptr),
-          width(round_up(o.head_dim, kLanes)) {}
+          value_dim(value_dim_of(a.v, o)),
+          width(round_up(o.head_dim, kLanes)),
+          value_width(round_up(value_dim, kLanes)) {}
 
     // Position of query i. Positions and keys count from the start of the sequence.
     int64_t place(int64_t i) const { return places ? places[i] : i; }
@@ -90,7 +94,8 @@ struct AttentionItem {
 
   private:
     HeadRows rows_of(Tensor x, int64_t count) const {
-        return {x.row_slice(sequence * count, count).column_slice(head * o.head_dim, o.head_dim)};
+        const int64_t dim = x.cols() / o.num_heads;
+        return {x.row_slice(sequence * count, count).column_slice(head * dim, dim)};
     }
 };
 

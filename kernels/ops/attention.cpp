@@ -103,9 +103,13 @@ void op::QkNormRotaryForward::check() const {
     check_rotary(*this);
     check_separate(from_q, from_k, q, options);
     if (!value.mixed.present()) return;
-    expect(value.mixed, q.dtype, {q.rows(), q.cols()}, "value mix mixed");
-    expect(value.v, q.dtype, {q.rows(), q.cols()}, "value mix v");
-    expect(value.mix.z, q.dtype, {q.rows(), q.cols()}, "value mix z");
+    const int64_t columns = value.v.cols();
+    if (columns == 0 || columns % (2 * options.num_heads) != 0)
+        throw_internal("value mix: v {} is not cut into {} heads of even width", value.v.describe(),
+                       options.num_heads);
+    expect(value.v, q.dtype, {q.rows(), columns}, "value mix v");
+    expect(value.mixed, q.dtype, {q.rows(), columns}, "value mix mixed");
+    expect(value.mix.z, q.dtype, {q.rows(), columns}, "value mix z");
     expect(value.mix.coefficients, DType::f32, {2}, "value mix coefficients");
 }
 

@@ -18,8 +18,8 @@ struct RotaryOptions {
 
 // Mix of attention's values with a value embedding z: mixed = c₀·v + c₁·z.
 struct ValueMix {
-    Tensor mixed;  // real [T,H·D], receives the sum; may be v
-    Tensor v;      // real [T,H·D], rows may be strided
+    Tensor mixed;  // real [T,H·Dv] with Dv even, receives the sum; may be v
+    Tensor v;      // real [T,H·Dv], rows may be strided
     MixWith mix;
 };
 
@@ -71,6 +71,13 @@ AttentionShape attention_shape(const Arguments& a) {
 // document per sequence. flops() counts this work. Each query counts as the mean of its sequence's queries. The
 // mean over chunks c and 2C − 1 − c of 2C, those of a context rank, is equal.
 int64_t visible_pairs(const AttentionOptions& options, int64_t queries);
+
+// Returns the FLOPs over all visible pairs of one matmul with heads of D and one with heads of Dv.
+template <class Arguments>
+int64_t flops_of_both_widths(const Arguments& a) {
+    const AttentionOptions& o = a.options;
+    return 2 * o.num_heads * (o.head_dim + value_dim_of(a.v, o)) * visible_pairs(o, a.q.rows());
+}
 
 }  // namespace speedrun
 
@@ -188,6 +195,7 @@ struct AttentionForward {
         t.reads(q, k, v, first_key, place);
     }
     AttentionShape shape() const { return attention_shape(*this); }
+    int64_t flops() const { return flops_of_both_widths(*this); }  // q·k and the sum of v
 };
 
 // Gradients from dout; recomputes the probabilities from lse (Dao et al. 2022, algorithm 4). dk and dv sum over this
@@ -213,6 +221,8 @@ struct AttentionBackward {
         t.reads(dout, o, lse, q, k, v, first_key, place);
     }
     AttentionShape shape() const { return attention_shape(*this); }
+    // dq and dk, dout·v and dv. Recomputed scores are not counted as work.
+    int64_t flops() const { return 2 * flops_of_both_widths(*this); }
 };
 
 // Removes from each head's output o, per token, its component along the token's own value v:

@@ -116,29 +116,32 @@ class HostApi final : public CudnnApi {
 
 // q|k|v and their gradients packed, o and dout among other columns: each stride differs from the next.
 struct Tensors {
-    int64_t rows, width;
+    int64_t rows, width, value_width;
     DType dtype;
     Matrix q, k, v, dout;
     std::vector<Buffer> keep;
     Tensor tq, tk, tv, to, tdout, lse, first_key, dq, dk, dv;
 
-    Tensors(Device& device, const AttentionOptions& o, int64_t sequences, DType type)
+    // value_dim: 0: head_dim
+    Tensors(Device& device, const AttentionOptions& o, int64_t sequences, DType type, int64_t value_dim = 0)
         : rows(sequences * o.sequence_length),
           width(o.num_heads * o.head_dim),
+          value_width(value_dim > 0 ? o.num_heads * value_dim : width),
           dtype(type),
           q(random_matrix(rows, width, 1, type)),
           k(random_matrix(rows, width, 2, type)),
-          v(random_matrix(rows, width, 3, type)),
-          dout(random_matrix(rows, width, 4, type)) {
-        const Tensor packed = make(device, 3 * width), gradients = make(device, 3 * width);
+          v(random_matrix(rows, value_width, 3, type)),
+          dout(random_matrix(rows, value_width, 4, type)) {
+        const Tensor packed = make(device, 2 * width + value_width),
+                     gradients = make(device, 2 * width + value_width);
         tq = fill(packed.column_slice(0, width), q);
         tk = fill(packed.column_slice(width, width), k);
-        tv = fill(packed.column_slice(2 * width, width), v);
+        tv = fill(packed.column_slice(2 * width, value_width), v);
         dq = gradients.column_slice(0, width);
         dk = gradients.column_slice(width, width);
-        dv = gradients.column_slice(2 * width, width);
-        to = make(device, width + 8).column_slice(0, width);
-        tdout = fill(make(device, width + 16).column_slice(8, width), dout);
+        dv = gradients.column_slice(2 * width, value_width);
+        to = make(device, value_width + 8).column_slice(0, value_width);
+        tdout = fill(make(device, value_width + 16).column_slice(8, value_width), dout);
         keep.emplace_back(device, "lse", MemoryCategory::data, o.num_heads * rows * 4);
         lse = keep.back().tensor(DType::f32, {o.num_heads, rows});
         keep.emplace_back(device, "first_key", MemoryCategory::data, rows * 4);
@@ -258,20 +261,24 @@ TEST_F(CudnnTest, NativeKernelsRunIfUnsupported) {
         AttentionOptions options;
         DType dtype;
         const char* said;
+        int64_t value_dim = 0;
+        size_t notes = 1;
     };
     for (const Case& c : {Case{{16, 2, 64, 0, 0.1f, false}, DType::f32, "bf16, not f32"},
                           Case{{16, 2, 32, 0, 0.1f, false}, DType::bf16, "128, not 32"},
-                          Case{{16, 2, 64, 0, 0.1f, true}, DType::bf16, "data.document_mask"}}) {
+                          Case{{16, 2, 64, 0, 0.1f, true}, DType::bf16, "data.document_mask"},
+                          Case{{16, 2, 64, 0, 0.1f, false}, DType::bf16, "not 64 and 128", 128},
+                          Case{{16, 2, 64, 0, 0.1f, false}, DType::bf16, "without tensor cores", 96, 2}}) {
         CudaOps cuda = ops();
-        const Tensors t(device_, c.options, 2, c.dtype);
+        const Tensors t(device_, c.options, 2, c.dtype, c.value_dim);
         const int64_t before = fake_gpu_pieces_of_work();
         for (int i = 0; i < 2; ++i) {
             t.forward(cuda, c.options, *stream_);
             t.backward(cuda, c.options, *stream_);
         }
         EXPECT_EQ(fake_gpu_pieces_of_work(), before + 2 * (1 + 4)) << c.said;
-        ASSERT_EQ(cuda.notes().size(), 1u) << c.said;
-        EXPECT_THAT(cuda.notes()[0], HasSubstr(c.said));
+        ASSERT_EQ(cuda.notes().size(), c.notes) << c.said;
+        EXPECT_THAT(cuda.notes().back(), HasSubstr(c.said));
     }
     EXPECT_EQ(calls_.made, 0);
 }

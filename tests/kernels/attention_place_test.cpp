@@ -41,6 +41,13 @@ constexpr PlacedCase kCases[] = {
     {{40, 2, 1, 64, 9, 0.125f, Documents::mixed, true}, 0, 130},
     {{130, 1, 2, 16, 0, 0.25f, Documents::mixed, false}, 0, 290},
     {{70, 1, 4, 128, 0, 0.1f, Documents::whole, false}, 0, 70},  // rows of 512 elements; one query per key
+    // Heads of q and k, and of v and o, of two widths.
+    {{256, 1, 2, 64, 100, 0.125f, Documents::mixed, true, 128}, 2, 0},
+    {{203, 1, 2, 128, 0, 0.1f, Documents::mixed, false, 64}, 3, 0},
+    {{203, 2, 2, 96, 66, 0.1f, Documents::whole, true, 128}, 2, 0},
+    {{97, 2, 2, 24, 5, 0.2f, Documents::mixed, true, 40}, 3, 0},
+    {{40, 2, 2, 64, 9, 0.125f, Documents::mixed, true, 128}, 0, 130},
+    {{130, 1, 2, 40, 0, 0.15f, Documents::mixed, false, 24}, 0, 11},
 };
 
 int64_t num_ranks(const PlacedCase& c) {
@@ -67,13 +74,13 @@ struct Placed {
 
     Placed(const PlacedCase& c, int64_t rank, DType dtype) {
         const Inputs all(c.of, dtype);
-        const Matrix gradients = random_matrix(all.rows, all.width, 4, dtype);
+        const Matrix gradients = random_matrix(all.rows, all.value_width, 4, dtype);
         const std::vector<int64_t> places = places_of(c, rank);
         of_sequence = static_cast<int64_t>(places.size());
         k = all.k;
         v = all.v;
         q = Matrix(c.of.num_sequences * of_sequence, all.width);
-        dout = q;
+        dout = Matrix(q.rows, all.value_width);
         for (int64_t s = 0; s < c.of.num_sequences; ++s) {
             for (int64_t i = 0; i < of_sequence; ++i) {
                 const int64_t at = s * c.of.sequence_length + places[static_cast<size_t>(i)];
@@ -81,11 +88,10 @@ struct Placed {
                 first_key.push_back(all.first_key[static_cast<size_t>(at)]);
                 row.push_back(static_cast<int32_t>(at));
                 // Rows at one place differ, so that reading the wrong one is detected.
-                for (int64_t d = 0; d < all.width; ++d) {
-                    const double factor = is_copy(i, places) ? 0.5 : 1.0;
-                    q(s * of_sequence + i, d) = factor * all.q(at, d);
+                const double factor = is_copy(i, places) ? 0.5 : 1.0;
+                for (int64_t d = 0; d < all.width; ++d) q(s * of_sequence + i, d) = factor * all.q(at, d);
+                for (int64_t d = 0; d < all.value_width; ++d)
                     dout(s * of_sequence + i, d) = factor * gradients(at, d);
-                }
             }
         }
     }
@@ -114,7 +120,7 @@ void set_operands(Harness& h, const PlacedCase& c, const Placed& in, bool with_p
 // o, lse.
 Outputs forward(Harness& h, const PlacedCase& c, const Placed& in, DType dtype, bool with_place = true) {
     op::AttentionForward a{};
-    a.o = h.output(in.q, dtype, margin_of(c.of.packed));
+    a.o = h.output(in.dout, dtype, margin_of(c.of.packed));
     a.lse = h.output(DType::f32, {c.of.num_heads, in.q.rows});
     a.q = upload(h, {&in.q, &in.dout}, dtype, c.of.packed)[0];
     set_operands(h, c, in, with_place, a);
@@ -130,7 +136,7 @@ Outputs backward(Harness& h, const PlacedCase& c, const Placed& in, const Matrix
     op::AttentionBackward a{};
     a.dq = h.output(in.q, dtype, margin);
     a.dk = h.output(in.k, dtype, margin);
-    a.dv = h.output(in.k, dtype, margin);
+    a.dv = h.output(in.v, dtype, margin);
     a.dout = q[1];
     a.o = h.input(o, dtype);
     a.lse = h.input(lse, DType::f32);
@@ -174,10 +180,9 @@ TEST_P(AttentionPlaceTest, Backward) {
                     seen |= reference::visible(i, j, in.first_key, options_of(c.of), in.places());
                 num_seen += seen;
                 if (seen) continue;
-                const Matrix zeros(1, in.k.cols);
-                expect_same_bits(reference::row_block(out[1], j, 1), zeros,
+                expect_same_bits(reference::row_block(out[1], j, 1), Matrix(1, in.k.cols),
                                  fmt::format("dk of unseen {}", j));
-                expect_same_bits(reference::row_block(out[2], j, 1), zeros,
+                expect_same_bits(reference::row_block(out[2], j, 1), Matrix(1, in.v.cols),
                                  fmt::format("dv of unseen {}", j));
             }
             // The mean square of all rows includes zeros of unseen keys. If several queries share a place,
@@ -201,7 +206,9 @@ TEST_P(AttentionPlaceTest, Backward) {
 TEST_P(AttentionPlaceTest, ConsecutivePlacesEqualNone) {
     for (const Case& of : {Case{256, 1, 1, 64, 100, 0.125f, Documents::mixed, true},
                            Case{203, 2, 1, 128, 0, 0.1f, Documents::mixed, false},
-                           Case{97, 2, 2, 24, 30, 0.2f, Documents::whole, true}}) {
+                           Case{97, 2, 2, 24, 30, 0.2f, Documents::whole, true},
+                           Case{203, 1, 2, 64, 0, 0.125f, Documents::mixed, false, 128},
+                           Case{203, 1, 2, 128, 0, 0.1f, Documents::mixed, false, 64}}) {
         const PlacedCase c{of, 0, of.sequence_length};
         SCOPED_TRACE(describe(c, 0));
         const Placed in(c, 0, dtype());
@@ -230,7 +237,7 @@ TEST_P(AttentionPlaceTest, RanksTogetherEqualOneRank) {
         const Outputs gradients =
             run([&](Harness& h) { return backward(h, whole, all, expected[0], expected[1], dtype(), false); },
                 {2});
-        Matrix dk(all.k.rows, all.k.cols), dv = dk;
+        Matrix dk(all.k.rows, all.k.cols), dv(all.v.rows, all.v.cols);
         int64_t rows_found = 0;
         for (int64_t rank = 0; rank < c.ranks; ++rank) {
             SCOPED_TRACE(describe(c, rank));
@@ -241,7 +248,7 @@ TEST_P(AttentionPlaceTest, RanksTogetherEqualOneRank) {
                               first = (at < chunk ? rank : 2 * c.ranks - 1 - rank) * chunk;
                 padding.push_back(first + at % chunk >= c.of.sequence_length);
                 if (!padding.back()) continue;
-                for (int64_t d = 0; d < in.q.cols; ++d) in.dout(i, d) = 0.0;
+                for (int64_t d = 0; d < in.dout.cols; ++d) in.dout(i, d) = 0.0;
             }
             const Outputs out = run([&](Harness& h) { return forward(h, c, in, dtype()); }, {2});
             const Outputs own =
@@ -257,10 +264,8 @@ TEST_P(AttentionPlaceTest, RanksTogetherEqualOneRank) {
                 expect_same_bits(reference::row_block(own[0], i, 1),
                                  reference::row_block(gradients[0], row, 1), "dq");
             }
-            for (int64_t i = 0; i < dk.size(); ++i) {
-                dk[i] += own[1][i];
-                dv[i] += own[2][i];
-            }
+            for (int64_t i = 0; i < dk.size(); ++i) dk[i] += own[1][i];
+            for (int64_t i = 0; i < dv.size(); ++i) dv[i] += own[2][i];
         }
         SCOPED_TRACE(describe(c, 0));
         EXPECT_EQ(rows_found, all.q.rows);
@@ -276,7 +281,7 @@ TEST_P(AttentionPlaceTest, RanksTogetherEqualOneRank) {
 // Ranks that split sequences evenly have equal counted work.
 TEST_P(AttentionPlaceTest, CountsFlopsByQueries) {
     const PlacedCase c{{24, 2, 2, 16, 0, 0.25f, Documents::whole, false}, 2, 0};
-    const PlacedCase whole{c.of, 0, 24};
+    const PlacedCase whole{c.of, 0, 24}, wide{{24, 2, 2, 16, 0, 0.25f, Documents::whole, false, 40}, 0, 24};
     const auto flops = [&](const PlacedCase& of, bool with_place) {
         int64_t count[2];
         run(
@@ -296,6 +301,8 @@ TEST_P(AttentionPlaceTest, CountsFlopsByQueries) {
     EXPECT_EQ(flops(whole, false), all);
     EXPECT_EQ(flops(whole, true), all);
     EXPECT_EQ(flops(c, true), std::pair(all.first / 2, all.second / 2));
+    const int64_t pairs_of_heads = 2 * 2 * (24 * 25 / 2), both_widths = 2 * (16 + 40) * pairs_of_heads;
+    EXPECT_EQ(flops(wide, false), std::pair(both_widths, 2 * both_widths));
 }
 
 }  // namespace speedrun::testing::attention_place_test

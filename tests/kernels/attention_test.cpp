@@ -43,6 +43,17 @@ constexpr Case kCases[] = {
     {130, 2, 1, 96, 70, 0.1f, Documents::whole, false},
     // Rows of 512 elements, which are copied before they are read.
     {70, 1, 4, 128, 0, 0.1f, Documents::whole, false},
+    // Heads of q and k, and of v and o, of two widths.
+    {145, 1, 2, 64, 0, 0.125f, Documents::mixed, true, 128},
+    {200, 1, 2, 64, 66, 0.125f, Documents::whole, false, 128},
+    {290, 1, 2, 128, 34, 0.1f, Documents::mixed, true, 64},
+    {130, 2, 2, 128, 0, 0.1f, Documents::whole, false, 64},
+    {130, 1, 3, 96, 70, 0.1f, Documents::mixed, true, 128},
+    {97, 2, 2, 24, 30, 0.2f, Documents::mixed, true, 40},
+    {67, 2, 3, 40, 0, 0.15f, Documents::whole, false, 24},
+    {100, 1, 2, 16, 9, 0.25f, Documents::mixed, true, 5},
+    {70, 1, 3, 1, 0, 1.0f, Documents::whole, true, 33},
+    {70, 1, 4, 64, 0, 0.125f, Documents::single, false, 128},  // rows of 256 and 512 elements
 };
 
 TEST_P(AttentionTest, Forward) {
@@ -54,7 +65,7 @@ TEST_P(AttentionTest, Forward) {
         of_lse.absolute = 16 * kF32Roundoff;
         check([&](Harness& h) -> Checks {
             const Operands t = upload(h, in, dtype(), c.packed);
-            const Tensor o = h.output(in.q, dtype(), margin_of(c.packed));
+            const Tensor o = h.output(in.v, dtype(), margin_of(c.packed));
             const Tensor lse = h.output(DType::f32, {c.num_heads, in.rows});
             h.call(op::AttentionForward{.o = o,
                                         .lse = lse,
@@ -72,17 +83,18 @@ TEST_P(AttentionTest, Backward) {
     for (const Case& c : kCases) {
         SCOPED_TRACE(describe(c));
         const Inputs in(c, dtype());
-        const Matrix dout = random_matrix(in.rows, in.width, 4, dtype());
+        const Matrix dout = random_matrix(in.rows, in.value_width, 4, dtype());
         const auto forward = reference::attention_forward(in.q, in.k, in.v, in.first_key, options_of(c));
         const auto expected =
             reference::attention_backward(dout, in.q, in.k, in.v, in.first_key, options_of(c));
         check([&](Harness& h) -> Checks {
             const Operands t = upload(h, in, dtype(), c.packed);
-            const Tensor packed = h.output(dtype(), {in.rows, 3 * in.width});
+            const Tensor packed = h.output(dtype(), {in.rows, 2 * in.width + in.value_width});
             Tensor d[3];
             for (int i = 0; i < 3; ++i) {
-                d[i] = c.packed ? packed.column_slice(i * in.width, in.width)
-                                : h.output(dtype(), {in.rows, in.width});
+                const int64_t width = i < 2 ? in.width : in.value_width;
+                d[i] =
+                    c.packed ? packed.column_slice(i * in.width, width) : h.output(dtype(), {in.rows, width});
             }
             h.call(op::AttentionBackward{.dq = d[0],
                                          .dk = d[1],

@@ -31,10 +31,11 @@ Tensor random_input(Harness& h, int64_t rows, int64_t cols, uint64_t seed) {
 }
 
 TEST(LevelsTest, Attention) {
-    for (const int64_t dim : {16, 24, 64, 128}) {
+    for (const auto& [dim, value_dim] :
+         {std::pair<int64_t, int64_t>{16, 16}, {24, 24}, {64, 64}, {128, 128}, {64, 128}, {40, 24}}) {
         for (const int64_t length : {1, 7, 33, 100, 300}) {
             for (const int64_t window : {0, 21}) {
-                SCOPED_TRACE(fmt::format("S={} D={} window={}", length, dim, window));
+                SCOPED_TRACE(fmt::format("S={} D={}/{} window={}", length, dim, value_dim, window));
                 const AttentionOptions options{length, 2, dim, window, 0.15f};
                 expect_same_at_all_levels([&](Harness& h) -> Outputs {
                     Indices first;  // documents of 40 tokens
@@ -42,8 +43,9 @@ TEST(LevelsTest, Attention) {
                         first.push_back(t - t % static_cast<int32_t>(length) % 40);
                     Tensor x[4], d[4];
                     for (int i = 0; i < 4; ++i) {
-                        x[i] = random_input(h, 2 * length, 2 * dim, static_cast<uint64_t>(i));
-                        d[i] = h.output(DType::f32, {2 * length, 2 * dim});
+                        const int64_t width = 2 * (i < 2 ? dim : value_dim);
+                        x[i] = random_input(h, 2 * length, width, static_cast<uint64_t>(i));
+                        d[i] = h.output(DType::f32, {2 * length, width});
                     }
                     const Tensor lse = h.output(DType::f32, {2, 2 * length}), first_key = h.input(first);
                     h.call(op::AttentionForward{.o = d[3],

@@ -262,6 +262,9 @@ TEST_P(OpChecksTest, Rotary) {
     refused({"value mix z", "[3,32]", "[3,31]"}, [](auto& a) {
         a.value = {a.q, a.q, {real({3, 31}), f32({2})}};
     });
+    refused({"[3,30]", "2 heads of even width"}, [](auto& a) {
+        a.value = {real({3, 30}), real({3, 30}), {real({3, 30}), f32({2})}};
+    });
     refused({"one of q and k"}, [](auto& a) { a.from_q = real({3, 32}); });
     refused({"rotary operand", "[3,32]", "[3,31]"}, [](auto& a) {
         a.from_q = real({3, 32});
@@ -304,7 +307,9 @@ TEST_P(OpChecksTest, Attention) {
         a.o = a.q = a.k = a.v = real({25, 32});
         a.first_key = i32({25});
     });
-    forward({"[20,32]", "[20,48]"}, [](auto& a) { a.v = real({20, 48}); });
+    // o has the width of v, which may differ from that of q.
+    forward({"[20,48]", "[20,32]"}, [](auto& a) { a.v = real({20, 48}); });
+    forward({"[20,33]", "2 heads"}, [](auto& a) { a.v = real({20, 33}); });
     forward({"lse", "[2,20]", "[3,20]"}, [](auto& a) { a.lse = f32({3, 20}); });
     // 8 queries of one rank among 20 keys.
     const Changed<op::AttentionBackward> backward{{.dq = real({8, 32}),
@@ -328,6 +333,7 @@ TEST_P(OpChecksTest, Attention) {
     backward({"[20,32]", "[8,32]"}, [](auto& a) { a.v = real({8, 32}); });
     backward({"[8,32]", "[20,32]"}, [](auto& a) { a.dq = real({20, 32}); });
     backward({"[20,32]", "[8,32]"}, [](auto& a) { a.dk = real({8, 32}); });
+    backward({"[8,48]", "[8,32]"}, [](auto& a) { a.v = a.dv = real({20, 48}); });
     backward({"place", "i32", "f32"}, [](auto& a) { a.place = f32({8}); });
 }
 
@@ -360,6 +366,7 @@ TEST_P(OpChecksTest, ComposeHeads) {
          .w2 = f32({2}),
          .options = {.sequence_length = 4, .num_heads = 2, .head_dim = 16, .keys = 3}}};
     refused({"compose_heads v", "[4,32]", "[4,31]"}, [](auto& a) { a.v = real({4, 31}); });
+    refused({"compose_heads v", "[4,32]", "[4,64]"}, [](auto& a) { a.v = real({4, 64}); });
     refused({"compose_heads w2", "[4,2]", "[3,2]"}, [](auto& a) { a.w2 = f32({3, 2}); });
     refused({"257 keys", "1 to 256"}, [](auto& a) { a.options.keys = 257; });
     refused({"4 rows", "sequence length 3"}, [](auto& a) { a.options.sequence_length = 3; });

@@ -182,7 +182,7 @@ TEST_P(RotaryTest, ValueMix) {
     for_cases([&](const Case& c, const RotaryOptions& options) {
         const bool in_place = c.rows % 3 == 0;
         const Inputs in(c, dtype());
-        const Matrix z = random_matrix(c.rows, in.width, 3, dtype());
+        const Matrix v = in.part(in.packed, 2), z = random_matrix(c.rows, in.width, 3, dtype());
         const auto forward = [&](Harness& h, bool mixes) -> Outputs {
             const Pair pair = upload(h, in.packed, in.width, dtype(), true, false);
             op::QkNormRotaryForward a = in.call(h, c, options, pair);
@@ -199,12 +199,47 @@ TEST_P(RotaryTest, ValueMix) {
         expect_same_bits(mixed[0], plain[0], "q");
         expect_same_bits(mixed[1], plain[1], "k");
         expect_same_bits(mixed[2], plain[2], "rstd");
-        const Matrix v = in.part(in.packed, 2);
         expect_close(mixed[3],
                      reference::weighted_sum_forward(reference::mix_terms(v, z, coefficients), v.rows),
                      few_operations(dtype()), "mixed");
         if (!in_place) expect_same_bits(mixed[4], v, "v");
     });
+}
+
+// Heads of v of another width than those of q: wider, narrower, and not whole vectors of 16 bytes.
+TEST_P(RotaryTest, ValueMixOfOtherWidth) {
+    Matrix coefficients(1, 2);
+    coefficients.values = {0.75, -1.375};
+    for (const int64_t value_dim : {64, 16, 6, 2}) {
+        for (const bool normalize : {true, false}) {
+            SCOPED_TRACE(fmt::format("value_dim={} normalize={}", value_dim, normalize));
+            const Case c{9, 3, 32, true};
+            const Inputs in(c, dtype());
+            const Matrix v = random_matrix(c.rows, c.num_heads * value_dim, 4, dtype()),
+                         z = random_matrix(c.rows, c.num_heads * value_dim, 3, dtype());
+            const RotaryOptions options{c.num_heads, c.head_dim, normalize, false};
+            const auto forward = [&](Harness& h, bool mixes) -> Outputs {
+                const Pair pair = upload(h, in.packed, in.width, dtype(), true, false);
+                op::QkNormRotaryForward a = in.call(h, c, options, pair);
+                if (mixes)
+                    a.value = {h.output(v, dtype(), {0, 8}),
+                               h.input(v, dtype()),
+                               {h.input(z, dtype()), h.input(coefficients, DType::f32, {2})}};
+                h.call(a);
+                Outputs out{h.read(a.q), h.read(a.k)};
+                if (mixes) out.push_back(h.read(a.value.mixed));
+                return out;
+            };
+            const Outputs plain = run([&](Harness& h) { return forward(h, false); });
+            const Outputs mixed = run([&](Harness& h) { return forward(h, true); });
+            // Unaligned rows of v change the order of the sums of q and k.
+            expect_close(mixed[0], plain[0], reduction(dtype(), c.head_dim), "q");
+            expect_close(mixed[1], plain[1], reduction(dtype(), c.head_dim), "k");
+            expect_close(mixed[2],
+                         reference::weighted_sum_forward(reference::mix_terms(v, z, coefficients), v.rows),
+                         few_operations(dtype()), "mixed");
+        }
+    }
 }
 
 TEST_P(RotaryTest, Backward) {

@@ -8,9 +8,9 @@ namespace speedrun::reference {
 
 namespace {
 
-double head_dot(const Matrix& a, int64_t i, const Matrix& b, int64_t j, int64_t begin, int64_t head_dim) {
+double head_dot(const Matrix& a, int64_t i, const Matrix& b, int64_t j, int64_t begin, int64_t width) {
     double sum = 0.0;
-    for (int64_t d = 0; d < head_dim; ++d) sum += a(i, begin + d) * b(j, begin + d);
+    for (int64_t d = 0; d < width; ++d) sum += a(i, begin + d) * b(j, begin + d);
     return sum;
 }
 
@@ -55,7 +55,8 @@ bool visible(int64_t i, int64_t j, const Indices& first_key, const AttentionOpti
 AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matrix& v,
                                    const Indices& first_key, const AttentionOptions& options,
                                    const QueryPositions& places) {
-    AttentionForward out{Matrix(q.rows, q.cols), Matrix(options.num_heads, q.rows)};
+    AttentionForward out{Matrix(q.rows, v.cols), Matrix(options.num_heads, q.rows)};
+    const int64_t value_dim = v.cols / options.num_heads;
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
         for (int64_t i = 0; i < q.rows; ++i) {
@@ -63,8 +64,8 @@ AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matri
             out.lse(h, i) = row.lse;
             for (int64_t j = 0; j < k.rows; ++j) {
                 if (row.p[j] == 0.0) continue;
-                for (int64_t d = 0; d < options.head_dim; ++d)
-                    out.o(i, begin + d) += row.p[j] * v(j, begin + d);
+                for (int64_t d = h * value_dim; d < (h + 1) * value_dim; ++d)
+                    out.o(i, d) += row.p[j] * v(j, d);
             }
         }
     }
@@ -75,7 +76,8 @@ AttentionForward attention_forward(const Matrix& q, const Matrix& k, const Matri
 AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const Matrix& k, const Matrix& v,
                                      const Indices& first_key, const AttentionOptions& options,
                                      const QueryPositions& places) {
-    AttentionBackward out{Matrix(q.rows, q.cols), Matrix(k.rows, k.cols), Matrix(k.rows, k.cols)};
+    AttentionBackward out{Matrix(q.rows, q.cols), Matrix(k.rows, k.cols), Matrix(v.rows, v.cols)};
+    const int64_t value_dim = v.cols / options.num_heads;
     const double scale = static_cast<double>(options.scale);
     for (int64_t h = 0; h < options.num_heads; ++h) {
         const int64_t begin = h * options.head_dim;
@@ -85,14 +87,15 @@ AttentionBackward attention_backward(const Matrix& dout, const Matrix& q, const 
             double row_sum = 0.0;
             for (int64_t j = 0; j < k.rows; ++j) {
                 if (p[j] == 0.0) continue;
-                dp[j] = head_dot(dout, i, v, j, begin, options.head_dim);
+                dp[j] = head_dot(dout, i, v, j, h * value_dim, value_dim);
                 row_sum += p[j] * dp[j];
             }
             for (int64_t j = 0; j < k.rows; ++j) {
                 if (p[j] == 0.0) continue;
                 const double ds = p[j] * (dp[j] - row_sum);
-                for (int64_t d = begin; d < begin + options.head_dim; ++d) {
+                for (int64_t d = h * value_dim; d < (h + 1) * value_dim; ++d)
                     out.dv(j, d) += p[j] * dout(i, d);
+                for (int64_t d = begin; d < begin + options.head_dim; ++d) {
                     out.dq(i, d) += scale * ds * k(j, d);
                     out.dk(j, d) += scale * ds * q(i, d);
                 }

@@ -194,15 +194,17 @@ TEST(Reference, RotaryIsRelative) {
 TEST(FiniteDifference, AttentionWithDocumentsAndWindows) {
     // Two sequences of 6: documents of 4 + 2 and of 1 + 1 + 4 tokens.
     const Indices first_key = {0, 0, 0, 0, 4, 4, 6, 7, 8, 8, 8, 8};
-    for (int64_t window : {0, 1, 3, 6}) {
-        const AttentionOptions options{6, 2, 4, window, 0.6f};
-        Matrix q = random(12, 8, 1), k = random(12, 8, 2), v = random(12, 8, 3);
-        const Matrix dout = random(12, 8, 4);
-        const AttentionBackward backward = attention_backward(dout, q, k, v, first_key, options);
-        const auto loss = [&] { return dot(dout, attention_forward(q, k, v, first_key, options).o); };
-        expect_gradient(q, backward.dq, loss, "q");
-        expect_gradient(k, backward.dk, loss, "k");
-        expect_gradient(v, backward.dv, loss, "v");
+    for (const int64_t value_dim : {4, 3, 6}) {
+        for (int64_t window : {0, 1, 3, 6}) {
+            const AttentionOptions options{6, 2, 4, window, 0.6f};
+            Matrix q = random(12, 8, 1), k = random(12, 8, 2), v = random(12, 2 * value_dim, 3);
+            const Matrix dout = random(12, 2 * value_dim, 4);
+            const AttentionBackward backward = attention_backward(dout, q, k, v, first_key, options);
+            const auto loss = [&] { return dot(dout, attention_forward(q, k, v, first_key, options).o); };
+            expect_gradient(q, backward.dq, loss, "q");
+            expect_gradient(k, backward.dk, loss, "k");
+            expect_gradient(v, backward.dv, loss, "v");
+        }
     }
 }
 
@@ -219,8 +221,8 @@ TEST(FiniteDifference, AttentionWithQueryPlaces) {
         const auto rows = static_cast<int64_t>(places.place.size());
         for (int64_t window : {0, 2}) {
             const AttentionOptions options{6, 2, 4, window, 0.6f};
-            Matrix q = random(rows, 8, 1), k = random(12, 8, 2), v = random(12, 8, 3);
-            const Matrix dout = random(rows, 8, 4);
+            Matrix q = random(rows, 8, 1), k = random(12, 8, 2), v = random(12, 10, 3);
+            const Matrix dout = random(rows, 10, 4);
             const AttentionBackward backward = attention_backward(dout, q, k, v, first_key, options, places);
             const auto loss = [&] {
                 return dot(dout, attention_forward(q, k, v, first_key, options, places).o);

@@ -18,10 +18,10 @@ __global__ void attention_delta_kernel(float* delta, View<const Real> dout, View
     const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= p.rows) return;
     const int64_t head = blockIdx.y;
-    const Real* x = dout.head(row, head * p.head_dim);
-    const Real* y = o.head(row, head * p.head_dim);
+    const Real* x = dout.head(row, head * p.value_dim);
+    const Real* y = o.head(row, head * p.value_dim);
     float sum = 0.0f;
-    for (int d = ptx::lane_id(); d < p.head_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
+    for (int d = ptx::lane_id(); d < p.value_dim; d += 32) sum += to_float(x[d]) * to_float(y[d]);
     sum = warp_sum(sum);
     if (ptx::lane_id() == 0) delta[head * p.rows + row] = sum;
 }
@@ -68,8 +68,12 @@ inline bool suit_tensor_cores(std::initializer_list<Tensor> operands) {
                x.row_stride % 8 == 0;
     });
 }
-inline bool uses_mma(std::initializer_list<Tensor> operands, const AttentionOptions& o) {
-    return (o.head_dim == 64 || o.head_dim == 128) && suit_tensor_cores(operands);
+inline bool has_mma(const Sizes& p) {
+    const auto has_kernels = [](int dim) { return dim == 64 || dim == 128; };
+    return has_kernels(p.head_dim) && has_kernels(p.value_dim);
+}
+inline bool uses_mma(std::initializer_list<Tensor> operands, const Sizes& p) {
+    return has_mma(p) && suit_tensor_cores(operands);
 }
 
 template <class Real>

@@ -23,6 +23,7 @@ struct Arguments {
     const int32_t* position;
     int64_t vectors, positions;                  // vectors: T · heads_of_row
     int num_heads, head_dim, group, group_bits;  // group: 2^group_bits
+    int value_dim;                               // columns of a head of v; kMix only
     int positions_of_row;                        // head h uses the position of h modulo this
     float epsilon;
     bool normalize, rotate;
@@ -41,9 +42,10 @@ __device__ __forceinline__ void for_half(int half, int group, Body&& body) {
 
 // The head's vector of v.
 template <int W, class Real>
-__device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row, int64_t offset) {
+__device__ __forceinline__ void mix_value(const Arguments<Real>& a, int64_t row, int64_t head) {
     const float cv = a.coefficients[0], cz = a.coefficients[1];
-    const int half = a.head_dim / 2;
+    const int half = a.value_dim / 2;
+    const int64_t offset = head * a.value_dim;
     for_half<W>(half, a.group, [&](int col, Chunk<W> chunk) {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<W, kPass>)
     int head = live ? a.first_head + static_cast<int>(vector - row * a.heads_of_row) : 0;
     if constexpr (kPass == Pass::forward_and_mix) {
         if (head >= 2 * a.num_heads) {
-            mix_value<W>(a, row, int64_t{head - 2 * a.num_heads} * a.head_dim);
+            mix_value<W>(a, row, head - 2 * a.num_heads);
             live = false;
             head = 0;
         }
@@ -197,13 +199,15 @@ void run(const Call& a, const Vectors& of, const ValueMix& value, LaunchSite sit
     constexpr bool kMix = kPass == Pass::forward_and_mix;
     const bool rotates = o.normalize || o.rotate;
     const int64_t half = o.head_dim / 2, heads = o.num_heads * ((rotates ? 2 : 0) + (kMix ? 1 : 0));
+    const int64_t value_dim = kMix ? value.v.cols() / o.num_heads : 0;
     const int64_t vectors = q.rows() * heads;
     if (vectors == 0) return;
     cuda::with_real(q.dtype, [&]<class Real>() {
         constexpr int kWide = kVectorWidth<Real>;
-        const bool aligned = half % kWide == 0 && half <= sizes::kWarp * kWide &&
-                             aligned_rows(kWide, {q, k, from_q, from_k, a.q, a.k, cos, sin, value.mixed,
-                                                  value.v, value.mix.z});
+        const bool aligned =
+            half % kWide == 0 && half <= sizes::kWarp * kWide && value_dim % (2 * kWide) == 0 &&
+            aligned_rows(kWide,
+                         {q, k, from_q, from_k, a.q, a.k, cos, sin, value.mixed, value.v, value.mix.z});
         cuda::with_width<Real>(aligned, [&]<int W>() {
             int bits = 0;
             while ((1 << bits) < sizes::kWarp && (W << bits) < half) ++bits;
@@ -224,6 +228,7 @@ void run(const Call& a, const Vectors& of, const ValueMix& value, LaunchSite sit
                                             static_cast<int>(o.head_dim),
                                             group,
                                             bits,
+                                            static_cast<int>(value_dim),
                                             static_cast<int>(position.rank == 2 ? position.cols() : 1),
                                             o.epsilon,
                                             o.normalize,

@@ -72,6 +72,9 @@ std::string Cudnn::refusal(const std::vector<Operand>& operands, const Attention
     if (dtype != DType::bf16) return fmt::format("it takes bf16, not {}", name_of(dtype));
     if (options.head_dim != 64 && options.head_dim != 128)
         return fmt::format("we use it for head sizes 64 and 128, not {}", options.head_dim);
+    if (const int64_t value_dim = value_dim_of(operands[kV].tensor, options); value_dim != options.head_dim)
+        return fmt::format("we use it for heads of q and v of one width, not {} and {}", options.head_dim,
+                           value_dim);
     if (options.documents)
         return "it needs the documents' lengths in advance; it can be used with data.document_mask "
                "off";

@@ -45,10 +45,9 @@ std::vector<Node::Sent> KeyExchange::sent(const NodeGraph& /*graph*/, bool /*bac
 }
 
 void KeyExchange::forward(const Call& call) const {
-    const int64_t W = keys_.columns / 2;
-    const Tensor own = call(own_);
-    copy_rows(call, own.column_slice(0, W), call(k_));
-    copy_rows(call, own.column_slice(W, W), call(v_));
+    const Tensor own = call(own_), k = call(k_), v = call(v_);
+    copy_rows(call, own.column_slice(0, k.cols()), k);
+    copy_rows(call, own.column_slice(k.cols(), v.cols()), v);
     const KeyRoutes now = routes(call.documents);
     fill_absent(call, call(kept_), now);
     call.exchange([&](Stream& stream) {
@@ -89,7 +88,7 @@ void KeyExchange::add_gradients(const Call& call, const KeyRoutes& routes, const
 }
 
 void KeyExchange::backward(const Call& call) const {
-    const int64_t W = keys_.columns / 2, S = keys_.row.sequence_length, L = keys_.part.local_length(S);
+    const int64_t S = keys_.row.sequence_length, L = keys_.part.local_length(S);
     const Tensor sum = call(own_), received = call(received_);
     const KeyRoutes now = routes(call.documents);
     call.exchange([&](Stream& stream) {
@@ -103,8 +102,9 @@ void KeyExchange::backward(const Call& call) const {
     for (const PositionRange& chunk : chunks_of(keys_.part, S)) padded -= chunk.count();
     for (int64_t row = 0; padded > 0 && row < tokens_; row += L)
         call.ops.fill({.x = flat(sum.row_slice(row + L - padded, padded)), .value = 0.0f}, call.stream);
-    copy_rows(call, call.gradient(k_).tensor, sum.column_slice(0, W));
-    copy_rows(call, call.gradient(v_).tensor, sum.column_slice(W, W));
+    const Tensor dk = call.gradient(k_).tensor, dv = call.gradient(v_).tensor;
+    copy_rows(call, dk, sum.column_slice(0, dk.cols()));
+    copy_rows(call, dv, sum.column_slice(dk.cols(), dv.cols()));
 }
 
 }  // namespace speedrun

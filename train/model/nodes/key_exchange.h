@@ -10,8 +10,8 @@ namespace speedrun {
 class KeyExchange final : public Node {
   public:
     struct Ports {
-        ValueId kept;  // (keys, 2 × head_width): keys and values side by side; per row the keys of KeptKeys
-        ValueId k, v;  // (tokens, head_width), this rank's part
+        ValueId kept;  // (keys, columns of k and v): keys and values side by side; per row the keys of KeptKeys
+        ValueId k, v;  // (tokens, columns), this rank's part
     };
     KeyExchange(const Ports& ports, const SharedKeys& keys);
     const char* kind() const override { return "exchange of keys, values"; }
