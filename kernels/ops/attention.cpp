@@ -167,9 +167,8 @@ void op::ExcludeOwnValueBackward::check() const {
     expect(dalpha, DType::f32, {alpha.numel()}, "exclude_own_value dalpha");
 }
 
-bool wgmma_fuses_rotary(const AttentionOptions& options, DType compute_dtype) {
-    const int64_t dim = options.head_dim;
-    return compute_dtype == DType::bf16 && (dim == 64 || dim == 96 || dim == 128);
+bool wgmma_fuses_rotary(HeadWidths widths, DType compute_dtype) {
+    return compute_dtype == DType::bf16 && has_wgmma_kernels(widths);
 }
 
 int64_t visible_pairs(const AttentionOptions& o, int64_t queries) {

@@ -62,7 +62,7 @@ struct RotaryOfInputs {
 };
 
 // The rule of cuda.attention "wgmma", in plans and in runs: true if its kernels apply RotaryOfInputs.
-bool wgmma_fuses_rotary(const AttentionOptions& options, DType compute_dtype);
+bool wgmma_fuses_rotary(HeadWidths widths, DType compute_dtype);
 
 // Row counts of checked attention arguments.
 struct AttentionRows {

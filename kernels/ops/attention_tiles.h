@@ -1,6 +1,8 @@
 // Tiles that attention kernels visit, counted as kernels/cuda/ops/attention_mma.cuh and attention_wgmma.cuh walk them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -17,6 +19,26 @@ struct AttentionShape {
     bool present() const { return sequences > 0; }
     auto operator<=>(const AttentionShape&) const = default;
 };
+
+// Widths of a head of q and k, and of v and o.
+struct HeadWidths {
+    int64_t head_dim = 0, value_dim = 0;
+    bool operator==(const HeadWidths&) const = default;
+};
+constexpr HeadWidths widths_of(const AttentionShape& shape) {
+    return {shape.head_dim, shape.value_dim};
+}
+
+// Widths that attention by wgmma has kernels for.
+constexpr std::array<HeadWidths, 5> kWgmmaHeadWidths = {
+    {{64, 64}, {64, 128}, {96, 96}, {96, 128}, {128, 128}}};
+constexpr bool has_wgmma_kernels(HeadWidths widths) {
+    return std::find(kWgmmaHeadWidths.begin(), kWgmmaHeadWidths.end(), widths) != kWgmmaHeadWidths.end();
+}
+// True if attention by wgmma serves this shape: queries of a context rank are at places, which it does not support.
+constexpr bool wgmma_serves(const AttentionShape& shape) {
+    return shape.queries == shape.keys && has_wgmma_kernels(widths_of(shape));
+}
 
 constexpr int64_t kAttentionOwned = 128;  // queries or keys that a block owns
 

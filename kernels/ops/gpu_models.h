@@ -71,13 +71,13 @@ KernelModel kernel_model(std::string_view op, KernelChoice choice = {});
 struct AttentionTiming {
     const char* op;
     Engine engine;
-    int64_t head_dim;
+    HeadWidths widths;
     AttentionTiling tiling;
     double tile_us, block_us;
     const char* source;
     double rotary_us = 0;
 };
-// Returns null for operations, types and head sizes without a kernel of tiles.
+// Returns null for operations, types and widths of heads without a kernel of tiles.
 const AttentionTiming* attention_timing(const OpCost& cost, DType compute_dtype, const KernelModel& kernel);
 
 struct ModelledCall {

@@ -47,8 +47,8 @@ class MeteredOps final : public Ops {
     const std::vector<Call>& calls() const { return calls_; }
 
     int64_t flops() const override { return ops_.flops(); }
-    bool fuses_rotary(const AttentionOptions& options, DType compute_dtype) const override {
-        return ops_.fuses_rotary(options, compute_dtype);
+    bool fuses_rotary(HeadWidths widths, DType compute_dtype) const override {
+        return ops_.fuses_rotary(widths, compute_dtype);
     }
     std::vector<std::string> notes() const override { return ops_.notes(); }
 

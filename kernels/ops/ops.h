@@ -58,7 +58,7 @@ class Ops {
     // FLOPs of all matmuls and attention enqueued so far; a multiply-add counts 2.
     virtual int64_t flops() const = 0;
     // True if attention_backward() applies RotaryOfInputs in its kernels. Otherwise a pass does, after them.
-    virtual bool fuses_rotary(const AttentionOptions& /*options*/, DType /*compute_dtype*/) const {
+    virtual bool fuses_rotary(HeadWidths /*widths*/, DType /*compute_dtype*/) const {
         return false;
     }
     // Sentences on the selection of kernels, for the user. A new shape may add one.

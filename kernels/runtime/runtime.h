@@ -45,9 +45,9 @@ class Runtime {
     bool has_fp8() const { return has_fp8_; }               // true if it multiplies FP8
     int threads() const { return threads_; }
     // As Ops::fuses_rotary(), in the compute type.
-    bool fuses_rotary(const AttentionOptions& attention) const {
-        return wgmma_attention_ ? wgmma_fuses_rotary(attention, compute_dtype_)
-                                : ops_->fuses_rotary(attention, compute_dtype_);
+    bool fuses_rotary(HeadWidths widths) const {
+        return wgmma_attention_ ? wgmma_fuses_rotary(widths, compute_dtype_)
+                                : ops_->fuses_rotary(widths, compute_dtype_);
     }
     // "bf16 on 2 threads", "bf16 on NVIDIA H100 80GB HBM3".
     const std::string& description() const { return description_; }

@@ -39,18 +39,19 @@ TEST_F(CudaLaunchTest, LaunchErrorNamesKernelAndLine) {
     EXPECT_THAT(message, HasSubstr("cudaErrorInvalidConfiguration"));
 }
 
-// All arguments are one tensor of rows: only shapes matter here.
-op::AttentionBackward backward_of(const Tensor& rows, const Tensor& lse, const Tensor& first_key,
-                                  const AttentionOptions& options, const Tensor& place = {}) {
-    return {.dq = rows,
-            .dk = rows,
-            .dv = rows,
-            .dout = rows,
-            .o = rows,
+// Arguments of a kind are one tensor: only shapes matter here. keys: q, k, dq, dk; values: v, o, dv, dout.
+op::AttentionBackward backward_of(const Tensor& keys, const Tensor& values, const Tensor& lse,
+                                  const Tensor& first_key, const AttentionOptions& options,
+                                  const Tensor& place = {}) {
+    return {.dq = keys,
+            .dk = keys,
+            .dv = values,
+            .dout = values,
+            .o = values,
             .lse = lse,
-            .q = rows,
-            .k = rows,
-            .v = rows,
+            .q = keys,
+            .k = keys,
+            .v = values,
             .first_key = first_key,
             .place = place,
             .options = options};
@@ -70,7 +71,8 @@ TEST_F(CudaLaunchTest, SharedMemoryLimitNeverShrinks) {
         const Tensor rows = x.tensor(DType::f32, {kLength, dim}), line = y.tensor(DType::f32, {1, kLength});
         forget_fake_gpu_launches();
         ops.attention_backward(
-            backward_of(rows, line, y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}), *stream);
+            backward_of(rows, rows, line, y.tensor(DType::i32, {kLength}), {kLength, 1, dim, 0, 0.1f}),
+            *stream);
         int64_t taken = 0;
         for (const auto& [name, launch] : fake_gpu_launches())
             if (name.find(kKernel) != std::string::npos) taken = launch.shared_bytes;
@@ -87,30 +89,33 @@ TEST_F(CudaLaunchTest, SharedMemoryLimitNeverShrinks) {
 // Attention of one row of 32 tokens and one head, forward and backward; returns the launched kernels.
 struct AttentionCase {
     DType type = DType::bf16;
-    int64_t head_dim = 64;
+    HeadWidths widths = {64, 64};
     bool places = false;
     float scale = 0.125f;
 };
 std::set<std::string> attention_launches(CudaBackend& backend, const AttentionCase& c) {
     constexpr int64_t kLength = 32;
     const auto stream = backend.device->create_stream("compute");
-    const Buffer x(*backend.device, "x", MemoryCategory::activations, 4 * kLength * c.head_dim);
+    const auto [head_dim, value_dim] = c.widths;
+    const Buffer x(*backend.device, "x", MemoryCategory::activations,
+                   4 * kLength * std::max(head_dim, value_dim));
     const Buffer y(*backend.device, "y", MemoryCategory::activations, 4 * kLength);
-    const Tensor rows = x.tensor(c.type, {kLength, c.head_dim}), line = y.tensor(DType::f32, {1, kLength}),
+    const Tensor keys = x.tensor(c.type, {kLength, head_dim}),
+                 values = x.tensor(c.type, {kLength, value_dim}), line = y.tensor(DType::f32, {1, kLength}),
                  indices = y.tensor(DType::i32, {kLength}), place = c.places ? indices : Tensor();
     const AttentionOptions options{
-        .sequence_length = kLength, .num_heads = 1, .head_dim = c.head_dim, .scale = c.scale};
+        .sequence_length = kLength, .num_heads = 1, .head_dim = head_dim, .scale = c.scale};
     forget_fake_gpu_launches();
-    backend.ops->attention_forward({.o = rows,
+    backend.ops->attention_forward({.o = values,
                                     .lse = line,
-                                    .q = rows,
-                                    .k = rows,
-                                    .v = rows,
+                                    .q = keys,
+                                    .k = keys,
+                                    .v = values,
                                     .first_key = indices,
                                     .place = place,
                                     .options = options},
                                    *stream);
-    backend.ops->attention_backward(backward_of(rows, line, indices, options, place), *stream);
+    backend.ops->attention_backward(backward_of(keys, values, line, indices, options, place), *stream);
     std::set<std::string> names;
     for (const auto& [mangled, launch] : fake_gpu_launches()) names.insert(short_name(mangled));
     return names;
@@ -121,16 +126,16 @@ TEST_F(CudaLaunchTest, WgmmaRunsOnHopperOnly) {
     CudaBackend hopper = make_cuda_backend(options);
     EXPECT_TRUE(hopper.notes.empty());
     const std::string attention = "attention::attention_";
-    for (const int64_t head_dim : {64, 96, 128}) {
-        const std::string size = fmt::format("wgmma_kernel<{}>", head_dim);
-        EXPECT_EQ(attention_launches(hopper, {.head_dim = head_dim}),
+    for (const HeadWidths widths : {HeadWidths{64, 64}, {64, 128}, {96, 96}, {96, 128}, {128, 128}}) {
+        const std::string size = fmt::format("wgmma_kernel<{}, {}>", widths.head_dim, widths.value_dim);
+        EXPECT_EQ(attention_launches(hopper, {.widths = widths}),
                   (std::set<std::string>{attention + "visible_kernel", attention + "forward_" + size,
                                          attention + "backward_keys_" + size,
                                          attention + "backward_queries_" + size}));
     }
     EXPECT_TRUE(hopper.ops->notes().empty());
     const std::map<std::string, AttentionCase> left = {{"another type than bf16", {.type = DType::f32}},
-                                                       {"heads of another size", {.head_dim = 32}},
+                                                       {"heads of other widths", {.widths = {64, 96}}},
                                                        {"queries at given places", {.places = true}},
                                                        {"a scale that is not positive", {.scale = -1}}};
     for (const auto& [why, c] : left) {
@@ -206,13 +211,13 @@ TEST_F(CudaLaunchTest, TensorMapsDescribeSlicesOfRows) {
     const Buffer x(*backend.device, "x", MemoryCategory::activations, 2 * kLength * 3 * kWidth * 2);
     const Buffer y(*backend.device, "y", MemoryCategory::activations, 2 * 2 * kLength * 4);
     const Tensor qkv = x.tensor(DType::bf16, {2 * kLength, 3 * kWidth});
-    for (const int64_t head_dim : {64, 128}) {
-        const int64_t heads = kWidth / head_dim;
+    for (const auto& [head_dim, value_dim] : {HeadWidths{64, 64}, {64, 128}, {128, 128}}) {
+        const int64_t heads = kWidth / value_dim, width = heads * head_dim;
         forget_fake_gpu_launches();
         backend.ops->attention_forward({.o = qkv.column_slice(0, kWidth),
                                         .lse = y.tensor(DType::f32, {heads, 2 * kLength}),
-                                        .q = qkv.column_slice(0, kWidth),
-                                        .k = qkv.column_slice(kWidth, kWidth),
+                                        .q = qkv.column_slice(0, width),
+                                        .k = qkv.column_slice(kWidth, width),
                                         .v = qkv.column_slice(2 * kWidth, kWidth),
                                         .first_key = y.tensor(DType::i32, {2 * kLength}),
                                         .options = {kLength, heads, head_dim, 0, 0.1f}},
@@ -223,11 +228,11 @@ TEST_F(CudaLaunchTest, TensorMapsDescribeSlicesOfRows) {
         for (size_t i = 0; i < maps.size(); ++i) {
             EXPECT_EQ(maps[i].data,
                       static_cast<const char*>(qkv.data) + static_cast<int64_t>(i) * kWidth * 2);
-            EXPECT_EQ(maps[i].sizes, (std::vector<int64_t>{kWidth, kLength, 2}));
+            EXPECT_EQ(maps[i].sizes, (std::vector<int64_t>{i < 2 ? width : kWidth, kLength, 2}));
             EXPECT_EQ(maps[i].strides, (std::vector<int64_t>{3 * kWidth * 2, kLength * 3 * kWidth * 2}));
             EXPECT_EQ(maps[i].box, (std::vector<int64_t>{64, 128, 1}));
             EXPECT_TRUE(maps[i].bf16 && maps[i].swizzled);
-            EXPECT_EQ(maps[i].promoted_bytes, 2 * head_dim);
+            EXPECT_EQ(maps[i].promoted_bytes, 2 * (i < 2 ? head_dim : value_dim));
         }
     }
 }

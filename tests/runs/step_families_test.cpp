@@ -109,6 +109,52 @@ TEST(AttentionTilesTest, VisitsTheTilesOfTheKernels) {
     EXPECT_EQ(attention_work(part, {32, 0}, {}).tiles, 8);
 }
 
+// Matmuls of a tile follow the widths: at the H100's rate for a multiprocessor, a tenth above the count.
+TEST(AttentionTilesTest, TimesEachWidthByWgmma) {
+    const GpuModel& h100 = find_gpu_model("h100");
+    const double us_per_column = 1.1 * 2 * 128 * 128 / (h100.bf16_flops_per_s / h100.num_sms) * 1e6;
+    const auto tile_us = [](const char* op, HeadWidths widths) {
+        OpCost cost;
+        cost.op = op;
+        cost.attention = {1, 256, 256, 1, widths.head_dim, widths.value_dim, 0, false};
+        const AttentionTiming* const timing =
+            attention_timing(cost, DType::bf16, kernel_model(op, {.wgmma_attention = true}));
+        return timing ? timing->tile_us : 0;
+    };
+    for (const HeadWidths& widths : kWgmmaHeadWidths) {
+        SCOPED_TRACE(fmt::format("{}/{}", widths.head_dim, widths.value_dim));
+        const auto d = static_cast<double>(widths.head_dim), dv = static_cast<double>(widths.value_dim),
+                   padded = widths.head_dim > 64 ? 128.0 : 64.0,
+                   padded_v = widths.value_dim > 64 ? 128.0 : 64.0;
+        // A tile of backward has half of the rows. Its time is the mean of both kernels.
+        const double forward_us = us_per_column * (d + padded_v),
+                     backward_us = us_per_column / 4 * (2 * (d + dv) + 2 * padded + padded_v);
+        const double forward = tile_us("attention_forward", widths) - forward_us,
+                     backward = tile_us("attention_backward", widths) - backward_us;
+        EXPECT_NEAR(forward, 0.585, 0.025) << "instructions, us";
+        EXPECT_NEAR(backward, 0.333, 0.025) << "instructions, us";
+    }
+    EXPECT_EQ(tile_us("attention_forward", {128, 64}), 0) << "no kernel";
+    EXPECT_TRUE(wgmma_serves({1, 256, 256, 1, 64, 128, 0, false}));
+    EXPECT_FALSE(wgmma_serves({1, 256, 256, 1, 64, 96, 0, false}));
+    EXPECT_FALSE(wgmma_serves({1, 128, 256, 1, 64, 128, 0, false})) << "queries of a context rank";
+}
+
+// Attention that wgmma does not serve is modelled as the kernels that run.
+TEST(AttentionTilesTest, ModelsTheKernelsThatRun) {
+    const Config config =
+        read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json", {"cuda.attention=wgmma"});
+    const OperationTimes times(config, find_gpu_model("h100"), nullptr);
+    const auto source = [&](int64_t value_dim) {
+        OpCost cost;
+        cost.op = "attention_forward";
+        cost.attention = {1, 2048, 2048, 6, 64, value_dim, 0, false};
+        return times.source_of(cost);
+    };
+    EXPECT_EQ(source(128), kernel_model("attention_forward", {.wgmma_attention = true}).source);
+    EXPECT_EQ(source(96), kernel_model("attention_forward").source);
+}
+
 // ---- documents
 
 TEST(DocumentLengthsTest, TypicalDocumentsHaveThePublishedLengths) {

@@ -42,15 +42,15 @@ Counts derived(const ModelConfig& config, const FusesRotary& fuses,
             .backward);
 }
 
-bool always(const AttentionOptions& /*options*/) {
+bool always(HeadWidths /*widths*/) {
     return true;
 }
 
 TEST(RotaryFusionTest, FusesWhereAttentionReadsRotaryDirectly) {
     EXPECT_EQ(derived(model_with(), always), (Counts{{kFused, kLayers}}));
     EXPECT_EQ(derived(model_with(), {}), (Counts{{kApart, kLayers}}));
-    const auto narrow = [](const AttentionOptions& o) { return o.window == 4; };
-    EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.window=4"}), narrow),
+    const auto narrow = [](HeadWidths widths) { return widths.value_dim == 4; };
+    EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.v_head_dim=4"}), narrow),
               (Counts{{kFused, 1}, {kApart, kLayers - 1}}));
     // The key offset, and the copy to other memory of paired heads, are between.
     EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.key_offset=true",

@@ -96,8 +96,8 @@ int terms_of(const std::string& op, const std::string& text) {
 
 int differences(const OpCost& a, const OpCost& b) {
     const AttentionShape &left = a.attention, &right = b.attention;
-    // Heads outweigh hidden keys: the kernels of other head sizes differ.
-    const int of_attention = 2 * (left.head_dim != right.head_dim) + (left.present() != right.present());
+    // Heads outweigh hidden keys: the kernels of other widths differ.
+    const int of_attention = 2 * (widths_of(left) != widths_of(right)) + (left.present() != right.present());
     return of_attention + (a.rotary != b.rotary) + (a.loss.targets != b.loss.targets) +
            (a.loss.softcap != b.loss.softcap) + (a.loss.fp8 != b.loss.fp8) + (a.terms != b.terms) +
            (a.product.epilogue != b.product.epilogue);

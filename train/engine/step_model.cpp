@@ -48,8 +48,14 @@ AttentionWork OperationTimes::work_of(const OpCost& cost, const KernelModel& ker
     return found->second;
 }
 
+KernelModel OperationTimes::kernel_of(const OpCost& cost) const {
+    KernelChoice choice = choice_;
+    choice.wgmma_attention = choice_.wgmma_attention && wgmma_serves(cost.attention);
+    return kernel_model(cost.op, choice);
+}
+
 ModelledCall OperationTimes::modelled(const OpCost& cost, double share_of_bound) const {
-    const KernelModel kernel = kernel_model(cost.op, choice_);
+    const KernelModel kernel = kernel_of(cost);
     return model_call(cost, compute_dtype_, gpu_, kernel, share_of_bound, work_of(cost, kernel));
 }
 
@@ -73,7 +79,7 @@ ModelledCall OperationTimes::of(const OpCost& cost) const {
 std::string OperationTimes::source_of(const OpCost& cost) const {
     const MeasuredKernels::Case* const found = measured_ ? measured_->nearest(cost) : nullptr;
     if (found) return "measured: " + found->name;
-    const KernelModel kernel = kernel_model(cost.op, choice_);
+    const KernelModel kernel = kernel_of(cost);
     const DType operands = std::string_view(cost.op) == "scaled_matmul" ? DType::e4m3 : compute_dtype_;
     if (kernel.wgmma_epilogue && wgmma_matmul_wins(cost.product, operands)) return kWgmmaMatmulSource;
     const AttentionTiming* const timing = attention_timing(cost, compute_dtype_, kernel);

@@ -62,6 +62,7 @@ class OperationTimes {
     std::string source_of(const OpCost& cost) const;
 
   private:
+    KernelModel kernel_of(const OpCost& cost) const;
     ModelledCall modelled(const OpCost& cost, double share_of_bound) const;
     AttentionWork work_of(const OpCost& cost, const KernelModel& kernel) const;
 

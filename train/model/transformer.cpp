@@ -50,8 +50,7 @@ Transformer::Derived::Derived(const ModelShape& shape, Runtime& runtime, const T
                                 options.memory.logits_on(runtime.device().kind()))),
       model(
           build_model(shape.config, shape.batch, {.documents = options.documents, .logit_rows = logit_rows})),
-      fusions(
-          model_fusions([&](const AttentionOptions& attention) { return runtime.fuses_rotary(attention); })),
+      fusions(model_fusions([&](HeadWidths widths) { return runtime.fuses_rotary(widths); })),
       program(derive_program(model.graph, fusions, retained_of(model.graph, options.memory),
                              runtime.compute_dtype(), shape.trains)) {}
 

@@ -156,7 +156,7 @@ void CudaOps::enqueue(const op::AttentionBackward& a, Stream& stream) {
     using namespace attention_cu;
     const Sizes sizes = sizes_of(a);
     const int64_t heads = a.options.num_heads;
-    const bool whole = !a.rotary.present() || fuses_rotary(a.options, a.q.dtype);
+    const bool whole = !a.rotary.present() || fuses_rotary(widths_of(a.shape()), a.q.dtype);
     const bool by_library = sizes.rows > 0 && whole && attention_ && attention_->backward(a, stream);
     if (!by_library && a.rotary.present()) return enqueue_apart(a, stream);
     flops_ += a.flops();

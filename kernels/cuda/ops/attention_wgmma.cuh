@@ -102,13 +102,13 @@ struct Statistics {
     }
 };
 
-// Starts copying kRows rows of a head, from `row` of its sequence on.
+// Starts copying kRows rows of a head of D columns, from `row` of its sequence on.
 template <int D, int kRows>
 __device__ inline void copy_tile(Bf16* tile, const TensorMap& map, mbarrier::Barrier* full, const Where& w,
                                  int row, int sequence) {
 #pragma unroll
     for (int panel = 0; panel < kColumns<D> / 64; ++panel)
-        copy_box(tile + panel * kRows * 64, map, full, static_cast<int>(w.column) + 64 * panel, row,
+        copy_box(tile + panel * kRows * 64, map, full, static_cast<int>(w.head) * D + 64 * panel, row,
                  sequence);
 }
 

@@ -42,21 +42,25 @@ struct Softmax {
 };
 
 // Shared memory of a block, in elements of Bf16 and then bytes.
-template <int D>
+template <int D, int Dv>
 struct ForwardLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = 128, kStages = 2;
-    static constexpr int kTile = kKeys * kColumns<D>;  // elements of each tile: queries, keys, values, output
-    static constexpr int kTileBytes = kTile * 2;
-    static constexpr int64_t kBarriers = (2 + 2 * kStages) * int64_t{kTileBytes},
+    // Bytes of a tile of queries or keys, and of a tile of values or output.
+    static constexpr int kTileBytes = kKeys * kColumns<D> * 2, kValueTileBytes = kKeys * kColumns<Dv> * 2;
+    static constexpr int64_t kKeysAt = int64_t{kTileBytes} + kValueTileBytes,
+                             kValuesAt = kKeysAt + kStages * int64_t{kTileBytes},
+                             kBarriers = kValuesAt + kStages * int64_t{kValueTileBytes},
                              kBytes = kBarriers + (2 + 4 * kStages) * 8 + kItemBytes;
     static_assert(kQueries == kKeys);
 
-    // Tile `stage` of the queries (0), the output (1), the keys (2 …), the values.
-    __device__ static Bf16* tile(int index) { return shared_memory<Bf16>(index * int64_t{kTileBytes}); }
-    __device__ static Bf16* queries() { return tile(0); }
-    __device__ static Bf16* output() { return tile(1); }
-    __device__ static Bf16* keys(int stage) { return tile(2 + stage); }
-    __device__ static Bf16* values(int stage) { return tile(2 + kStages + stage); }
+    __device__ static Bf16* queries() { return shared_memory<Bf16>(0); }
+    __device__ static Bf16* output() { return shared_memory<Bf16>(kTileBytes); }
+    __device__ static Bf16* keys(int stage) {
+        return shared_memory<Bf16>(kKeysAt + stage * int64_t{kTileBytes});
+    }
+    __device__ static Bf16* values(int stage) {
+        return shared_memory<Bf16>(kValuesAt + stage * int64_t{kValueTileBytes});
+    }
     static constexpr int kBuffers = 2 * kStages;
     // full: the producer's bytes have arrived; empty: all warps have read them.
     __device__ static mbarrier::Barrier* barrier(int index) {
@@ -71,10 +75,10 @@ struct ForwardLayout {
 };
 
 // Producer warp. Tile n of all keys goes to stage n % kStages.
-template <int D>
+template <int D, int Dv>
 __device__ inline void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v,
                                const Problem<false>& p, const ItemOrder& order) {
-    using L = ForwardLayout<D>;
+    using L = ForwardLayout<D, Dv>;
     int round = 0, n = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
@@ -93,8 +97,8 @@ __device__ inline void produce(const TensorMap& q, const TensorMap& k, const Ten
                 mbarrier::expect_bytes(L::full(stage), L::kTileBytes);
                 copy_tile<D, L::kKeys>(L::keys(stage), k, L::full(stage), w, j0, sequence);
                 mbarrier::wait(L::empty(L::kStages + stage), parity);
-                mbarrier::expect_bytes(L::full(L::kStages + stage), L::kTileBytes);
-                copy_tile<D, L::kKeys>(L::values(stage), v, L::full(L::kStages + stage), w, j0, sequence);
+                mbarrier::expect_bytes(L::full(L::kStages + stage), L::kValueTileBytes);
+                copy_tile<Dv, L::kKeys>(L::values(stage), v, L::full(L::kStages + stage), w, j0, sequence);
             }
         }
     }
@@ -109,9 +113,9 @@ __device__ inline void end_turn(int group) {
 }
 
 // Warpgroup `group`, which owns rows 64·group … 64·group + 63 of each tile of queries.
-template <int D>
+template <int D, int Dv>
 __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p, const ItemOrder& order) {
-    using L = ForwardLayout<D>;
+    using L = ForwardLayout<D, Dv>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block() % 4, group = warp_of_block() / 4, group_row = group * wgmma::kRows;
     const int g = ptx::lane_id() / 4, t = ptx::lane_id() % 4;
@@ -142,7 +146,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
                 }
             }
         };
-        float sums[kColumns<D> / 8][4] = {};
+        float sums[kColumns<Dv> / 8][4] = {};
         uint32_t probabilities[kTiles / 2][4];
 
         int j0 = L::item()[3];
@@ -172,7 +176,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wait_for_turn(group);
             wgmma::begin(s, sums);
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(stage));
-            wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(before), true);
+            wgmma::multiply_columns<kColumns<Dv>>(sums, probabilities, L::values(before), true);
             end_turn(group);
             wgmma::wait<1>(s);
             arrive_of_warp(L::empty(stage));
@@ -184,7 +188,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             wgmma::wait<0>(sums);
             arrive_of_warp(L::empty(L::kStages + before));
 #pragma unroll
-            for (int m = 0; m < kColumns<D> / 8; ++m) {
+            for (int m = 0; m < kColumns<Dv> / 8; ++m) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sums[m][i] *= factor[i / 2];
             }
@@ -193,7 +197,7 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
         const int last = L::kStages + n % L::kStages;
         mbarrier::wait(L::full(last), n / L::kStages % 2);
         wgmma::begin(sums);
-        wgmma::multiply_columns<kColumns<D>>(sums, probabilities, L::values(n % L::kStages), true);
+        wgmma::multiply_columns<kColumns<Dv>>(sums, probabilities, L::values(n % L::kStages), true);
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(last));
         ++n;
@@ -208,28 +212,28 @@ __device__ inline void consume(View<Bf16> o, float* lse, const Problem<false>& p
             if (t == 0 && own[h] < p.length)
                 lse[w.head * p.rows + w.first.query + own[h]] = (softmax.maximum[h] + log2f(sum)) * kLn2;
         }
-        tile::store_rows<D, tile::Panels<L::kQueries>>(o.head(w.first.query, w.column), o.stride, begin,
-                                                       p.length, L::output(), group_row + 16 * warp, sums,
-                                                       inverse[0], inverse[1]);
+        tile::store_rows<Dv, tile::Panels<L::kQueries>>(o.head(w.first.query, w.head * p.value_dim), o.stride,
+                                                        begin, p.length, L::output(), group_row + 16 * warp,
+                                                        sums, inverse[0], inverse[1]);
     }
 }
 
-template <int D>
+template <int D, int Dv>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     attention_forward_wgmma_kernel(View<Bf16> o, float* lse, const __grid_constant__ TensorMap q,
                                    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                    Problem<false> p, ItemOrder order) {
-    using L = ForwardLayout<D>;
+    using L = ForwardLayout<D, Dv>;
     wait_for_prior_kernels();
     init_barriers<L>(q, k, v);
     // The block has 384·168 registers: 128·24 + 256·240.
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
-        if (warp == kWgmmaThreads / 32) produce<D>(q, k, v, p, order);
+        if (warp == kWgmmaThreads / 32) produce<D, Dv>(q, k, v, p, order);
     } else {
         registers::increase<240>();
-        consume<D>(o, lse, p, order);
+        consume<D, Dv>(o, lse, p, order);
     }
 }
 

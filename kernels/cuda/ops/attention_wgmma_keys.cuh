@@ -3,32 +3,38 @@
 // Persistent blocks of a producer warp and two warpgroups. A tile's last matmul overlaps with the first ones of the next tile.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/blocks/reduce.cuh"
 #include "kernels/cuda/ops/attention_wgmma_rotary.cuh"
 
 namespace speedrun::attention {
 
 // Shared memory of a block: keys, values, output, stages of queries and dout, statistics of the stages, barriers.
-template <int D>
+template <int D, int Dv>
 struct KeysLayout {
     static constexpr int kKeys = kWgmmaOwned, kQueries = kWgmmaOthers, kStages = kWgmmaStages;
     // The block has 384·168 registers.
-    static constexpr int kProducerRegisters = kColumns<D> == 128 ? 24 : 40,
-                         kConsumerRegisters = kColumns<D> == 128 ? 240 : 232;
-    static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
-    static constexpr int kOwnedBytes = kKeys * kColumns<D> * 2, kQueriesBytes = kQueries * kColumns<D> * 2;
+    static constexpr int kProducerRegisters = kColumns<D> + kColumns<Dv> == 128 ? 40 : 24,
+                         kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
+    static constexpr int kKeysBytes = kKeys * kColumns<D> * 2, kValuesBytes = kKeys * kColumns<Dv> * 2,
+                         kOwnedBytes = kKeysBytes + kValuesBytes,
+                         kOutputBytes = std::max(kKeysBytes, kValuesBytes);
+    static constexpr int kQueriesBytes = kQueries * kColumns<D> * 2,
+                         kTilesBytes = kQueriesBytes + kQueries * kColumns<Dv> * 2;  // queries and dout
     static constexpr int kFloatBytes = Statistics::kFloats * 4, kIntBytes = Statistics::kInts * 4,
                          kStatisticBytes = kFloatBytes + kIntBytes;
     static_assert(kQueries == Statistics::kPart);
-    static constexpr int64_t kStatistics = 3 * int64_t{kOwnedBytes} + kStages * 2 * int64_t{kQueriesBytes};
-    static constexpr int64_t kBarriers = kStatistics + kStages * int64_t{kStatisticBytes},
+    static constexpr int64_t kStagesAt = int64_t{kOwnedBytes} + kOutputBytes,
+                             kStatistics = kStagesAt + kStages * int64_t{kTilesBytes},
+                             kBarriers = kStatistics + kStages * int64_t{kStatisticBytes},
                              kBytes = kBarriers + (2 + 2 * kStages) * 8 + kItemBytes;
 
     __device__ static Bf16* keys() { return shared_memory<Bf16>(0); }
-    __device__ static Bf16* values() { return shared_memory<Bf16>(kOwnedBytes); }
-    __device__ static Bf16* output() { return shared_memory<Bf16>(2 * int64_t{kOwnedBytes}); }
+    __device__ static Bf16* values() { return shared_memory<Bf16>(kKeysBytes); }
+    __device__ static Bf16* output() { return shared_memory<Bf16>(kOwnedBytes); }
     __device__ static Bf16* queries(int stage) {
-        return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kQueriesBytes});
+        return shared_memory<Bf16>(kStagesAt + stage * int64_t{kTilesBytes});
     }
     __device__ static Bf16* upstream(int stage) { return queries(stage) + kQueries * kColumns<D>; }
     __device__ static float* base(int stage) {
@@ -79,11 +85,11 @@ __global__ void __launch_bounds__(256) attention_visible_kernel(Statistics scrat
 }
 
 // Producer warp. Tile n of all queries goes to stage n % kStages.
-template <int D>
+template <int D, int Dv>
 __device__ inline void produce_for_keys(const TensorMap& q, const TensorMap& dout, const TensorMap& k,
                                         const TensorMap& v, const Statistics& scratch,
                                         const Problem<false>& p, const ItemOrder& order) {
-    using L = KeysLayout<D>;
+    using L = KeysLayout<D, Dv>;
     int round = 0, stage = 0, parity = 1;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
@@ -93,16 +99,16 @@ __device__ inline void produce_for_keys(const TensorMap& q, const TensorMap& dou
         if (ptx::lane_id() == 0) {
             mbarrier::wait(L::owned_empty(), (round + 1) % 2);
             pass_item(L::item(), item, end);
-            mbarrier::expect_bytes(L::owned_full(), 2 * L::kOwnedBytes);
+            mbarrier::expect_bytes(L::owned_full(), L::kOwnedBytes);
             copy_tile<D, L::kKeys>(L::keys(), k, L::owned_full(), w, begin, sequence);
-            copy_tile<D, L::kKeys>(L::values(), v, L::owned_full(), w, begin, sequence);
+            copy_tile<Dv, L::kKeys>(L::values(), v, L::owned_full(), w, begin, sequence);
             const float* floats = scratch.floats(p, item, begin / L::kQueries);
             const int* ints = scratch.ints(p, sequence, begin / L::kQueries);
             for (int i0 = begin; i0 < end; i0 += L::kQueries) {
                 mbarrier::wait(L::empty(stage), parity);
-                mbarrier::expect_bytes(L::full(stage), 2 * L::kQueriesBytes + L::kStatisticBytes);
+                mbarrier::expect_bytes(L::full(stage), L::kTilesBytes + L::kStatisticBytes);
                 copy_tile<D, L::kQueries>(L::queries(stage), q, L::full(stage), w, i0, sequence);
-                copy_tile<D, L::kQueries>(L::upstream(stage), dout, L::full(stage), w, i0, sequence);
+                copy_tile<Dv, L::kQueries>(L::upstream(stage), dout, L::full(stage), w, i0, sequence);
                 copy_bytes(L::base(stage), floats, L::kFloatBytes, L::full(stage));
                 copy_bytes(L::low(stage), ints, L::kIntBytes, L::full(stage));
                 floats += Statistics::kFloats;
@@ -115,10 +121,10 @@ __device__ inline void produce_for_keys(const TensorMap& q, const TensorMap& dou
 }
 
 // Two warpgroups, which own 64 rows each of a tile of keys.
-template <int D>
+template <int D, int Dv>
 __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& rotary,
                                     const Problem<false>& p, const ItemOrder& order) {
-    using L = KeysLayout<D>;
+    using L = KeysLayout<D, Dv>;
     constexpr int kKeys = L::kKeys, kQueries = L::kQueries, kTiles = kQueries / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
               t = ptx::lane_id() % 4;
@@ -129,7 +135,7 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& 
         mbarrier::wait(L::owned_full(), round % 2);
         const Where w = passed_item(p, L::item()).where;
         const int begin = w.tile * kKeys, of_warp = begin + 16 * warp;
-        float key_sums[kColumns<D> / 8][4], value_sums[kColumns<D> / 8][4];
+        float key_sums[kColumns<D> / 8][4], value_sums[kColumns<Dv> / 8][4];
         // One tile of queries. Its last matmul is still running at the end.
         const auto step = [&]<bool kFirst>(int i0) {
             mbarrier::wait(L::full(stage), parity);
@@ -140,7 +146,7 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& 
             if constexpr (!kFirst) wgmma::wait<1>(value_sums);
             wgmma::begin(s, ds);
             wgmma::multiply_rows<D, kKeys>(s, L::keys(), group_row, queries);
-            wgmma::multiply_rows<D, kKeys>(ds, L::values(), group_row, upstream);
+            wgmma::multiply_rows<Dv, kKeys>(ds, L::values(), group_row, upstream);
             if constexpr (kFirst) {
                 wgmma::wait<1>(s);
             } else {
@@ -182,7 +188,7 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& 
                 wgmma::begin();
             else
                 wgmma::begin(value_sums, key_sums);
-            wgmma::multiply_columns<kColumns<D>>(value_sums, probabilities, upstream, !kFirst);
+            wgmma::multiply_columns<kColumns<Dv>>(value_sums, probabilities, upstream, !kFirst);
             wgmma::multiply_columns<kColumns<D>>(key_sums, scores, queries, !kFirst);
             stage = stage == L::kStages - 1 ? 0 : stage + 1;
             parity ^= stage == 0;
@@ -196,14 +202,15 @@ __device__ inline void compute_keys(View<Bf16> dk, View<Bf16> dv, const Rotary& 
         arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
         wgmma::wait<0>(value_sums, key_sums);
         arrive_of_warp(L::empty(stage == 0 ? L::kStages - 1 : stage - 1));
-        tile::store_rows<D, tile::Panels<kKeys>>(dv.head(w.first.key, w.column), dv.stride, begin, p.length,
-                                                 L::output(), 16 * warp, value_sums, 1.0f, 1.0f);
-        store_gradient(dk.head(w.first.key, w.column), dk.stride, begin, p.length, L::output(), 16 * warp,
-                       key_sums, p.scale, rotary, rows);
+        tile::store_rows<Dv, tile::Panels<kKeys>>(dv.head(w.first.key, w.head * p.value_dim), dv.stride,
+                                                  begin, p.length, L::output(), 16 * warp, value_sums, 1.0f,
+                                                  1.0f);
+        store_gradient(dk.head(w.first.key, w.head * p.head_dim), dk.stride, begin, p.length, L::output(),
+                       16 * warp, key_sums, p.scale, rotary, rows);
     }
 }
 
-template <int D>
+template <int D, int Dv>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     attention_backward_keys_wgmma_kernel(View<Bf16> dk, View<Bf16> dv, Statistics scratch,
                                          const __grid_constant__ TensorMap q,
@@ -211,16 +218,16 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                          const __grid_constant__ TensorMap k,
                                          const __grid_constant__ TensorMap v, Rotary rotary, Problem<false> p,
                                          ItemOrder order) {
-    using L = KeysLayout<D>;
+    using L = KeysLayout<D, Dv>;
     wait_for_prior_kernels();
     init_barriers<L>(q, dout, k, v);
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<L::kProducerRegisters>();
-        if (warp == kWgmmaThreads / 32) produce_for_keys<D>(q, dout, k, v, scratch, p, order);
+        if (warp == kWgmmaThreads / 32) produce_for_keys<D, Dv>(q, dout, k, v, scratch, p, order);
     } else {
         registers::increase<L::kConsumerRegisters>();
-        compute_keys<D>(dk, dv, rotary, p, order);
+        compute_keys<D, Dv>(dk, dv, rotary, p, order);
     }
 }
 

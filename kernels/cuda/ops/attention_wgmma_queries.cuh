@@ -10,18 +10,22 @@
 namespace speedrun::attention {
 
 // Shared memory of a block: queries, dout, output, stages of keys and values, barriers.
-template <int D>
+template <int D, int Dv>
 struct QueriesLayout {
     static constexpr int kQueries = kWgmmaOwned, kKeys = kWgmmaOthers, kStages = kWgmmaStages;
-    static constexpr int kOwnedBytes = kQueries * kColumns<D> * 2, kKeysBytes = kKeys * kColumns<D> * 2;
-    static constexpr int64_t kBarriers = 3 * int64_t{kOwnedBytes} + kStages * 2 * int64_t{kKeysBytes};
-    static constexpr int64_t kBytes = kBarriers + (2 + 2 * kStages) * 8 + kItemBytes;
+    static constexpr int kQueriesBytes = kQueries * kColumns<D> * 2,  // also of the output
+        kUpstreamBytes = kQueries * kColumns<Dv> * 2, kOwnedBytes = kQueriesBytes + kUpstreamBytes;
+    static constexpr int kKeysBytes = kKeys * kColumns<D> * 2,
+                         kStageBytes = kKeysBytes + kKeys * kColumns<Dv> * 2;
+    static constexpr int64_t kStagesAt = int64_t{kOwnedBytes} + kQueriesBytes,
+                             kBarriers = kStagesAt + kStages * int64_t{kStageBytes},
+                             kBytes = kBarriers + (2 + 2 * kStages) * 8 + kItemBytes;
 
     __device__ static Bf16* queries() { return shared_memory<Bf16>(0); }
-    __device__ static Bf16* upstream() { return shared_memory<Bf16>(kOwnedBytes); }
-    __device__ static Bf16* output() { return shared_memory<Bf16>(2 * int64_t{kOwnedBytes}); }
+    __device__ static Bf16* upstream() { return shared_memory<Bf16>(kQueriesBytes); }
+    __device__ static Bf16* output() { return shared_memory<Bf16>(kOwnedBytes); }
     __device__ static Bf16* keys(int stage) {
-        return shared_memory<Bf16>(3 * int64_t{kOwnedBytes} + stage * 2 * int64_t{kKeysBytes});
+        return shared_memory<Bf16>(kStagesAt + stage * int64_t{kStageBytes});
     }
     __device__ static Bf16* values(int stage) { return keys(stage) + kKeys * kColumns<D>; }
     static constexpr int kBuffers = kStages;
@@ -38,11 +42,11 @@ struct QueriesLayout {
 };
 
 // Producer warp. Tile n of all keys and values goes to stage n % kStages.
-template <int D>
+template <int D, int Dv>
 __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& dout, const TensorMap& k,
                                            const TensorMap& v, const Problem<false>& p,
                                            const ItemOrder& order) {
-    using L = QueriesLayout<D>;
+    using L = QueriesLayout<D, Dv>;
     int round = 0, n = 0;
     for (int index = static_cast<int>(blockIdx.x); index < order.count;
          index += static_cast<int>(gridDim.x), ++round) {
@@ -53,15 +57,15 @@ __device__ inline void produce_for_queries(const TensorMap& q, const TensorMap& 
         if (ptx::lane_id() == 0) {
             mbarrier::wait(L::owned_empty(), (round + 1) % 2);
             pass_item(L::item(), item, first);
-            mbarrier::expect_bytes(L::owned_full(), 2 * L::kOwnedBytes);
+            mbarrier::expect_bytes(L::owned_full(), L::kOwnedBytes);
             copy_tile<D, L::kQueries>(L::queries(), q, L::owned_full(), w, begin, sequence);
-            copy_tile<D, L::kQueries>(L::upstream(), dout, L::owned_full(), w, begin, sequence);
+            copy_tile<Dv, L::kQueries>(L::upstream(), dout, L::owned_full(), w, begin, sequence);
             for (int j0 = first; j0 < end; j0 += L::kKeys, ++n) {
                 const int stage = n % L::kStages;
                 mbarrier::wait(L::empty(stage), (n / L::kStages + 1) % 2);
-                mbarrier::expect_bytes(L::full(stage), 2 * L::kKeysBytes);
+                mbarrier::expect_bytes(L::full(stage), L::kStageBytes);
                 copy_tile<D, L::kKeys>(L::keys(stage), k, L::full(stage), w, j0, sequence);
-                copy_tile<D, L::kKeys>(L::values(stage), v, L::full(stage), w, j0, sequence);
+                copy_tile<Dv, L::kKeys>(L::values(stage), v, L::full(stage), w, j0, sequence);
             }
         }
     }
@@ -75,11 +79,11 @@ __device__ inline int chunk_of_lane(int c, int row) {
 }
 
 // Two warpgroups, which own 64 rows each of a tile of queries.
-template <int D>
+template <int D, int Dv>
 __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch, View<const Bf16> o,
                                        const float* lse, const Rotary& rotary, const Problem<false>& p,
                                        const ItemOrder& order) {
-    using L = QueriesLayout<D>;
+    using L = QueriesLayout<D, Dv>;
     constexpr int kKeys = L::kKeys, kTiles = kKeys / 8;
     const int warp = warp_of_block(), group_row = warp / 4 * wgmma::kRows, g = ptx::lane_id() / 4,
               t = ptx::lane_id() % 4;
@@ -92,7 +96,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
         const Where& w = item.where;
         const int begin = w.tile * L::kQueries, end = min(begin + L::kQueries, p.length);
         const int of_warp = begin + 16 * warp, own[2] = {of_warp + g, of_warp + g + 8};
-        constexpr int kChunks = D / 32;
+        constexpr int kChunks = Dv / 32;
         float base[2], deltas[2];
         int low[2];
         Packed<8, Bf16> outputs[2][kChunks];
@@ -100,10 +104,10 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
         for (int h = 0; h < 2; ++h) {
             const bool valid = own[h] < p.length;
             const int64_t query = w.first.query + (valid ? own[h] : begin);
-            const Bf16* const row = o.head(query, w.column);
+            const Bf16* const row = o.head(query, w.head * p.value_dim);
 #pragma unroll
             for (int c = 0; c < kChunks; ++c)
-                outputs[h][c] = load_packed<8>(row + 8 * chunk_of_lane<D>(c, g));
+                outputs[h][c] = load_packed<8>(row + 8 * chunk_of_lane<Dv>(c, g));
             base[h] = valid ? lse[w.head * p.rows + query] * kLog2E
                             : INFINITY;  // after the last query P is exp2(−∞)
             low[h] = valid ? p.low(w.first, own[h]) : 0;
@@ -118,7 +122,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
                 deltas[h] = 0.0f;
 #pragma unroll
                 for (int c = 0; c < kChunks; ++c) {
-                    const int chunk = chunk_of_lane<D>(c, g);
+                    const int chunk = chunk_of_lane<Dv>(c, g);
                     const auto x =
                         load_vector<8>(L::upstream() + tile::Panels<L::kQueries>::offset(row, chunk));
                     const auto y = unpack(outputs[h][c]);
@@ -140,7 +144,7 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
             float s[kTiles][4], ds[kTiles][4];
             wgmma::begin(s, ds);
             wgmma::multiply_rows<D, L::kQueries>(s, L::queries(), group_row, L::keys(stage));
-            wgmma::multiply_rows<D, L::kQueries>(ds, L::upstream(), group_row, L::values(stage));
+            wgmma::multiply_rows<Dv, L::kQueries>(ds, L::upstream(), group_row, L::values(stage));
             if constexpr (kFirst) {
                 compute_delta();
                 wgmma::wait<1>(s);
@@ -191,12 +195,12 @@ __device__ inline void compute_queries(View<Bf16> dq, const Statistics& scratch,
         arrive_of_warp(L::owned_empty());  // the next ones arrive during the rest of this item
         wgmma::wait<0>(sums);
         arrive_of_warp(L::empty(stage == 0 ? L::kStages - 1 : stage - 1));
-        store_gradient(dq.head(w.first.query, w.column), dq.stride, begin, p.length, L::output(), 16 * warp,
-                       sums, p.scale, rotary, rows);
+        store_gradient(dq.head(w.first.query, w.head * p.head_dim), dq.stride, begin, p.length, L::output(),
+                       16 * warp, sums, p.scale, rotary, rows);
     }
 }
 
-template <int D>
+template <int D, int Dv>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     attention_backward_queries_wgmma_kernel(View<Bf16> dq, Statistics scratch, View<const Bf16> o,
                                             const float* lse, const __grid_constant__ TensorMap q,
@@ -204,16 +208,16 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                                             const __grid_constant__ TensorMap k,
                                             const __grid_constant__ TensorMap v, Rotary rotary,
                                             Problem<false> p, ItemOrder order) {
-    using L = QueriesLayout<D>;
+    using L = QueriesLayout<D, Dv>;
     wait_for_prior_kernels();
     init_barriers<L>(q, dout, k, v);
     const int warp = warp_of_block();
     if (warp >= kWgmmaThreads / 32) {
         registers::decrease<24>();
-        if (warp == kWgmmaThreads / 32) produce_for_queries<D>(q, dout, k, v, p, order);
+        if (warp == kWgmmaThreads / 32) produce_for_queries<D, Dv>(q, dout, k, v, p, order);
     } else {
         registers::increase<240>();
-        compute_queries<D>(dq, scratch, o, lse, rotary, p, order);
+        compute_queries<D, Dv>(dq, scratch, o, lse, rotary, p, order);
     }
 }
 

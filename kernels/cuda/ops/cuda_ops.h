@@ -28,8 +28,8 @@ class CudaOps final : public Ops {
     ~CudaOps() override;
 
     int64_t flops() const override { return flops_; }
-    bool fuses_rotary(const AttentionOptions& options, DType compute_dtype) const override {
-        return attention_ && attention_->fuses_rotary(options, compute_dtype);
+    bool fuses_rotary(HeadWidths widths, DType compute_dtype) const override {
+        return attention_ && attention_->fuses_rotary(widths, compute_dtype);
     }
     std::vector<std::string> notes() const override;
 

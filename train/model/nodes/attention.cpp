@@ -86,11 +86,14 @@ Tensor Attention::rows_of(const Tensor& x) const {
     return x.reshaped({x.rows() * rows_of_token_, x.cols() / rows_of_token_});
 }
 
+HeadWidths Attention::widths(const NodeGraph& graph) const {
+    return {options_.head_dim, graph.width_of(value_of(v_)) / (options_.num_heads * rows_of_token_)};
+}
+
 std::string Attention::describe(const NodeGraph& graph) const {
-    const int64_t of_v = graph.width_of(value_of(v_)) / (options_.num_heads * rows_of_token_);
     std::string text = fmt::format("attention {} {}x {}", options_.num_heads,
                                    rows_of_token_ == 2 ? "pairs " : "", options_.head_dim);
-    if (of_v != options_.head_dim) text += fmt::format("/{}", of_v);
+    if (const auto [of_q, of_v] = widths(graph); of_v != of_q) text += fmt::format("/{}", of_v);
     if (options_.window > 0) text += fmt::format(", window {}", options_.window);
     // The default scale, 1/√D (Vaswani et al. 2017, section 3.2.1), is not mentioned.
     const float usual = static_cast<float>(1 / std::sqrt(static_cast<double>(options_.head_dim)));

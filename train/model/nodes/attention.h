@@ -64,7 +64,7 @@ class Attention final : public Node {
     bool reads_tokens(ValueId q, ValueId k) const {
         return value_of(q_) == q && value_of(k_) == k && place_.index < 0 && rows_of_token_ == 1;
     }
-    const AttentionOptions& options() const { return options_; }
+    HeadWidths widths(const NodeGraph& graph) const;
 
   private:
     // Returns a value with rows_of_token_ rows per token.

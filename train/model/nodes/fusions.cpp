@@ -193,12 +193,12 @@ class SquareThenLinear final : public Fusion {
 class RotaryThenAttention final : public Fusion {
   public:
     explicit RotaryThenAttention(FusesRotary fuses_rotary) : fuses_rotary_(std::move(fuses_rotary)) {}
-    size_t matches(const NodeGraph& /*graph*/, std::span<const Node* const> nodes) const override {
+    size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const rotary = node_at<QkNormRotary>(nodes, 0);
         const auto* const attention = node_at<Attention>(nodes, 1);
         const bool match = rotary && attention && rotary->is_in_place() &&
                            attention->reads_tokens(rotary->q(), rotary->k()) &&
-                           fuses_rotary_(attention->options());
+                           fuses_rotary_(attention->widths(graph));
         return match ? 2 : 0;
     }
     bool has_forward() const override { return false; }

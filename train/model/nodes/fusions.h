@@ -8,7 +8,7 @@
 namespace speedrun {
 
 // True if attention's backward applies that of QK-norm and rotary (Ops::fuses_rotary).
-using FusesRotary = std::function<bool(const AttentionOptions&)>;
+using FusesRotary = std::function<bool(HeadWidths)>;
 
 // Fusions: a sum or weighted sum, or both, with the norm that reads it; a mix of values with QK-norm and rotary;
 // a linear with relu² after it, and the FP8 linear that reads that. In backward also: relu² with the linear that reads it; a
