@@ -117,6 +117,16 @@ constexpr const char* kNewest = R"(model={
             "head": {"tied_to": "embed", "softcap": 15},
             "loss": {"weights": [1, 0.5], "prefix_weight": 0.25}})";
 
+const ModelSettings kOffset = {kNewest, "model.layers.at.0.attention.paired=false",
+                               "model.layers.at.4.attention.paired=false",
+                               "model.layers.at.5.attention.compose_heads=null"};
+// Sizes of heads of q and k, and of v, for six heads. The layers without them have 8 and 8.
+const ModelSettings kWidths = {
+    "model.layers.at.0.attention.qk_head_dim=4",  "model.layers.at.1.attention.qk_head_dim=4",
+    "model.layers.at.1.attention.v_head_dim=4",   "model.layers.at.2.attention.qk_head_dim=12",
+    "model.layers.at.4.attention.qk_head_dim=4",  "model.layers.at.4.attention.v_head_dim=6",
+    "model.layers.at.6.attention.qk_head_dim=10", "model.layers.at.6.attention.v_head_dim=12"};
+
 // FP8 in the head and in the MLPs of layers 0 and 1. Constant scales do not depend on the number of ranks.
 constexpr const char* kConstant =
     R"({"x": {"by": "constant", "value": 0.015625}, "weight": {"by": "constant", "value": 0.001953125}})";
@@ -163,10 +173,13 @@ const std::map<std::string, ModelSettings>& models() {
           R"(model.layers.at.3.attention.values=[{"of": "input", "scale": 0.2, "network": "late"},
               {"of": "after 1", "scale": -0.3, "network": "late"}, {"of": "stream", "scale": 0.1}])"}},
         {"newest", {kNewest}},
+        // Heads of q and k, and heads of v, of several sizes. Layers 1 and 4 read the first columns of each head of a row.
+        {"widths", together({{kNewest}, kWidths})},
+        {"narrow",
+         {kParts, "model.layers.each.attention.qk_head_dim=8", "model.layers.at.3.attention.v_head_dim=10"}},
         // Without the parts that tensor ranks refuse: paired heads, and mixes of attention maps across heads.
-        {"offset",
-         {kNewest, "model.layers.at.0.attention.paired=false", "model.layers.at.4.attention.paired=false",
-          "model.layers.at.5.attention.compose_heads=null"}}};
+        {"offset", kOffset},
+        {"offset_widths", together({kOffset, kWidths})}};
     return all;
 }
 

@@ -1,5 +1,6 @@
 // Models of the engine's tests, as settings of a config: "gpt2", "modern", "recipe", and models that no preset has ("parts", "fp8",
-// "scales", "current", "composed", "injected", "networks", "places", "newest", "offset").
+// "scales", "current", "composed", "injected", "networks", "places", "newest", "offset",
+// "widths", "narrow", "offset_widths").
 #pragma once
 
 #include <string>

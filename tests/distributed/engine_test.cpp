@@ -90,7 +90,8 @@ std::vector<std::string> modes_in_turn() {
         "1x2 /3 muon context=3",
         first,
         last,
-        "1x2 /3 muon tensor=2 sequence heads=4"};
+        "1x2 /3 muon tensor=2 sequence heads=4",
+        "1x2 muon model=offset_widths heads=6 heads_per_matrix=2 context=2 tensor=2 sequence full"};
     if (!kSanitized)
         for (const char* more : {"3 full", "4 stages", "8"}) modes.push_back(offset + more);
     if (!kSanitized) modes.push_back(shared);
@@ -114,6 +115,12 @@ constexpr const char* kMoreModes[] = {
     "2x2 /3 muon context=2 stages selective in_backward", "1x2 muon bf16 context=2", "1x2 stages in_backward",
     "2x2 after_backward", "4x2 muon", "1x4 muon clip=0.2", "1x4 /3 muon bf16", "1x2 /3 muon in_backward",
     "2x2 /3 reduce_bf16",
+    // Heads of q and k, and of v, of several sizes.
+    "/3 muon model=widths heads=6 heads_per_matrix=2 stages",
+    "1x4 muon model=widths heads=6 heads_per_matrix=2 full", "1x2 model=widths heads=6 tensor=2",
+    "1x2 muon model=widths heads=6 heads_per_matrix=2 tensor=2 sequence selective",
+    "muon model=widths heads=6 heads_per_matrix=2 tensor=3", "muon model=offset_widths heads=6 context=3",
+    "1x2 model=narrow tensor=3 sequence", "1x2 muon model=narrow context=2",
     // The newest recipe: 6 heads, two per matrix; two tensor ranks have three each. Tensor ranks compute attention of
     // some layers whole.
     "/3 muon model=newest heads=6 heads_per_matrix=2",

@@ -63,13 +63,13 @@ PARTS = {
         "at": {
             "0": {
                 "attention": {
-                    "heads": 2, "paired": True, "window": "short", "value_table": "values", "value_gate": {"columns": 5}, "value_scale": True,
+                    "heads": 2, "qk_head_dim": 8, "paired": True, "window": "short", "value_table": "values", "value_gate": {"columns": 5}, "value_scale": True,
                 },
             },
             "1": {
                 "attention": {
                     "gate": {"columns": 7}, "exclude_own_value": {"start": 0.5}, "value_table": "values", "scale": 0.3,
-                    "rotary": {"fraction": 0.5, "base": 100}, "key_offset": True,
+                    "rotary": {"fraction": 0.5, "base": 100}, "key_offset": True, "qk_head_dim": 12, "v_head_dim": 6,
                 },
                 "mlp": {"swiglu": True},
             },

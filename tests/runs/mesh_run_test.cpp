@@ -38,7 +38,7 @@ const Settings kTensor = together({kMatrices,
 const Settings kMuon = {
     R"(optimizers.groups=[{"params": ["blocks.*.weight"], "type": "muon", "lr": 0.02, "normuon": true},
                           {"params": ["*"], "lr": 0.003}])"};
-// Whole attention and sharded attention, with heads of which two form one matrix: one mesh stores matrix state in pieces, another
+// Whole attention and sharded attention, with heads of several sizes of which two form one matrix: one mesh stores matrix state in pieces, another
 // as a whole.
 const Settings kWhole = {
     R"(model={"preset": "none", "model_dim": 48, "vocab_size": 32,
@@ -48,7 +48,8 @@ const Settings kWhole = {
     "layers": {"count": 3, "each": {
         "attention": {"heads": 6, "window": "window", "exclude_own_value": {"network": "early", "start": 0.2},
                       "out_init": {"type": "uniform", "value": 0.5, "by_fan_in": true}}},
-        "at": {"0": {"attention": {"paired": true}},
+        "at": {"0": {"attention": {"paired": true, "qk_head_dim": 4}},
+               "1": {"attention": {"qk_head_dim": 10, "v_head_dim": 4}},
                "2": {"attention": {"value_table": "values", "value_gate": {}, "values": [{"of": "input", "scale": 0.1}]}}}},
     "output": [{"type": "sum", "terms": [{"of": "stream"}, {"table": "values", "scale": 0.1}]}, {"type": "norm"}]})",
     R"(optimizers.groups=[{"params": ["blocks.*.attn.*.weight"], "type": "muon", "lr": 0.02, "normuon": true, "heads_per_matrix": 2},

@@ -47,13 +47,14 @@ ModelConfig model_with(const std::string& parts_of_each, int heads = 6,
 struct Case {
     const char *name, *parts;
     int heads = 6;
+    std::vector<std::string> settings = {};
     friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 };
 
 class AttentionPartsTest : public ::testing::TestWithParam<Case> {
   protected:
     AttentionPartsTest()
-        : model_(model_with(GetParam().parts, GetParam().heads)),
+        : model_(model_with(GetParam().parts, GetParam().heads, GetParam().settings)),
           batch_(random_batch(model_, kRows, kSequence, true, 3)),
           plain_(model_, batch_, kSequence) {}
 
@@ -69,13 +70,24 @@ class AttentionPartsTest : public ::testing::TestWithParam<Case> {
 
 INSTANTIATE_TEST_SUITE_P(
     Parts, AttentionPartsTest,
-    ::testing::Values(Case{"none", ""}, Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
-                      Case{"compose_heads", R"(, "compose_heads": {"keys": 4})"},
-                      Case{"compose_offset_heads",
-                           R"(, "compose_heads": {}, "key_offset": true, "exclude_own_value": {})"},
-                      Case{"key_offset", R"(, "key_offset": true)"}, Case{"paired", R"(, "paired": true)"},
-                      Case{"paired_exclude_own_value", R"(, "paired": true, "exclude_own_value": {})"},
-                      Case{"four_paired", R"(, "paired": true)", 4}),
+    ::testing::Values(
+        Case{"none", ""}, Case{"exclude_own_value", R"(, "exclude_own_value": {})"},
+        Case{"compose_heads", R"(, "compose_heads": {"keys": 4})"},
+        Case{"compose_offset_heads", R"(, "compose_heads": {}, "key_offset": true, "exclude_own_value": {})"},
+        Case{"key_offset", R"(, "key_offset": true)"}, Case{"paired", R"(, "paired": true)"},
+        Case{"paired_exclude_own_value", R"(, "paired": true, "exclude_own_value": {})"},
+        Case{"four_paired", R"(, "paired": true)", 4},
+        // Sizes of heads of q and k, and of v, which are 8 by default.
+        Case{"narrow_qk", R"(, "qk_head_dim": 4)"},
+        Case{"wide_qk_narrow_v",
+             R"(, "qk_head_dim": 12, "v_head_dim": 4, "key_offset": true, "exclude_own_value": {})"},
+        Case{"paired_narrow_qk", R"(, "qk_head_dim": 4, "v_head_dim": 10, "paired": true)"},
+        // Layer 2 reads the first columns of each head of rows that layer 1 reads whole.
+        Case{"cut_rows",
+             R"(, "v_head_dim": 10)",
+             6,
+             {"model.layers.at.2.attention.value_scale=false",
+              "model.layers.at.2.attention.value_table=values", "model.layers.at.2.attention.v_head_dim=4"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Tolerance: some tens of successive f32 roundings of 6e-8, for losses of 3 to 10 nats.
@@ -175,6 +187,56 @@ TEST(AttentionGraph, RejectsInvalidComposeHeads) {
                 HasSubstr("compose_heads.maps_start is 0"));
     EXPECT_THAT(refusal(R"(, "compose_heads": {"keys": 257})"),
                 HasSubstr("compose_heads.keys: 257 is outside [1, 256]"));
+}
+
+// q and k of 6 heads of 4, v of 6 heads of 10: 24 + 24 + 60 rows. A layer that reads narrower rows copies them.
+TEST(AttentionGraph, HeadSizesSetTheShapesOfMatrices) {
+    const ModelConfig model = model_with(
+        R"(, "qk_head_dim": 4, "v_head_dim": 10)", 6,
+        {"model.layers.at.2.attention.value_scale=false", "model.layers.at.2.attention.value_table=values",
+         "model.layers.at.2.attention.v_head_dim=4"});
+    const ModelGraph written = build_model(model, {.tokens = 22, .sequence_length = 11}, {.logit_rows = 22});
+    EXPECT_EQ(written.table.find("blocks.0.attn.qkv.weight").stacks(), (std::vector<int64_t>{24, 24, 60}));
+    EXPECT_EQ(written.table.find("blocks.0.attn.qkv.weight").shape, (std::vector<int64_t>{108, 48}));
+    EXPECT_EQ(written.table.find("blocks.0.attn.out.weight").shape, (std::vector<int64_t>{48, 60}));
+    EXPECT_EQ(written.table.find("blocks.2.attn.qkv.weight").shape, (std::vector<int64_t>{72, 48}));
+    EXPECT_EQ(written.table.find("values.weight").shape, (std::vector<int64_t>{64, 60}));
+    const std::vector<std::string> nodes = nodes_of(written);
+    EXPECT_THAT(nodes[1], HasSubstr("attention 6 x 4/10, window 5, within documents"));
+    EXPECT_EQ(nodes[2].find("columns of"), std::string::npos);
+    EXPECT_THAT(nodes[3], HasSubstr("first 4 of 10 columns of 6 heads of value_embedding"));
+    EXPECT_THAT(nodes[3], HasSubstr("attention 6 x 4, window 5, scale 0.2"));
+}
+
+TEST(AttentionGraph, RejectsInvalidHeadSizes) {
+    const auto refusal = [](const std::string& parts, int heads = 6,
+                            const std::vector<std::string>& settings = {}) -> std::string {
+        return error_of(ExitCode::usage, [&] { model_with(parts, heads, settings); });
+    };
+    EXPECT_THAT(refusal("", 5), HasSubstr("attention.heads 5 does not divide model.model_dim 48: "
+                                          "set another number of heads, or both qk_head_dim and v_head_dim"));
+    EXPECT_THAT(refusal(R"(, "qk_head_dim": 8)", 5), HasSubstr("heads 5 does not divide model.model_dim 48"));
+    EXPECT_EQ(refusal(R"(, "qk_head_dim": 8, "v_head_dim": 10)", 5), "accepted");
+    EXPECT_THAT(refusal(R"(, "qk_head_dim": 5)"),
+                HasSubstr("attention.rotary needs an even head size, not 5: set qk_head_dim to 6"));
+    EXPECT_THAT(refusal(R"(, "v_head_dim": 4097)"), HasSubstr("v_head_dim: 4097 is outside [0, 4096]"));
+    EXPECT_THAT(
+        refusal(R"(, "qk_head_dim": 4, "compose_heads": {})"),
+        HasSubstr("compose_heads: heads of q and k have 4 dimensions and heads of v 8: set qk_head_dim and "
+                  "v_head_dim to one value"));
+    EXPECT_THAT(
+        refusal(R"(, "v_head_dim": 4, "values": [{"of": "input"}])"),
+        HasSubstr(
+            "attention.values: the terms have model.model_dim 48 columns, but v has 6 heads of 4 dimensions"));
+    EXPECT_THAT(refusal("", 6,
+                        {R"(model.layers.at.1.attention.value_gate={"columns": 13})",
+                         "model.layers.at.1.attention.v_head_dim=2"}),
+                HasSubstr("value_gate.columns 13 exceeds the 12 columns of rows of \"values\""));
+    const std::string added =
+        R"(model.output=[{"type": "sum", "terms": [{"of": "stream"}, {"table": "values"}]}, {"type": "norm"}])";
+    EXPECT_THAT(refusal("", 6, {added, "model.layers.at.1.attention.v_head_dim=10"}),
+                HasSubstr("layer 1: attention.value_table: rows of \"values\" have 48 columns"));
+    EXPECT_EQ(refusal("", 6, {added, "model.layers.at.1.attention.v_head_dim=4"}), "accepted");
 }
 
 // The previous token's key is used after rotary and QK-norm. Two of four pairs rotate.

@@ -17,10 +17,19 @@ ModelConfig family(const std::string& name, int64_t layers = 4, int64_t values =
     ModelSettings more = {fmt::format("model.layers.each.mlp.ratio={}", kRatio)};
     if (name == "recipe")
         more = together({more, {kMix}, with_tables({.layers = layers, .values = values, .max_ngram = 3})});
-    return model_of(name == "recipe" ? "modern" : name,
+    if (name == "widths")
+        more = together(
+            {more,
+             {kMix},
+             with_tables({.layers = layers, .values = 1}),
+             {"model.layers.each.attention.qk_head_dim=8", "model.layers.at.1.attention.v_head_dim=10",
+              "model.layers.at.2.attention.value_table=value_embed.0",
+              "model.layers.at.2.attention.v_head_dim=20"}});
+    return model_of(name == "gpt2" ? name : "modern",
                     {.layers = layers, .width = 48, .heads = kHeads, .vocabulary = 100}, more);
 }
 const char* const kFamilies[] = {"gpt2", "modern", "recipe"};
+const char* const kModels[] = {"gpt2", "modern", "recipe", "widths"};
 constexpr Checkpointing kCheckpointings[] = {Checkpointing::none, Checkpointing::selective,
                                              Checkpointing::full};
 
@@ -73,7 +82,7 @@ Outcome run(const ModelConfig& model, const MemoryConfig& memory, DType precisio
 
 TEST(CheckpointingTest, GradientsAreBitwiseEqual) {
     for (const DType precision : {DType::f32, DType::bf16}) {
-        for (const char* name : kFamilies) {
+        for (const char* name : kModels) {
             const ModelConfig model = family(name);
             const Outcome expected = run(model, {}, precision);
             for (const Checkpointing mode : {Checkpointing::selective, Checkpointing::full})
@@ -85,7 +94,7 @@ TEST(CheckpointingTest, GradientsAreBitwiseEqual) {
 
 // The optimizer may update a parameter as soon as it is released.
 TEST(CheckpointingTest, NoParameterIsReadAfterRelease) {
-    for (const char* name : kFamilies) {
+    for (const char* name : kModels) {
         const ModelConfig model = family(name);
         const Outcome expected = run(model, {}, DType::f32);
         for (const Checkpointing mode : kCheckpointings)

@@ -53,20 +53,26 @@ void PlainModel::turn(const Layer& layer, int64_t token, Values& heads) const {
 }
 
 PlainModel::Rows PlainModel::project(const Layer& layer, const std::vector<Values>& stream) const {
-    const int64_t width = model_.model_dim;
+    const int64_t qk = layer.heads * layer.dim, of_v = layer.heads * layer.dim_of_v;
     Rows rows;
     for (size_t t = 0; t < stream.size(); ++t) {
         const Values qkv = times(weight(layer, "qkv.weight"), normed(stream[t]));
-        rows.q.push_back(row_of(qkv, 0, width));
-        rows.k.push_back(row_of(qkv, 1, width));
-        rows.v.push_back(row_of(qkv, 2, width));
+        rows.q.emplace_back(qkv.begin(), qkv.begin() + qk);
+        rows.k.emplace_back(qkv.begin() + qk, qkv.begin() + 2 * qk);
+        rows.v.emplace_back(qkv.begin() + 2 * qk, qkv.begin() + 2 * qk + of_v);
         turn(layer, static_cast<int64_t>(t), rows.q.back());
         turn(layer, static_cast<int64_t>(t), rows.k.back());
         Values& v = rows.v.back();
         if (!layer.config.value_table.empty()) {
             const Values& mix = weight(layer, "value_mix");
-            const Values row = row_of(weight(layer.config.value_table + ".weight"), batch_.tokens[t], width);
-            for (size_t i = 0; i < v.size(); ++i) v[i] = mix[0] * v[i] + mix[1] * row[i];
+            const Values& table = weight(layer.config.value_table + ".weight");
+            const int64_t columns = static_cast<int64_t>(table.size()) / model_.padded_vocab_size();
+            const Values row = row_of(table, batch_.tokens[t], columns);
+            for (int64_t i = 0; i < of_v; ++i) {
+                const int64_t head = i / layer.dim_of_v, d = i % layer.dim_of_v;
+                double& e = v[static_cast<size_t>(i)];
+                e = mix[0] * e + mix[1] * row[static_cast<size_t>(head * (columns / layer.heads) + d)];
+            }
         } else if (layer.config.value_scale) {
             for (double& e : v) e *= weight(layer, "value_scale")[0];
         }
@@ -86,7 +92,7 @@ double PlainModel::key_at(const Layer& layer, const Rows& rows, int64_t token, i
 Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, int64_t head) const {
     const double scale =
         layer.config.scale > 0 ? layer.config.scale : 1 / std::sqrt(static_cast<double>(layer.dim));
-    Values out(static_cast<size_t>(layer.dim));
+    Values out(static_cast<size_t>(layer.dim_of_v));
     double total = 0;
     const auto see = [&](int64_t key, int64_t head_of_key) {
         double product = 0;
@@ -95,9 +101,10 @@ Values PlainModel::attend(const Layer& layer, const Rows& rows, int64_t token, i
                        key_at(layer, rows, key, head_of_key * layer.dim + d);
         const double weight = std::exp(scale * product);
         total += weight;
-        for (int64_t d = 0; d < layer.dim; ++d)
+        for (int64_t d = 0; d < layer.dim_of_v; ++d)
             out[static_cast<size_t>(d)] +=
-                weight * rows.v[static_cast<size_t>(key)][static_cast<size_t>(head_of_key * layer.dim + d)];
+                weight *
+                rows.v[static_cast<size_t>(key)][static_cast<size_t>(head_of_key * layer.dim_of_v + d)];
     };
     const int64_t pairs = layer.heads / 2, window = layer.window;
     for (int64_t key = batch_.first_key[static_cast<size_t>(token)]; key <= token; ++key) {
@@ -144,21 +151,22 @@ void PlainModel::compose(const Layer& layer, const Rows& rows, int64_t token, in
         const double share =
             output[static_cast<size_t>(head)] * maps[static_cast<size_t>(other)] / std::sqrt(square);
         for (int64_t key = first; key <= token; ++key)
-            for (int64_t d = 0; d < layer.dim; ++d)
+            for (int64_t d = 0; d < layer.dim_of_v; ++d)
                 out[static_cast<size_t>(d)] +=
                     share * weights[static_cast<size_t>(key - first)] *
-                    rows.v[static_cast<size_t>(key)][static_cast<size_t>(head * layer.dim + d)];
+                    rows.v[static_cast<size_t>(key)][static_cast<size_t>(head * layer.dim_of_v + d)];
     }
 }
 
 // With u = v / ‖v‖: out -= tanh(a)·(out·u)·u.
 void PlainModel::exclude_own_value(const Layer& layer, const Values& v, int64_t head, Values& out) const {
-    const auto own = v.begin() + head * layer.dim;
+    const auto own = v.begin() + head * layer.dim_of_v;
     double length = 0, along = 0;
-    for (int64_t d = 0; d < layer.dim; ++d) length = std::hypot(length, own[d]);
-    for (int64_t d = 0; d < layer.dim; ++d) along += out[static_cast<size_t>(d)] * own[d] / length;
+    for (int64_t d = 0; d < layer.dim_of_v; ++d) length = std::hypot(length, own[d]);
+    for (int64_t d = 0; d < layer.dim_of_v; ++d) along += out[static_cast<size_t>(d)] * own[d] / length;
     const double share = std::tanh(weight(layer, "own_value")[static_cast<size_t>(head)]);
-    for (int64_t d = 0; d < layer.dim; ++d) out[static_cast<size_t>(d)] -= share * along * own[d] / length;
+    for (int64_t d = 0; d < layer.dim_of_v; ++d)
+        out[static_cast<size_t>(d)] -= share * along * own[d] / length;
 }
 
 Values PlainModel::losses() const {
@@ -169,7 +177,13 @@ Values PlainModel::losses() const {
     for (size_t number = 0; number < layers.size(); ++number) {
         const AttentionConfig& config = *layers[number]->attention;
         const auto at = static_cast<int64_t>(number);
-        const Layer layer{config, at, parts_.window_of(config, at), config.heads, width / config.heads};
+        const auto dim = [&](int64_t given) { return given > 0 ? given : width / config.heads; };
+        const Layer layer{config,
+                          at,
+                          parts_.window_of(config, at),
+                          config.heads,
+                          dim(config.qk_head_dim),
+                          dim(config.v_head_dim)};
         const Rows rows = project(layer, stream);
         for (size_t t = 0; t < stream.size(); ++t) {
             Values outputs;

@@ -25,7 +25,7 @@ class PlainModel {
   private:
     struct Layer {
         const AttentionConfig& config;
-        int64_t number, window, heads, dim;  // window 0: none
+        int64_t number, window, heads, dim, dim_of_v;  // window 0: none; dim: of q and k
         template <class T>
         bool has() const {
             return config.parts.find<T>() != nullptr;
