@@ -10,7 +10,7 @@ SPEEDRUN_OP_TEST_ON(AttentionRotaryTest, wgmma_backends());
 struct RotaryCase {
     Case attention;
     bool normalize, rotate;
-    int64_t positions = 1;  // of a token
+    int64_t positions = 1;  // per token
 };
 constexpr RotaryCase kCases[] = {
     {{200, 2, 2, 128, 0, 0.1f, Documents::mixed, true}, true, true},
@@ -148,7 +148,7 @@ TEST_P(AttentionRotaryTest, EqualsTwoOperationsBitwise) {
     }
 }
 
-// Rows whose position is outside of the tables are NaN; no other row is.
+// Rows with a position outside of the tables are NaN; no other row is.
 TEST_P(AttentionRotaryTest, UnknownPositionsGiveNan) {
     const RotaryCase c{{70, 1, 2, 128, 0, 0.1f, Documents::whole, false}, true, true};
     RotaryInputs in(c, dtype());

@@ -52,14 +52,17 @@ TEST(RotaryFusionTest, FusesWhereAttentionReadsRotaryDirectly) {
     const auto narrow = [](HeadWidths widths) { return widths.value_dim == 4; };
     EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.v_head_dim=4"}), narrow),
               (Counts{{kFused, 1}, {kApart, kLayers - 1}}));
-    // The key offset, and the copy to other memory of paired heads, are between.
+    // The key offset is between. Paired heads have results in other memory, here without a copy of v between.
     EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.key_offset=true",
                                   R"(model.layers.at.1.attention.rotary={"fraction": 0.5})"}),
                       always),
               (Counts{{kFused, kLayers - 1}, {kApart, 1}}));
-    EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.paired=true"}), always),
+    EXPECT_EQ(derived(model_with({"model.layers.at.2.attention.paired=true"}), always),
               (Counts{{kFused, kLayers - 1}, {kApart, 1}}));
-    // Another reader of q and k contributes to their gradients.
+    // Another reader of v contributes to its gradient, which is added afterwards.
+    EXPECT_EQ(derived(model_with({"model.layers.at.1.attention.exclude_own_value={}"}), always),
+              (Counts{{kFused, kLayers}}));
+    // Another reader of q and k is between.
     EXPECT_EQ(derived(model_with({R"(model.layers.at.1.attention.compose_heads={"keys": 4})"}), always),
               (Counts{{kFused, kLayers - 1}, {kApart, 1}}));
 }
@@ -99,8 +102,9 @@ Outcome run(const ModelConfig& config, Checkpointing checkpointing, bool fuses) 
 TEST(RotaryFusionTest, GradientsKeepTheirBits) {
     const ModelSettings key_offset = {"model.layers.at.1.attention.key_offset=true",
                                       R"(model.layers.at.1.attention.rotary={"fraction": 0.5})"};
-    for (const ModelSettings& more : {ModelSettings{}, key_offset}) {
-        const int fused = 2 * static_cast<int>(more.empty() ? kLayers : kLayers - 1);
+    const ModelSettings own_value = {"model.layers.at.1.attention.exclude_own_value={}"};
+    for (const ModelSettings& more : {ModelSettings{}, own_value, key_offset}) {
+        const int fused = 2 * static_cast<int>(more == key_offset ? kLayers - 1 : kLayers);
         for (const Checkpointing checkpointing :
              {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
             const Outcome apart = run(model_with(more), checkpointing, false),

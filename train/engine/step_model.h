@@ -38,8 +38,8 @@ struct StepModel {
 
 KernelChoice kernel_choice(const Config& config, const GpuModel& gpu);
 
-// Config and runtime of a step on a device that computes nothing, with the defaults of a GPU and this compute dtype. Fusions
-// are those of these kernels.
+// Config and runtime of a step on a device that computes nothing, with the defaults of a GPU and this compute dtype. These
+// kernels decide fusions.
 struct DryStep {
     Config config;
     RuntimeOptions runtime;

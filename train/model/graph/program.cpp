@@ -145,15 +145,13 @@ class Derivation {
             if (gradients_.reaches(*nodes[last])) {
                 Instruction instruction{.kind = Instruction::Kind::backward, .number = now_, .calls = {}};
                 instruction.calls.push_back(backward_call(*nodes[last], sums));
-                // A sum between the two nodes prevents the fusion, also one that the later node computes.
-                const auto& gradients = instruction.calls.front().read_gradients;
-                const bool summed =
-                    !sums.empty() || std::any_of(gradients.begin(), gradients.end(),
-                                                 [](const GradientLocation& to) { return to.adds; });
-                const bool fused = fusion && !summed && gradients_.reaches(*nodes[last - 1]);
+                const bool fused = fusion && !is_summed(*nodes[last - 1], instruction.calls.front(), sums) &&
+                                   gradients_.reaches(*nodes[last - 1]);
                 if (fused) {
+                    std::vector<Sum> of_earlier;
                     instruction.calls.insert(instruction.calls.begin(),
-                                             backward_call(*nodes[last - 1], sums));
+                                             backward_call(*nodes[last - 1], of_earlier));
+                    sums.insert(sums.end(), of_earlier.begin(), of_earlier.end());
                     instruction.fusion = fusion;
                     nodes = nodes.first(last);
                     done.push_back(nodes.back());
@@ -164,6 +162,19 @@ class Derivation {
             append_sums(sums);
             for (const Node* node : done) append_shared(shared_.after(*node));
         }
+    }
+
+    // True if a gradient between two nodes is a sum, also one that the later node computes: this prevents their fusion. call, sums: of
+    // the later node.
+    static bool is_summed(const Node& node, const NodeCall& call, const std::vector<Sum>& sums) {
+        const auto is_between = [&](ValueId value) {
+            return std::any_of(node.writes().begin(), node.writes().end(),
+                               [&](const Node::Write& write) { return write.value == value; });
+        };
+        for (size_t i = 0; i < call.read_gradients.size(); ++i)
+            if (call.read_gradients[i].adds && is_between(call.node->reads()[i].value)) return true;
+        return std::any_of(sums.begin(), sums.end(),
+                           [&](const Sum& sum) { return is_between(sum.target.like); });
     }
 
     void append_sums(const std::vector<Sum>& sums) {

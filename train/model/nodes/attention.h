@@ -60,10 +60,8 @@ class Attention final : public Node {
     void forward(const Call& call) const override;
     void backward(const Call& call) const override { backward_of(call, {}); }
     void backward_of(const Call& call, const RotaryOfInputs& rotary) const;
-    // True if each query has the place of its key, and q and k are these values with a row per token.
-    bool reads_tokens(ValueId q, ValueId k) const {
-        return value_of(q_) == q && value_of(k_) == k && place_.index < 0 && rows_of_token_ == 1;
-    }
+    ValueId q() const { return value_of(q_); }
+    ValueId k() const { return value_of(k_); }
     HeadWidths widths(const NodeGraph& graph) const;
 
   private:

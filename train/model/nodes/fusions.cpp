@@ -196,9 +196,8 @@ class RotaryThenAttention final : public Fusion {
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const rotary = node_at<QkNormRotary>(nodes, 0);
         const auto* const attention = node_at<Attention>(nodes, 1);
-        const bool match = rotary && attention && rotary->is_in_place() &&
-                           attention->reads_tokens(rotary->q(), rotary->k()) &&
-                           fuses_rotary_(attention->widths(graph));
+        const bool match = rotary && attention && rotary->is_in_place() && attention->q() == rotary->q() &&
+                           attention->k() == rotary->k() && fuses_rotary_(attention->widths(graph));
         return match ? 2 : 0;
     }
     bool has_forward() const override { return false; }
