@@ -1,6 +1,6 @@
 // Attention with the recipe's documents and window, with GPT-2's sequences, and with the causal shapes that
-// authors of fast kernels publish. FLOPs count visible query-key pairs only: 4·D per pair and head forward,
-// 10·D backward.
+// authors of fast kernels publish. FLOPs count visible query-key pairs only: 2·(D + Dv) per pair and head
+// forward, 6·D + 4·Dv backward.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,9 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                    const Variants& variants = {}) {
     const int64_t ranks = variants.ranks;
     const Queries queries(shape, ranks);
+    const int64_t value_dim = shape.value_dim > 0 ? shape.value_dim : shape.head_dim;
     const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim,
+                  value_width = shape.num_heads * value_dim,
                   rows = static_cast<int64_t>(queries.first_key.size());
     const AttentionOptions options{.sequence_length = shape.sequence_length,
                                    .num_heads = shape.num_heads,
@@ -64,18 +66,21 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                    .window = shape.window,
                                    .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
                                    .documents = shape.mean_document > 0};
-    const double pair_flops = queries.visible_keys * static_cast<double>(width);
+    const auto pair_flops = [&](int64_t columns) {
+        return queries.visible_keys * static_cast<double>(columns);
+    };
+    const std::string of_values = shape.value_dim > 0 ? fmt::format("/{}", value_dim) : "";
     const std::string sizes =
-        fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
-                    shape.head_dim, queries.visible_keys / static_cast<double>(rows));
+        fmt::format("T{} S{} {}x{}{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
+                    shape.head_dim, of_values, queries.visible_keys / static_cast<double>(rows));
     // A rank's gathered keys and values are separate.
     const auto inputs = [=](CaseMemory& m) {
-        if (ranks == 1) return sides_of(m.input({tokens, 3 * width}), width);
-        return Sides{m.input({rows, width}), m.input({tokens, width}), m.input({tokens, width})};
+        if (ranks == 1) return sides_of(m.input({tokens, 2 * width + value_width}), width);
+        return Sides{m.input({rows, width}), m.input({tokens, width}), m.input({tokens, value_width})};
     };
     const auto outputs = [=](CaseMemory& m) {
-        if (ranks == 1) return sides_of(m.output({tokens, 3 * width}), width);
-        return Sides{m.output({rows, width}), m.output({tokens, width}), m.output({tokens, width})};
+        if (ranks == 1) return sides_of(m.output({tokens, 2 * width + value_width}), width);
+        return Sides{m.output({rows, width}), m.output({tokens, width}), m.output({tokens, value_width})};
     };
     const auto forward_of = [=](CaseMemory& m, const Tensor& o, const Tensor& lse) {
         const auto [q, k, v] = inputs(m);
@@ -88,18 +93,20 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                     .place = ranks == 1 ? Tensor{} : m.indices(queries.place),
                                     .options = options};
     };
-    add_case(cases, {name + ".forward", sizes, 4.0 * pair_flops, forward}, [=](CaseMemory& m) {
-        return forward_of(m, m.output({rows, width}), m.output(DType::f32, {shape.num_heads, rows}));
+    const double forward_flops = pair_flops(2 * width + 2 * value_width),
+                 backward_flops = pair_flops(6 * width + 4 * value_width);
+    add_case(cases, {name + ".forward", sizes, forward_flops, forward}, [=](CaseMemory& m) {
+        return forward_of(m, m.output({rows, value_width}), m.output(DType::f32, {shape.num_heads, rows}));
     });
     const auto backward_of = [=](CaseMemory& m) {
-        const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, width}),
+        const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, value_width}),
                                                   m.workspace(DType::f32, {shape.num_heads, rows}));
         m.setup([&](Ops& ops, Stream& stream) { ops.attention_forward(f, stream); });
         const auto [dq, dk, dv] = outputs(m);
         return op::AttentionBackward{.dq = dq,
                                      .dk = dk,
                                      .dv = dv,
-                                     .dout = m.input({rows, width}),
+                                     .dout = m.input({rows, value_width}),
                                      .o = m.as_input(f.o),
                                      .lse = m.as_input(f.lse),
                                      .q = f.q,
@@ -109,10 +116,10 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                      .place = f.place,
                                      .options = options};
     };
-    add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, backward_of);
+    add_case(cases, {name + ".backward", sizes, backward_flops, backward}, backward_of);
     if (!variants.rotary) return;
     const std::vector<int32_t> position = documents_of(shape).position;
-    add_case(cases, {name + ".rotary.backward", sizes, 10.0 * pair_flops}, [=](CaseMemory& m) {
+    add_case(cases, {name + ".rotary.backward", sizes, backward_flops}, [=](CaseMemory& m) {
         op::AttentionBackward a = backward_of(m);
         a.rotary = {.normalize = true,
                     .rotate = true,
@@ -228,6 +235,10 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}}, {.rotary = true});
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, {.ranks = 2});
+    ModelShape narrow_keys = shapes.recipe;
+    narrow_keys.value_dim = narrow_keys.head_dim;
+    narrow_keys.head_dim /= 2;
+    add_attention(cases, "attention.recipe.narrow_keys", narrow_keys, {}, {});
     add_own_value(cases, shapes.recipe);
     add_key_offset(cases, shapes.recipe);
     add_composed_heads(cases, shapes.recipe);

@@ -54,6 +54,10 @@ constexpr Case kCases[] = {
     {100, 1, 2, 16, 9, 0.25f, Documents::mixed, true, 5},
     {70, 1, 3, 1, 0, 1.0f, Documents::whole, true, 33},
     {70, 1, 4, 64, 0, 0.125f, Documents::single, false, 128},  // rows of 256 and 512 elements
+    // More tiles than a block of wgmma has stages; a last head that ends at the last column.
+    {330, 1, 1, 64, 0, 0.125f, Documents::mixed, true, 128},
+    {330, 2, 1, 96, 34, 0.1f, Documents::mixed, false, 128},
+    {65, 2, 3, 96, 0, 0.1f, Documents::single, true, 128},
 };
 
 TEST_P(AttentionTest, Forward) {

@@ -12,6 +12,7 @@
 #include "data/text_file.h"
 #include "tests/bench/shapes.h"
 #include "tests/runs/run_fixture.h"
+#include "tests/temp_dir.h"
 #include "train/engine/step_model.h"
 #include "train/sharding/resolve_ranks.h"
 #include "train/timeline/step_timeline.h"
@@ -339,6 +340,27 @@ TEST(MeasuredKernelsTest, MatchesHeadSizesTargetsAndSoftcap) {
     const double ms =
         model_step(modern, kAlone, OperationTimes(modern, gpu, &measured, report_documents())).ms;
     EXPECT_NEAR(ms, 508.5, 0.05 * 508.5);
+}
+
+TEST(MeasuredKernelsTest, MatchesBothWidths) {
+    const TempDir folder;
+    std::string lines;
+    for (const char* widths : {"64", "64/128", "128", "96/128"})
+        lines += fmt::format(
+            R"({{"kind":"op","name":"{0}","op":"attention_forward","dtype":"bf16","status":"passed","flops":9,"bytes":9,"share_of_floor":0.5,"median_ms":1,"shape":"T2048 S1024 6x{0}, 512 keys"}})"
+            "\n",
+            widths);
+    const MeasuredKernels measured(folder.write("ops.jsonl", lines), DType::bf16, {});
+    const auto found = [&](HeadWidths widths) {
+        return measured
+            .nearest(
+                call_of("attention_forward", {2, 1024, 1024, 6, widths.head_dim, widths.value_dim, 0, false}))
+            ->name;
+    };
+    EXPECT_EQ(found({64, 64}), "64");
+    EXPECT_EQ(found({64, 128}), "64/128");
+    EXPECT_EQ(found({128, 128}), "128");
+    EXPECT_EQ(found({96, 128}), "96/128");
 }
 
 TEST(CollectivesTest, OccupyMultiprocessors) {
