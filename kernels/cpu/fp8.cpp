@@ -125,7 +125,8 @@ void CpuOps::enqueue(const op::ScaledMatmul& a, Stream& stream) {
                    .c = a.c.data,
                    .c_stride = a.c.row_stride,
                    .result = a.c.dtype,
-                   .beta = a.accumulate ? 1.0f : 0.0f,
+                   .beta = a.accumulate || a.addend.present() ? 1.0f : 0.0f,
+                   .base = a.addend.data,
                    .scale_a = a.scale_a.as<float>(),
                    .scale_b = a.scale_b.as<float>(),
                    .amx = isa_ == Isa::amx_bf16};

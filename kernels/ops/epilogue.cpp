@@ -22,4 +22,16 @@ void op::Epilogue::check(const Tensor& c, const char* name) const {
     if (amax.present()) expect(amax, DType::f32, {1}, operand("amax").c_str());
 }
 
+void op::Epilogue::check_addend(const Tensor& addend, const Tensor& c, bool accumulate,
+                                const char* name) const {
+    if (!addend.present()) return;
+    expect(addend, c.dtype, {c.rows(), c.cols()}, fmt::format("{} addend", name).c_str());
+    if (accumulate || present()) throw_internal("{}: an addend excludes accumulate and an epilogue", name);
+    if (addend.row_stride != c.row_stride)
+        throw_internal("{}: the addend {} has not the row stride of c {}", name, addend.describe(),
+                       c.describe());
+    if (c.data && addend.data == c.data)
+        throw_internal("{}: the addend is c, which accumulate adds to", name);
+}
+
 }  // namespace speedrun

@@ -29,11 +29,15 @@ struct Epilogue {
             t.reads(scale);
         t.updates(amax);
     }
-    EpilogueKind kind() const {
+    // addend: of the matmul, which excludes an epilogue.
+    EpilogueKind kind(const Tensor& addend = {}) const {
         if (quantized.present()) return EpilogueKind::relu_squared_fp8;
         if (relu_squared) return EpilogueKind::relu_squared;
-        return squares.present() ? EpilogueKind::relu_squared_backward : EpilogueKind::none;
+        if (squares.present()) return EpilogueKind::relu_squared_backward;
+        return addend.present() ? EpilogueKind::addend : EpilogueKind::none;
     }
+    // Throws, with the actual values, for an addend that does not fit the matmul c (+)= epilogue(…). name: of the matmul.
+    void check_addend(const Tensor& addend, const Tensor& c, bool accumulate, const char* name) const;
 };
 
 }  // namespace speedrun::op

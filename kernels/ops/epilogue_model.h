@@ -1,5 +1,5 @@
-// Modelled time of a matmul with an epilogue (op::Epilogue) on a GPU: the library's matmul and a pass over its result, or our
-// matmul for compute capability 9.0, which applies the epilogue to its sums.
+// Modelled time of a matmul with an addend or an epilogue (op::Epilogue) on a GPU: the library's matmul, with a pass over its result
+// for an epilogue, or our matmul for compute capability 9.0, which applies both to its sums.
 #pragma once
 
 #include "kernels/ops/gpu_models.h"

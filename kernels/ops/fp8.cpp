@@ -58,6 +58,7 @@ void op::ScaledMatmul::check() const {
     if (accumulate && epilogue.present())
         throw_internal("scaled_matmul: accumulate and an epilogue exclude each other");
     epilogue.check(c, "scaled_matmul");
+    epilogue.check_addend(addend, c, accumulate, "scaled_matmul");
     check_scale(scale_a, "scaled_matmul scale_a");
     check_scale(scale_b, "scaled_matmul scale_b");
 }

@@ -44,7 +44,7 @@ struct RenewScales {
     }
 };
 
-// c (+)= epilogue(scale_a·scale_b·a bᵀ), summed in f32: the only FP8 layout that tensor cores support (cuBLAS documentation,
+// c (+)= epilogue(scale_a·scale_b·a bᵀ (+ addend)), summed in f32: the only FP8 layout that tensor cores support (cuBLAS documentation,
 // cublasLtMatmul, "FP8"). Rows may be strided. Strides of a and b, and K, are multiples of 16.
 struct ScaledMatmul {
     ByName by_name = ByName();
@@ -53,15 +53,18 @@ struct ScaledMatmul {
     Tensor b;                 // fp8 [N,K]; at most one of a and b is e5m2
     Tensor scale_a, scale_b;  // f32 [1]
     bool accumulate = false;
+    Tensor addend = {};      // type, shape and row stride of c, not c; not with accumulate or an epilogue
     Epilogue epilogue = {};  // not with accumulate
 
     void check() const;
     void traffic(Traffic& t) const {
         t.adds_to(accumulate, c);
-        t.reads(a, b, scale_a, scale_b);
+        t.reads(a, b, scale_a, scale_b, addend);
         epilogue.traffic(t);
     }
-    ProductShape product() const { return {{c.shape[0], c.shape[1], a.shape[1]}, "nt", epilogue.kind()}; }
+    ProductShape product() const {
+        return {{c.shape[0], c.shape[1], a.shape[1]}, "nt", epilogue.kind(addend)};
+    }
 };
 
 #define SPEEDRUN_FP8_OPS(X)      \

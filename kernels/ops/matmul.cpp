@@ -15,14 +15,7 @@ void op::Matmul::check() const {
         throw_internal("matmul: types do not fit: c {}, a {}, b {}", c.describe(), a.describe(),
                        b.describe());
     }
-    if (addend.present()) {
-        expect(addend, c.dtype, {m, n}, "matmul addend");
-        if (accumulate || epilogue.present())
-            throw_internal("matmul: an addend excludes accumulate and an epilogue");
-        if (addend.row_stride != c.row_stride)
-            throw_internal("matmul: the addend {} has not the row stride of c {}", addend.describe(),
-                           c.describe());
-    }
+    epilogue.check_addend(addend, c, accumulate, "matmul");
     if (epilogue.present() && (accumulate || c.dtype != a.dtype))
         throw_internal("matmul: an epilogue excludes accumulate and a result {} of {}", c.describe(),
                        a.describe());

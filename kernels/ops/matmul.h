@@ -15,7 +15,7 @@ struct Matmul {
     bool transpose_a = false;
     bool transpose_b = false;
     bool accumulate = false;
-    Tensor addend = {};      // type, shape and row stride of c; not with accumulate or an epilogue
+    Tensor addend = {};      // type, shape and row stride of c, not c; not with accumulate or an epilogue
     Epilogue epilogue = {};  // not with accumulate; c is of a's type
 
     void check() const;
@@ -28,7 +28,7 @@ struct Matmul {
         constexpr std::string_view kLayouts[2][2] = {{"nn", "nt"}, {"tn", "tt"}};
         return {{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1]},
                 kLayouts[transpose_a][transpose_b],
-                epilogue.kind()};
+                bias.present() ? epilogue.kind() : epilogue.kind(addend)};
     }
 };
 

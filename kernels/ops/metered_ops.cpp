@@ -13,7 +13,8 @@ std::string OpCost::name() const {
     if (product.sizes[0] > 0) add(product);
     for (const op::ProductShape& batch : batches) add(batch);
     if (!product.layout.empty()) text += fmt::format(" {}", product.layout);
-    constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward"};
+    constexpr const char* kEpilogues[] = {"", " relu_squared", " relu_squared fp8", " relu_squared_backward",
+                                          " addend"};
     return text + kEpilogues[static_cast<size_t>(product.epilogue)] + (rotary ? " qk_norm_rotary" : "");
 }
 

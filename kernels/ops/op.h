@@ -113,7 +113,7 @@ void count_elementwise(const Op& op, Traffic& traffic) {
     Op::operands(op, Count{traffic});
 }
 
-enum class EpilogueKind : uint8_t { none, relu_squared, relu_squared_fp8, relu_squared_backward };
+enum class EpilogueKind : uint8_t { none, relu_squared, relu_squared_fp8, relu_squared_backward, addend };
 
 // Sizes of a matmul, for its name in profiles.
 struct ProductShape {

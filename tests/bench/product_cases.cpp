@@ -73,6 +73,25 @@ void add_squares(std::vector<Case>& cases, const ModelShape& shape) {
     });
 }
 
+// Matmuls that add their result to the residual stream: the last ones of attention and of the MLP.
+void add_addends(std::vector<Case>& cases, const ModelShape& shape) {
+    const int64_t tokens = shape.tokens, width = shape.width;
+    const auto add = [&](const char* name, int64_t inner) {
+        add_case(cases,
+                 {fmt::format("product.{}.{}.addend", shape.name, name), sizes(tokens, width, inner),
+                  flops_of(tokens, width, inner)},
+                 [=](CaseMemory& m) {
+                     return op::Matmul{.c = m.output({tokens, width}),
+                                       .a = m.input({tokens, inner}),
+                                       .b = m.input({width, inner}, 0.02f),
+                                       .transpose_b = true,
+                                       .addend = m.input({tokens, width})};
+                 });
+    };
+    add("out", width);
+    add("down", shape.mlp_width);
+}
+
 // FP8 matmuls of the head, the quantization of their operands, and the additional FP8 work of the MLP. The
 // loss writes its gradients as FP8 (pointwise_cases.cpp).
 void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
@@ -98,6 +117,15 @@ void add_fp8(std::vector<Case>& cases, const ModelShape& shape) {
                                                       .quantized = m.output(DType::e4m3, {tokens, hidden}),
                                                       .scale = m.constant({1}, 0.01f),
                                                       .amax = m.inout(DType::f32, {1})}};
+             });
+    add_case(cases, {prefix + "mlp.addend", sizes(tokens, width, hidden), flops_of(tokens, width, hidden)},
+             [=](CaseMemory& m) {
+                 return op::ScaledMatmul{.c = m.output({tokens, width}),
+                                         .a = m.input(DType::e4m3, {tokens, hidden}),
+                                         .b = m.input(DType::e4m3, {width, hidden}),
+                                         .scale_a = m.constant({1}, 0.1f),
+                                         .scale_b = m.constant({1}, 0.02f),
+                                         .addend = m.input({tokens, width})};
              });
     add_case(cases, {prefix + "scales", "48"}, [=](CaseMemory& m) {
         return op::RenewScales{.scales = m.output(DType::f32, {48}),
@@ -144,6 +172,7 @@ std::vector<Case> product_cases(const Shapes& shapes) {
     add_linear(cases, r, {"down", r.mlp_width, r.width, {{kTrace, 777, 0, 0}}, {}, {{kTrace, 754, 0, 0}}},
                false);
     add_squares(cases, r);
+    add_addends(cases, r);
     add_linear(cases, r, {"head", r.width, r.padded_vocab, head, head, head}, false);
     add_linear(cases, shapes.gpt2, {"up", r.width, r.mlp_width, {}, {}, {}}, true);
     add_fp8(cases, r);

@@ -231,6 +231,15 @@ TEST_P(EpilogueTest, OfScaledMatmul) {
                     {squares.epilogue.quantized, quantized(y, scale), "quantized", Tolerance{}},
                     {squares.epilogue.amax, Matrix(1, 1, largest(y)), "amax"}};
         });
+        const Matrix addend = random_matrix(sizes.m, sizes.n, 4, dtype());
+        Matrix sum = reference::plus(reference::matmul(a, reference::transposed(b)), addend);
+        for (int64_t i = 0; i < sum.size(); ++i) sum[i] -= 0.625 * (sum[i] - addend[i]);
+        check([&](Harness& h) -> Checks {
+            op::ScaledMatmul added = product(h);
+            added.addend = h.input(addend, dtype());
+            h.call(added);
+            return {{added.c, sum, "c + addend", reduction(dtype(), sizes.k)}};
+        });
         Matrix gradient = r;
         for (int64_t i = 0; i < r.size(); ++i) gradient[i] *= 2 * std::sqrt(before[i]);
         check([&](Harness& h) -> Checks {
@@ -239,6 +248,32 @@ TEST_P(EpilogueTest, OfScaledMatmul) {
             h.call(backward);
             return {{backward.c, gradient, "dx", few_operations(dtype())}};
         });
+    }
+}
+
+// In f32 the addend is added last: c has the bits of the matmul and an addition. K of 1,040: in pieces on CPUs.
+TEST_P(EpilogueTest, AddendHasTheBitsOfAnAddition) {
+    if (dtype() != DType::f32) return;
+    for (const Sizes& sizes : kSizes) {
+        for (const bool with_bias : {false, true}) {
+            SCOPED_TRACE(name_of(sizes));
+            Problem problem(sizes, dtype());
+            problem.a = random_matrix(sizes.m, sizes.k, 1, dtype());
+            const Matrix addend = random_matrix(sizes.m, sizes.n, 4, dtype());
+            const auto sums = [&](bool fused) {
+                return run([&](Harness& h) -> Outputs {
+                    op::Matmul product = problem.product(h, false, with_bias);
+                    const Tensor x = h.input(addend, dtype());
+                    if (fused) product.addend = x;
+                    h.call(product);
+                    if (fused) return {h.read(product.c)};
+                    const Tensor sum = h.output(dtype(), {sizes.m, sizes.n});
+                    h.call(op::Add{.y = sum, .x = x, .z = product.c});
+                    return {h.read(sum)};
+                })[0];
+            };
+            expect_same(sums(true), sums(false));
+        }
     }
 }
 

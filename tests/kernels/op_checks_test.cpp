@@ -62,6 +62,7 @@ TEST_P(OpChecksTest, Matmul) {
     added({"addend excludes"}, [](auto& m) { m.accumulate = true; });
     added({"addend excludes"}, [](auto& m) { m.epilogue.relu_squared = true; });
     added({"addend", "rows 64 apart", "row stride of c"}, [](auto& m) { m.addend.row_stride = 64; });
+    added({"the addend is c"}, [](auto& m) { m.addend = m.c; });
     refuse(op::ColumnSum{.out = f32({47}), .x = real({3, 48}), .accumulate = false}, {"[48]", "[47]"});
 }
 
@@ -79,6 +80,11 @@ TEST_P(OpChecksTest, Fp8) {
     product({"scaled_matmul epilogue squares", "[16,31]"}, [](auto& m) {
         m.epilogue.squares = real({16, 31});
     });
+    product({"scaled_matmul addend", "[16,31]"}, [](auto& m) { m.addend = real({16, 31}); });
+    product({"scaled_matmul: an addend excludes"}, [](auto& m) {
+        m.addend = real({16, 32}), m.accumulate = true;
+    });
+    product({"scaled_matmul: the addend is c"}, [](auto& m) { m.addend = m.c; });
     product({"e4m3[16,24]", "multiples of 16"}, [](auto& m) {
         m.a = make(DType::e4m3, {16, 24}), m.b = make(DType::e4m3, {32, 24});
     });

@@ -66,7 +66,8 @@ TEST(ProductWgmma, AddsBiasAndAddendBeforeRounding) {
     const auto bias = [&](Problem& p) { p.product.bias = p.numbers(sizes.n); };
     const auto addend = [&](Problem& p) { p.product.addend = p.integers(DType::bf16, sizes.m, sizes.n, 3); };
     expect_results(sizes, Layout::nt, bias, rounded_sum);
-    for (const Layout layout : {Layout::nt, Layout::nn}) expect_results(sizes, layout, addend, rounded_sum);
+    for (const Layout layout : {Layout::nt, Layout::nn, Layout::e4m3})
+        expect_results(sizes, layout, addend, rounded_sum);
     Tensor before;
     expect_results(  // in place
         sizes, Layout::nn,

@@ -20,11 +20,9 @@ struct Case {
     Layout layout;
     Kind kind;
 };
-constexpr Case kCases[] = {{Layout::nt, Kind::addend},
-                           {Layout::nn, Kind::through_squares},
-                           {Layout::tn, Kind::plain},
-                           {Layout::nt, Kind::squares},
-                           {Layout::e4m3, Kind::quantized}};
+constexpr Case kCases[] = {{Layout::nt, Kind::addend},          {Layout::e4m3, Kind::addend},
+                           {Layout::nn, Kind::through_squares}, {Layout::tn, Kind::plain},
+                           {Layout::nt, Kind::squares},         {Layout::e4m3, Kind::quantized}};
 
 void complete(Problem& p, ProductSizes sizes, Kind kind) {
     const auto [m, n, k] = sizes;

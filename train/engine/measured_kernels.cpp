@@ -84,6 +84,7 @@ op::EpilogueKind epilogue_of(const std::string& op, const std::string& text) {
         return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
     };
     if (op == "scaled_matmul" && ends(".relu_squared")) return op::EpilogueKind::relu_squared_fp8;
+    if ((op == "matmul" || op == "scaled_matmul") && ends(".addend")) return op::EpilogueKind::addend;
     if (op != "matmul") return op::EpilogueKind::none;
     if (ends(".relu_squared_backward")) return op::EpilogueKind::relu_squared_backward;
     return ends(".relu_squared") ? op::EpilogueKind::relu_squared : op::EpilogueKind::none;

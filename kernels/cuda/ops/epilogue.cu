@@ -15,11 +15,18 @@ WgmmaProduct product_of(const op::Matmul& a) {
             .b = a.b,
             .transpose_a = a.transpose_a,
             .transpose_b = a.transpose_b,
-            .bias = a.bias};
+            .bias = a.bias,
+            .addend = a.addend};
 }
 
 WgmmaProduct product_of(const op::ScaledMatmul& a) {
-    return {.c = a.c, .a = a.a, .b = a.b, .transpose_b = true, .scale_a = a.scale_a, .scale_b = a.scale_b};
+    return {.c = a.c,
+            .a = a.a,
+            .b = a.b,
+            .transpose_b = true,
+            .scale_a = a.scale_a,
+            .scale_b = a.scale_b,
+            .addend = a.addend};
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ void launch_product(const op::ScaledMatmul& a, LaunchSite site) {
     constexpr int kPair = 2;
     product::Arguments<Bf16, Out> p{};
     p.c = a.c.as<Out>();
-    p.addend = a.accumulate ? a.c.as<Out>() : nullptr;
+    p.addend = static_cast<const Out*>(a.accumulate ? a.c.data : a.addend.data);
     p.a = static_cast<const Bf16*>(a.a.data);
     p.b = static_cast<const Bf16*>(a.b.data);
     p.c_stride = p.addend_stride = a.c.row_stride;

@@ -39,8 +39,8 @@ template <class In, class Out>
 __device__ inline float value_of(const Arguments<In, Out>& p, const Out* addend, int row, int col,
                                  float sum) {
     float value = p.alpha * sum;
-    if (addend) value += p.beta * to_float(addend[row * p.addend_stride + col]);
     if (p.bias) value += p.bias[col];
+    if (addend) value += p.beta * to_float(addend[row * p.addend_stride + col]);
     return value;
 }
 

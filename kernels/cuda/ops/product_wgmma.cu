@@ -95,7 +95,8 @@ bool wgmma_product(const WgmmaProduct& x, Stream& stream) {
         return bf16 && nn && launch_with<Nn, false, false>(x, body, stream);
     }
     const bool biased = x.bias.present(), adds = x.addend.present();
-    if (fp8 && !biased && !adds) return launch_with<Fp8, false, false>(x, store, stream);
+    if (fp8 && !biased && adds) return launch_with<Fp8, false, true>(x, store, stream);
+    if (fp8 && !biased) return launch_with<Fp8, false, false>(x, store, stream);
     if (!bf16) return false;
     if (biased && adds) return false;
     if (nt && biased) return launch_with<Nt, true, false>(x, store, stream);

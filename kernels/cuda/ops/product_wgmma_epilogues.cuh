@@ -2,7 +2,7 @@
 // bf16, passes through the warp's shared memory to the lane that has eight columns of its row. A body computes the stored values from
 // eight rounded values.
 //
-//   Value<kScaled, kBias, kAddend>: (scale_a·scale_b·) sum (+ addend) (+ bias[column])
+//   Value<kScaled, kBias, kAddend>: (scale_a·scale_b·) sum (+ bias[column]) (+ addend)
 //   body: kOperand: it also reads eight values of a matrix `operand` at the same place.
 //     start(), before the first tile · lines(row, column) → addresses of a tile · store(lines, …, eight, operand, inside) ·
 //     finish(), after the last tile
@@ -32,13 +32,13 @@ struct Value {
             low *= scale;
             high *= scale;
         }
-        if constexpr (kAddend) {
-            low += __uint_as_float(addends << 16);
-            high += __uint_as_float(addends & 0xffff0000u);
-        }
         if constexpr (kBias) {
             low += offset.x;
             high += offset.y;
+        }
+        if constexpr (kAddend) {
+            low += __uint_as_float(addends << 16);
+            high += __uint_as_float(addends & 0xffff0000u);
         }
         return ptx::pack_bf16(low, high);
     }

@@ -5,7 +5,7 @@
 
 namespace speedrun {
 
-// c = alpha·op(a)·op(b) + beta·addend (+ bias), for one matrix or, if c has three dimensions, for each of a
+// c = alpha·op(a)·op(b) (+ bias) + beta·addend, for one matrix or, if c has three dimensions, for each of a
 // batch (then all contiguous). c: real or f32; a, b: real; addend: type of c, may be c; bias: f32 [N]. Sums
 // in f32.
 struct Product {

@@ -329,10 +329,11 @@ bool CublasLt::matmul(const op::Matmul& a, Stream& stream) {
 }
 
 bool CublasLt::scaled_matmul(const op::ScaledMatmul& a, Stream& stream) {
-    return multiply({{.c = a.c, .a = a.a, .b = a.b, .transpose_b = true, .accumulate = a.accumulate},
-                     a.scale_a.as<float>(),
-                     a.scale_b.as<float>()},
-                    "scaled_matmul", stream);
+    return multiply(
+        {{.c = a.c, .a = a.a, .b = a.b, .transpose_b = true, .accumulate = a.accumulate, .addend = a.addend},
+         a.scale_a.as<float>(),
+         a.scale_b.as<float>()},
+        "scaled_matmul", stream);
 }
 
 bool CublasLt::multiply(const Product& product, const char* label, Stream& stream) {
