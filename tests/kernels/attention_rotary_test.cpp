@@ -119,30 +119,34 @@ TEST_P(AttentionRotaryTest, Backward) {
             const op::AttentionBackward a = call_of(h, c, in, dtype());
             h.call(a);
             const Tolerance tolerance = tolerance_of(c, dtype());
-            return {{a.dq, in.dq, "dq", tolerance},
-                    {a.dk, in.dk, "dk", tolerance}};
+            return {{a.dq, in.dq, "dq", tolerance}, {a.dk, in.dk, "dk", tolerance}};
         });
     }
 }
 
-// The gradients are rounded before the norm, and sums have the order of the pass.
+// The gradients are rounded before the norm, and sums have the order of the pass. The FLOPs are attention's.
 TEST_P(AttentionRotaryTest, EqualsTwoOperationsBitwise) {
     for (const RotaryCase& c : kCases) {
         SCOPED_TRACE(describe(c));
         const RotaryInputs in(c, dtype());
+        int64_t flops[2] = {};
         const auto gradients = [&](bool apart) {
             return run(
                 [&](Harness& h) -> Outputs {
                     op::AttentionBackward a = call_of(h, c, in, dtype());
                     const op::QkNormRotaryBackward rotary = a.rotary_backward();
                     if (apart) a.rotary = {};
+                    const int64_t before = h.ops().flops();
                     h.call(a);
                     if (apart) h.call(rotary);
+                    flops[apart] = h.ops().flops() - before;
                     return {h.read(a.dq), h.read(a.dk), h.read(a.dv)};
                 },
                 {1});
         };
         const Outputs together = gradients(false), apart = gradients(true);
+        EXPECT_GT(flops[0], 0);
+        EXPECT_EQ(flops[0], flops[1]);
         for (size_t i = 0; i < together.size(); ++i)
             expect_same_bits(together[i], apart[i], std::array{"dq", "dk", "dv"}[i]);
     }
