@@ -47,4 +47,23 @@ TEST(PointwiseBytesTest, LongestStageOfTheNewestRecipe) {
     EXPECT_GT(bytes, 30.0e9) << "operations have other names";
 }
 
+// The matmuls of the modern recipe add their result to the stream: norms read no second tensor, except the first embedding before
+// attention. In rows of the stream, forward: 13 norms read and write one each; 12 with a mix read two and write two.
+TEST(PointwiseBytesTest, NormsOfTheModernRecipeReadTheSumOfTheStream) {
+    const Config config = read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json", {});
+    const StepModel step = model_step(config, kAlone, find_gpu_model("h100"));
+    const double microbatches = 8, row = 2.0 * 32768 * 768;
+    double norms = 0, sums = 0, addends = 0;
+    for (const ModelledOperation& operation : step.operations) {
+        if (operation.name == "norm_forward") norms += operation.bytes;
+        if (operation.name == "sum_norm_forward") sums += operation.bytes;
+        if (operation.name.ends_with(" addend")) addends += operation.calls;
+    }
+    EXPECT_EQ(addends, 24 * microbatches);
+    // The embedding's norm too, and a number per row of every norm.
+    EXPECT_NEAR(norms, microbatches * 14 * 2 * row, 0.01 * norms);
+    // In the first layer both terms are one tensor.
+    EXPECT_NEAR(sums, microbatches * (12 * 4 - 1) * row, 0.01 * sums);
+}
+
 }  // namespace speedrun::testing::pointwise_bytes_test

@@ -5,10 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "train/config/config_json.h"
+#include "tests/train/small_model.h"
 #include "train/model/build_model.h"
 #include "train/model/graph/program.h"
 
@@ -79,6 +80,48 @@ TEST(FusionsTest, NormWithGainStaysInItsUnit) {
               (Names{"smeared: 0 0", "blocks.0.after attn: 1 1", "blocks.1.after attn: 2 2",
                      "blocks.2.after attn: 3 3"}));
     EXPECT_EQ(joined.fused(joined.program.backward).size(), 3);
+}
+
+std::string kinds_of(const Instruction& step) {
+    std::string kinds;
+    for (const NodeCall& call : step.calls)
+        kinds += (kinds.empty() ? "" : ", ") + std::string(call.node->kind());
+    return kinds;
+}
+
+// Fused: a mix with the next norm; the first linear of an MLP with relu², and in backward relu² with the second. In blocks with value
+// embeddings also the mix of values, QK-norm and rotary. With tensor parallelism a sum with the next norm, too, or mix and norm, in
+// every block and before the head.
+TEST(FusionsTest, FusesNeighboursOfModel) {
+    const ModelConfig model =
+        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
+    const Fusions fusions = model_fusions();
+    const auto expect_fused = [&](const TensorSlice& tensor, const std::map<std::string, int>& forward,
+                                  const std::map<std::string, int>& backward) {
+        const ModelGraph m =
+            build_model(model, {.tokens = 8, .sequence_length = 8, .tensor = tensor}, {.logit_rows = 8});
+        const Program program =
+            derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
+        const auto fused = [](const std::vector<Instruction>& steps) {
+            std::map<std::string, int> counts;
+            for (const Instruction& step : steps)
+                if (step.fusion) ++counts[kinds_of(step)];
+            return counts;
+        };
+        EXPECT_EQ(fused(program.forward), forward);
+        EXPECT_EQ(fused(program.backward), backward);
+    };
+    expect_fused({},
+                 {{"weighted sum, norm", 3}, {"weighted sum, QK-norm, rotary", 2}, {"linear, activation", 3}},
+                 {{"weighted sum, norm", 3}, {"activation, linear", 3}});
+    // Block 0 has only the embedding as its input.
+    expect_fused({.size = 2, .index = 0},
+                 {{"add, norm", 3 + 1},
+                  {"add, weighted sum, norm", 2},
+                  {"weighted sum, norm", 1},
+                  {"weighted sum, QK-norm, rotary", 2},
+                  {"linear, activation", 3}},
+                 {{"weighted sum, norm", 3}, {"activation, linear", 3}, {"redistribution, linear", 6}});
 }
 
 }  // namespace speedrun::testing::fusions_test

@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <limits>
-#include <map>
 
 #include "tests/sanitized.h"
 #include "tests/train/random_graph.h"
@@ -132,8 +131,8 @@ TEST(ProgramTest, RandomGraphGradientsMatchChainRule) {
                 error = std::max(error, std::abs(e[i] - actual.gradients[static_cast<size_t>(p.id)][i]));
             }
             // f32 through at most 18 nodes, some of which divide by small deviations: relative errors up to 3e-6
-            // occurred. Sums of 128 terms of about 1 that cancel have errors of a hundred roundings of 6e-8.
-            EXPECT_LT(error, 3e-5 * largest + 1e-5) << "graph " << seed << ", " << p.name;
+            // occurred. Sums of 128 terms of about 2, after an addend, that cancel have errors of a hundred roundings of 1.2e-7.
+            EXPECT_LT(error, 3e-5 * largest + 1.5e-5) << "graph " << seed << ", " << p.name;
         }
         EXPECT_EQ(actual.ready_gradients, actual.gradients) << "announced too early, graph " << seed;
     }
@@ -161,37 +160,6 @@ TEST(ProgramTest, FusionAndRecomputationAreBitwiseEqual) {
     }
     EXPECT_GT(repeats, kGraphs);
     EXPECT_GT(fused, kGraphs);
-}
-
-std::string kinds_of(const Instruction& step) {
-    std::string kinds;
-    for (const NodeCall& call : step.calls)
-        kinds += (kinds.empty() ? "" : ", ") + std::string(call.node->kind());
-    return kinds;
-}
-
-// Fused: a sum with the next norm (or mix and norm), in every block and before the head; the first linear of an MLP with relu²,
-// and in backward relu² with the second. In blocks with value embeddings also the mix of values, QK-norm and rotary.
-TEST(ProgramTest, FusesNeighboursOfModel) {
-    const ModelConfig model =
-        model_of("modern", {.layers = 3}, together({{kMix}, with_tables({.layers = 3, .values = 2})}));
-    const ModelGraph m = build_model(model, {.tokens = 8, .sequence_length = 8}, {.logit_rows = 8});
-    const Fusions fusions = model_fusions();
-    const Program program =
-        derive_program(m.graph, fusions, Retained(static_cast<size_t>(m.graph.num_units())), DType::f32);
-    std::map<std::string, int> fused;
-    for (const Instruction& step : program.forward)
-        if (step.fusion) ++fused[kinds_of(step)];
-    // Block 0 has only the embedding as its input.
-    EXPECT_EQ(fused, (std::map<std::string, int>{{"add, norm", 3 + 1},
-                                                 {"add, weighted sum, norm", 2},
-                                                 {"weighted sum, norm", 1},
-                                                 {"weighted sum, QK-norm, rotary", 2},
-                                                 {"linear, activation", 3}}));
-    fused.clear();
-    for (const Instruction& step : program.backward)
-        if (step.fusion) ++fused[kinds_of(step)];
-    EXPECT_EQ(fused, (std::map<std::string, int>{{"weighted sum, norm", 3}, {"activation, linear", 3}}));
 }
 
 // Refused: a value used by two in-place operations, or by one and a normal read. Both gradients would be stored in

@@ -9,7 +9,6 @@
 #include "train/model/nodes/embedding.h"
 #include "train/model/nodes/gate.h"
 #include "train/model/nodes/linear.h"
-#include "train/model/nodes/norm.h"
 #include "train/model/nodes/weighted_sum.h"
 
 namespace speedrun::testing {
@@ -45,8 +44,9 @@ ValueId RandomGraph::value(const char* name) {
                        {kTokenExtent, kWidthExtent});
 }
 
-ValueId RandomGraph::f32(const char* name) {
-    return graph.value(name, Element::f32, {kTokenExtent});
+void RandomGraph::norm(Norm::Ports ports) {
+    ports.statistics = {kNoValue, graph.value("rstd", Element::f32, {kTokenExtent})};
+    graph.add(std::make_unique<Norm>(ports, kNorm, kEpsilon));
 }
 
 // Usually one of the last three values; sometimes any value, as for skips.
@@ -111,10 +111,13 @@ void RandomGraph::append(Kind kind) {
             }
             // As with values, equal gradients could be swapped: readers of one weight must not read the same
             // gradient.
-            graph.add(std::make_unique<Linear>(Linear::Ports{product, x, weight}));
+            Linear::Ports ports{.y = product, .x = x, .weight = weight};
+            if (random_() % 3 == 0) ports.addend = any_value();  // may equal x
+            graph.add(std::make_unique<Linear>(ports));
             graph.add(std::make_unique<Activate>(Activate::Ports{y, product},
                                                  squares ? Activation::relu_squared : kActivation));
-            operations_.push_back({Kind::linear, {x}, {product}, {weight}});
+            operations_.push_back({Kind::linear, {x, ports.addend}, {product}, {weight}});
+            std::erase(unread_, ports.addend);
             operation = {squares ? Kind::square : Kind::activation, {product}, {y}, {}};
             std::erase(unread_, x);
             break;
@@ -126,9 +129,7 @@ void RandomGraph::append(Kind kind) {
         case Kind::square:
             break;  // part of a linear
         case Kind::norm:
-            graph.add(std::make_unique<Norm>(
-                Norm::Ports{.y = y, .statistics = {kNoValue, f32("rstd")}, .x = x, .parameters = {gain()}},
-                kNorm, kEpsilon));
+            norm({.y = y, .statistics = {}, .x = x, .parameters = {gain()}});
             break;
         case Kind::sum_norm: {
             operation.reads.push_back(any_value());  // may equal x
@@ -149,11 +150,10 @@ void RandomGraph::append(Kind kind) {
                 graph.begin_unit();
                 operation.writes[1] = value("normed");
             }
-            graph.add(std::make_unique<Norm>(Norm::Ports{.y = operation.writes[1],
-                                                         .statistics = {kNoValue, f32("rstd")},
-                                                         .x = operation.writes[0],
-                                                         .parameters = learned},
-                                             kNorm, kEpsilon));
+            norm({.y = operation.writes[1],
+                  .statistics = {},
+                  .x = operation.writes[0],
+                  .parameters = learned});
             break;
         }
         case Kind::weighted: {  // x + c·(z of the previous row) − gate(u)·w; any of the values may coincide
@@ -211,9 +211,7 @@ void RandomGraph::inject(ValueId x) {
         if (random_() % 3 > 0) {
             const ValueId normed = value("normed");
             const ParameterId gain = declare(fmt::format("gain {}", operations_.size()), {kWidthExtent}, 1);
-            graph.add(std::make_unique<Norm>(
-                Norm::Ports{.y = normed, .statistics = {kNoValue, f32("rstd")}, .x = y, .parameters = {gain}},
-                kNorm, kEpsilon));
+            norm({.y = normed, .statistics = {}, .x = y, .parameters = {gain}});
             record({Kind::norm, {y}, {normed}, {gain}});
         }
         x = y;
@@ -304,6 +302,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
                 break;
             case Kind::linear:
                 y = matmul(in(0), transposed(of(o, 0)));
+                if (o.reads[1] != kNoValue) y = plus(y, in(1));
                 break;
             case Kind::activation:
             case Kind::square:
@@ -354,6 +353,7 @@ std::vector<Matrix> RandomGraph::gradients() const {
             case Kind::linear:
                 give(dp(0), matmul(transposed(dy), in(0)));
                 give(dvalues[o->reads[0]], matmul(dy, of(*o, 0)));
+                if (o->reads[1] != kNoValue) give(dvalues[o->reads[1]], dy);
                 break;
             case Kind::activation:
             case Kind::square:

@@ -9,6 +9,7 @@
 #include "tests/reference/reference.h"
 #include "train/model/graph/graph.h"
 #include "train/model/nodes/head.h"
+#include "train/model/nodes/norm.h"
 
 namespace speedrun::testing {
 
@@ -46,7 +47,7 @@ struct RandomGraph {
     };
     ParameterId declare(const std::string& name, const std::vector<Extent>& extents, double mean);
     ValueId value(const char* name);
-    ValueId f32(const char* name);
+    void norm(Norm::Ports ports);  // with statistics of its own
     ValueId any_value();
     // Adds gates of these columns, computed from `of`, with a weight that `operation` owns.
     ValueId gate(Operation& operation, ValueId of, int64_t columns);

@@ -32,6 +32,7 @@ struct AttentionContext {
     const int64_t layer;
     const Extent heads;    // heads of this rank; all heads if the layer is whole (WholeAttention)
     const ValueId normed;  // input of the projection, all tokens
+    const ValueId addend;  // the stream, if it is added to the product of the last matrix, or kNoValue
     const std::vector<WeightedSum::Term> added_to_values;  // rows of the stream
     const bool documents;                                  // ModelOptions::documents
 };

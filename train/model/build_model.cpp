@@ -79,18 +79,20 @@ class Builder {
                                       .heads = whole ? Extent{Dimension::all_heads, attention.heads}
                                                      : w_.extents.cut({Dimension::heads, attention.heads}),
                                       .normed = attention_input(attention, whole),
+                                      .addend = addend(attention.after),
                                       .added_to_values = terms(SumSlot::values, attention.values),
                                       .documents = options_.documents});
                 attention.build(layer);
-                delta_ = layer.out;
+                leave(layer.out, layer.addend);
                 if (!attention.after.empty()) combine(SumSlot::attention, "after attn", attention.after);
             }
             if (layers[i]->mlp) {
                 // Redistributed rows have another maximum.
                 const bool needs_amax = layers[i]->mlp->scales_by_amax() && w_.batch.tensor.size == 1;
-                MlpLayer mlp{.w = w_, .normed = norm("mlp_norm", needs_amax)};
+                const ValueId normed = norm("mlp_norm", needs_amax);
+                MlpLayer mlp{.w = w_, .normed = normed, .addend = addend(layers[i]->mlp->after)};
                 layers[i]->mlp->build(mlp);
-                delta_ = mlp.out;
+                leave(mlp.out, mlp.addend);
                 if (!layers[i]->mlp->after.empty()) combine(SumSlot::mlp, "after mlp", layers[i]->mlp->after);
             }
             last_ = number;
@@ -136,6 +138,13 @@ class Builder {
         stream_ = sum;
         return stream_;
     }
+    // Returns the stream, if the last matmul of the open sublayer adds it. With tensor parallelism that matmul is a term of a sum over
+    // ranks.
+    ValueId addend(const std::vector<SumTerm>& after) const {
+        return after.empty() && w_.batch.tensor.size == 1 ? stream_ : kNoValue;
+    }
+    // Ends a sublayer: out is the new stream if it has the addend, otherwise the term to add.
+    void leave(ValueId out, ValueId addend) { (addend == kNoValue ? delta_ : stream_) = out; }
     void keep(const std::string& place) {
         if (!place.empty()) kept_.insert(stream_place("place", place).after);
     }

@@ -106,7 +106,8 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
                : kNoParameter;
     const ParameterId factor =
         w.factor ? number(w.factor->name, w.factor->start, w.factor->meaning) : kNoParameter;
-    const ValueId y = compute_value(name, rows_of(x), w.outputs);
+    const ValueId y =
+        compute_value(w.addend == kNoValue ? name : "stream and " + name, rows_of(x), w.outputs);
     // Only one term of a sum has the bias.
     Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0,
                             .fp8 = w.fp8,
@@ -124,7 +125,8 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
                  .weight = weight,
                  .bias = bias,
                  .x_amax = amax == amaxes_.end() ? kNoValue : amax->second,
-                 .factor = factor},
+                 .factor = factor,
+                 .addend = w.addend},
                 options);
     return y;
 }

@@ -75,6 +75,7 @@ class GraphWriter {
             int64_t outputs;
         };
         std::optional<Factor> factor = {};
+        ValueId addend = kNoValue;  // the residual stream, added to the product
     };
     ValueId linear(const std::string& name, ValueId x, const Weight& w);
     // Sigmoids of linear functions of the first columns of x: f32 (tokens, gates), initially 1/2.

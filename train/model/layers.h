@@ -114,6 +114,7 @@ struct SmearLayer {
 struct MlpLayer {
     GraphWriter& w;
     ValueId normed;          // (stream_tokens, width)
+    ValueId addend;          // the stream, if it is added to the product of the last matrix, or kNoValue
     ValueId out = kNoValue;  // (stream_tokens, width), set by the part
 };
 

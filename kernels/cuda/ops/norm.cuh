@@ -47,7 +47,33 @@ struct ForwardArguments {
     bool has_delta, centered;
 };
 
-// One row per warp. form(col, chunk): s of a chunk, 0 past the end; again(col, chunk): s as stored, used with K = 0.
+// A lane's part of a row, packed as in memory: all loads are in flight before the first use, in half the registers of
+// the unpacked values. K = 0: not kept.
+template <class Real, int W, int K>
+struct KeptRow {
+    Packed<W, Real> kept[K > 0 ? K : 1] = {};
+
+    __device__ __forceinline__ void fetch(const Rows<Real>& rows, int64_t row, int64_t cols) {
+        if constexpr (K > 0) {
+            if (cols % W == 0) {  // whole chunks: their loads are predicates
+                for_columns<W, K>(cols, [&](int k, int64_t col, Chunk<W> chunk) {
+                    if (chunk.count > 0) kept[k] = load_packed<W>(rows.at(row, col));
+                });
+            } else {
+                for_columns<W, K>(cols, [&](int k, int64_t col, Chunk<W> chunk) {
+                    kept[k] = chunk.load_packed(rows.at(row, col));
+                });
+            }
+        }
+    }
+    __device__ __forceinline__ Vector<W> at(int k, const Rows<Real>& rows, int64_t row, int64_t col,
+                                            Chunk<W> chunk) const {
+        if constexpr (K > 0) return unpack<W, Real>(kept[k]);
+        return chunk.load(rows.at(row, col));
+    }
+};
+
+// One row per warp. form(k, col, chunk): s of a chunk, 0 past the end; again(col, chunk): s as stored, used with K = 0.
 template <class Real, int W, int K, class Form, class Again>
 __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int64_t row, const Form& form,
                                             const Again& again) {
@@ -58,7 +84,7 @@ __device__ __forceinline__ void forward_row(const ForwardArguments<Real>& a, int
     };
     float sum = 0.0f;
     for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
-        const Vector<W> v = form(col, chunk);
+        const Vector<W> v = form(k, col, chunk);
 #pragma unroll
         for (int i = 0; i < W; ++i) sum += v[i];
         if constexpr (K > 0) kept[k] = v;
@@ -114,10 +140,13 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocksForward<Real, K>)
     wait_for_prior_kernels();
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
-    const auto form = [&](int64_t col, Chunk<W> chunk) {
-        Vector<W> v = chunk.load(a.x.at(row, col));
+    KeptRow<Real, W, K> x, delta;
+    x.fetch(a.x, row, a.cols);
+    if (a.has_delta) delta.fetch(a.delta, row, a.cols);
+    const auto form = [&](int k, int64_t col, Chunk<W> chunk) {
+        Vector<W> v = x.at(k, a.x, row, col, chunk);
         if (a.has_delta) {
-            const Vector<W> added = chunk.load(a.delta.at(row, col));
+            const Vector<W> added = delta.at(k, a.delta, row, col, chunk);
 #pragma unroll
             for (int i = 0; i < W; ++i) v[i] += added[i];
             round_to<Real>(v);  // continue with the rounded sum, which backward reads
@@ -136,26 +165,6 @@ struct BackwardArguments {
     const float *mean, *rstd, *gain;
     int64_t rows, cols;
     bool has_residual, centered;
-};
-
-// A lane's part of a row, packed as in memory: all loads are in flight before the first use, in half the registers of
-// the unpacked values. K = 0: not kept.
-template <class Real, int W, int K>
-struct KeptRow {
-    Packed<W, Real> kept[K > 0 ? K : 1] = {};
-
-    __device__ __forceinline__ void fetch(const Rows<Real>& rows, int64_t row, int64_t cols) {
-        if constexpr (K > 0) {
-            for_columns<W, K>(cols, [&](int k, int64_t col, Chunk<W> chunk) {
-                kept[k] = chunk.load_packed(rows.at(row, col));
-            });
-        }
-    }
-    __device__ __forceinline__ Vector<W> at(int k, const Rows<Real>& rows, int64_t row, int64_t col,
-                                            Chunk<W> chunk) const {
-        if constexpr (K > 0) return unpack<W, Real>(kept[k]);
-        return chunk.load(rows.at(row, col));
-    }
 };
 
 // Chunks of a tensor that are needed only after the row sums, but loaded before them, if registers allow (bf16).

@@ -21,14 +21,19 @@ using norm::kRowsOfBlock, norm::kept_chunks;
 using ForwardTerms = std::integer_sequence<int, 1, 2, 3, 4, 5>;
 using BackwardTerms = std::integer_sequence<int, 1, 2, 3, 4>;
 
-// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms, and four blocks
-// rows of 1024 on sm_80.
+// True if all loads of a row are in flight before the first use. More chunks and terms would spill.
 template <class Real, int K, int J>
-constexpr int kForwardBlocks = sizeof(Real) == 4             ? (J > 5 ? 2 : 0)
-                               : J > 5                       ? 2
-                               : K > 4                       ? 0
-                               : J > 3 || (K == 4 && !kSm90) ? 3
-                                                             : 4;
+constexpr bool kForwardAhead = sizeof(Real) == 2 && K <= 4 && J <= 3;
+
+// Minimum resident blocks per multiprocessor; 0: the compiler chooses. Its choice would spill six terms, and on sm_80 two terms of
+// f32 rows of 1024.
+template <class Real, int K, int J>
+constexpr int kForwardBlocks = sizeof(Real) == 4  ? (J > 5 || (J == 2 && K == 8) ? 2 : 0)
+                               : J > 5            ? 2
+                               : K > 4            ? 0
+                               : J == 3 && K == 4 ? 2
+                               : J >= 3 || K == 4 ? 3
+                                                  : 4;
 
 // sum.y receives s, with two terms and delta sum.sources[0] receives x + delta. The columns are whole chunks, at most
 // the kept ones.
@@ -39,19 +44,33 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kForwardBlocks<Real, K, J>
     static_assert(K > 0);
     const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp_index();
     if (row >= a.rows) return;
-    const auto form = [&](int64_t col, Chunk<W> chunk) {
+    constexpr bool kAhead = kForwardAhead<Real, K, J>;
+    using Loaded = typename weighted::Sum<Real, J>::template Loaded<W>;
+    // x + delta is the first source.
+    const bool enters = J == 2 && a.has_delta;
+    typename weighted::Sum<Real, J>::Row of = sum.row_of(row);
+    if (enters) of.sources[0] = a.x.at(row);
+    Loaded loaded[kAhead ? K : 1];
+    norm::KeptRow<Real, W, kAhead && J == 2 && K <= 3 ? K : 0> delta;
+    if constexpr (kAhead) {
+        norm::for_columns<W, K>(a.cols, [&](int k, int64_t col, Chunk<W> chunk) {
+            if (chunk.count > 0) loaded[k] = sum.template load<W>(of, col);
+        });
+        if (enters) delta.fetch(a.delta, row, a.cols);
+    }
+    const auto form = [&](int k, int64_t col, Chunk<W> chunk) {
         Vector<W> s{};
         if (chunk.count <= 0) return s;
-        s = sum.template at<W>(row, col, [&](Real* source) {
-            if (J != 2 || !a.has_delta) return load_packed<W>(source);
-            Vector<W> x = load_vector<W>(a.x.at(row, col));
-            const Vector<W> delta = load_vector<W>(a.delta.at(row, col));
+        Loaded terms = kAhead ? loaded[kAhead ? k : 0] : sum.template load<W>(of, col);
+        if (enters) {
+            Vector<W> x = unpack(terms.of[0]);
+            const Vector<W> added = delta.at(k, a.delta, row, col, chunk);
 #pragma unroll
-            for (int i = 0; i < W; ++i) x[i] += delta[i];
-            const Packed<W, Real> entered = pack<Real>(x);
-            weighted::store_whole<W>(source, entered);
-            return entered;
-        });
+            for (int i = 0; i < W; ++i) x[i] += added[i];
+            terms.of[0] = pack<Real>(x);
+            weighted::store_whole<W>(sum.sources[0].at(row, col), terms.of[0]);
+        }
+        s = sum.template at<W>(of, col, terms);
         norm::round_to<Real>(s);
         store_vector<W>(sum.y.at(row, col), s);
         return s;
@@ -116,7 +135,7 @@ __global__ void __launch_bounds__(sizes::kRowThreads, kBlocks<Real, K, J>)
 
 // Calls body.template operator()<K, J>() if rows of this length have kernels for this number of terms, and returns true
 // if so. Two terms, a mix of the stream with the first embedding, stand before most norms: they have kernels for more
-// lengths, with K = 0 for those above kLongest.
+// lengths, with K = 0 for those above kLongest. Rows of 768 have kernels for three terms, too.
 template <int W, int64_t kLongest, class Body, class Terms>
 bool with_kept_rows(int64_t cols, int count, Body&& body, Terms terms) {
     bool done = false;
@@ -125,8 +144,10 @@ bool with_kept_rows(int64_t cols, int count, Body&& body, Terms terms) {
         done = true;
     };
     const auto select = [&]<int J>() {
-        if constexpr (J == 2) {
+        if constexpr (J <= 3) {
             if (cols <= 768) return run.template operator()<768, J>();
+        }
+        if constexpr (J == 2) {
             if (cols > 1024) {
                 if (kLongest == 0 || cols <= kLongest) run.template operator()<kLongest, J>();
                 return;

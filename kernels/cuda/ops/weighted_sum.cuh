@@ -61,26 +61,49 @@ struct Sum {
         }
     }
 
-    // W elements of a row, before rounding. load_first: loads the first term's source.
-    template <int W, class First>
-    __device__ __forceinline__ Vector<W> at(int64_t row, int64_t col, const First& load_first) const {
+    // The sources of the terms of a row. starts: the row is the first of a sequence.
+    struct Row {
+        const Real* sources[J];
+        int64_t row;
+        bool starts;
+    };
+    __device__ __forceinline__ Row row_of(int64_t row) const {
+        Row result{{}, row, any_shift && static_cast<unsigned>(row) % sequence_length == 0};
+#pragma unroll
+        for (int j = 0; j < J; ++j)
+            result.sources[j] = sources[j].at(shifted[j] && !result.starts ? row - 1 : row);
+        return result;
+    }
+    template <int W>
+    struct Loaded {
+        Packed<W, Real> of[J] = {};
+    };
+    template <int W>
+    __device__ __forceinline__ Loaded<W> load(const Row& row, int64_t col) const {
+        Loaded<W> loaded;
+#pragma unroll
+        for (int j = 0; j < J; ++j) {
+            if (W == 1 && j >= count) break;
+            loaded.of[j] = load_packed<W>(row.sources[j] + col);
+        }
+        return loaded;
+    }
+    // W elements of a row, before rounding.
+    template <int W>
+    __device__ __forceinline__ Vector<W> at(const Row& row, int64_t col, const Loaded<W>& loaded) const {
         const int64_t head = any_head ? static_cast<unsigned>(col) / head_size : 0;
-        const bool first = any_shift && static_cast<unsigned>(row) % sequence_length == 0;
-        Packed<W, Real> loaded[J] = {};
         float weights[J] = {};
 #pragma unroll
         for (int j = 0; j < J; ++j) {
             if (W == 1 && j >= count) break;
-            Real* const source = sources[j].at(shifted[j] && !first ? row - 1 : row, col);
-            loaded[j] = j == 0 ? load_first(source) : load_packed<W>(source);
-            weights[j] = coefficients[j].at(row, head);
+            weights[j] = coefficients[j].at(row.row, head);
         }
         Vector<W> sum{};
 #pragma unroll
         for (int j = 0; j < J; ++j) {
             if (W == 1 && j >= count) break;
-            if (shifted[j] && first) continue;
-            const Vector<W> s = unpack(loaded[j]);
+            if (shifted[j] && row.starts) continue;
+            const Vector<W> s = unpack(loaded.of[j]);
 #pragma unroll
             for (int i = 0; i < W; ++i) sum[i] += weights[j] * s[i];
         }
@@ -88,8 +111,8 @@ struct Sum {
     }
     template <int W>
     __device__ __forceinline__ void operator()(int64_t row, int64_t col, Chunk<W>) const {
-        const auto load = [](const Real* p) { return load_packed<W>(p); };
-        store_vector<W>(y.at(row, col), at<W>(row, col, load));
+        const Row of = row_of(row);
+        store_vector<W>(y.at(row, col), at<W>(of, col, load<W>(of, col)));
     }
 };
 

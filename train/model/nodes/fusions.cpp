@@ -153,7 +153,7 @@ class LinearThenSquare final : public Fusion {
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const linear = node_at<Linear>(nodes, 0);
         const auto* const activate = node_at<Activate>(nodes, 1);
-        const bool match = linear && activate && activate->squares() &&
+        const bool match = linear && !linear->has_addend() && activate && activate->squares() &&
                            activate->value_of(activate->x) == linear->y() &&
                            graph[activate->value_of(activate->y)].root == graph[linear->y()].root;
         if (!match) return 0;

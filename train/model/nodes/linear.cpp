@@ -10,6 +10,7 @@ Linear::Linear(const Ports& ports, const Options& options)
       y_(writes({.value = ports.y})),
       x_(reads({.value = ports.x, .gradient = GradientRule::added, .in_backward = true})),
       x_amax_(reads({.value = ports.x_amax})),
+      addend_(reads({.value = ports.addend, .gradient = GradientRule::passed})),
       weight_(uses(ports.weight, true)),
       bias_(uses(ports.bias, ports.factor != kNoParameter)),
       factor_(uses(ports.factor, true)),
@@ -54,8 +55,9 @@ Linear::Linear(const Ports& ports, const Options& options)
 }
 
 std::string Linear::describe(const NodeGraph& graph) const {
-    return fmt::format("linear {} -> {}{}{}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
+    return fmt::format("linear {} -> {}{}{}{}{}", graph.width_of(value_of(x_)), graph.width_of(value_of(y_)),
                        bias_.index >= 0 ? ", bias" : "", options_.fp8 ? ", forward in fp8" : "",
+                       has_addend() ? ", added to the stream" : "",
                        factor_.index >= 0 ? fmt::format(", c x the last {}", options_.scaled) : "");
 }
 
@@ -87,6 +89,7 @@ void Linear::forward_then(const op::Epilogue& epilogue, const Call& call) const 
                      .b = weight_of(call),
                      .bias = options_.adds_bias ? bias_of(call) : Tensor{},
                      .transpose_b = true,
+                     .addend = call(addend_),
                      .epilogue = epilogue},
                     call.stream);
 }
@@ -107,6 +110,7 @@ void Linear::multiply_by_fp8(const op::Epilogue& epilogue, const Call& call) con
                             .b = call(weight8_.numbers),
                             .scale_a = x8_.scale_in(call),
                             .scale_b = weight8_.scale_in(call),
+                            .addend = call(addend_),
                             .epilogue = epilogue},
                            call.stream);
 }

@@ -1,4 +1,4 @@
-// y = x Wᵀ (+ b).
+// y = x Wᵀ (+ b) (+ addend).
 #pragma once
 
 #include <optional>
@@ -18,6 +18,7 @@ class Linear final : public Node {
         ValueId x_amax = kNoValue;        // f32 (1, 1): max|x|; with fp8
         // f32 (1): the last Options::scaled outputs are multiplied by it, as their rows of the weight.
         ParameterId factor = kNoParameter;
+        ValueId addend = kNoValue;  // (tokens, outputs): the residual stream
     };
     struct Options {
         bool adds_bias =
@@ -33,7 +34,7 @@ class Linear final : public Node {
     std::string describe(const NodeGraph& graph) const override;
     void forward(const Call& call) const override;
     void backward(const Call& call) const override;
-    // forward() with an epilogue of its matmul.
+    // forward() with an epilogue of its matmul, which has no addend.
     void forward_then(const op::Epilogue& epilogue, const Call& call) const;
     // Backward in two parts: the gradient of x, and the parameters' gradients.
     void backward_input(const Call& call) const;
@@ -43,6 +44,7 @@ class Linear final : public Node {
 
     ValueId x() const { return value_of(x_); }
     ValueId y() const { return value_of(y_); }
+    bool has_addend() const { return addend_.index >= 0; }
     bool in_fp8() const { return options_.fp8.has_value(); }
     // True if forward multiplies in FP8 and the scale of x is known before x.
     bool knows_scale(const Call& call) const;
@@ -58,7 +60,7 @@ class Linear final : public Node {
     void backward_scaled(const Call& call) const;
 
     const Out y_;
-    const In x_, x_amax_;
+    const In x_, x_amax_, addend_;
     const Par weight_, bias_, factor_;
     const Options options_;
     Quantized x8_, weight8_;

@@ -217,7 +217,8 @@ void AttentionConfig::build(AttentionLayer& a) const {
                   .init = out_init,
                   .bias = bias,
                   .fan_in = heads * a.v_dim(),
-                  .meaning = "W o is added to the stream, o the heads' outputs beside each other"});
+                  .meaning = "W o is added to the stream, o the heads' outputs beside each other",
+                  .addend = a.addend});
     a.out = a.is_whole() ? shared_out(w, out) : into_stream(w, out);
 }
 

@@ -100,7 +100,8 @@ void MlpConfig::build(MlpLayer& layer) const {
                                          .bias = bias,
                                          .fan_in = hidden_size,
                                          .meaning = "W h is added to the stream",
-                                         .fp8 = down_fp8}));
+                                         .fp8 = down_fp8,
+                                         .addend = layer.addend}));
 }
 
 }  // namespace speedrun
