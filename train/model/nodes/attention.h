@@ -28,7 +28,8 @@ class QkNormRotary final : public Node {
     // Enqueues this node and a mix of values as one operation.
     void enqueue(const Call& call, const ValueMix& value) const;
     void backward(const Call& call) const override;
-    ValueId q() const { return value_of(q_); }
+    // True if enqueue() can mix values of this width.
+    bool fits_mix_of(int64_t columns) const { return columns % (2 * options_.num_heads) == 0; }
 
   private:
     const Out q_, k_, rstd_;
