@@ -31,6 +31,8 @@ class QkNormRotary final : public Node {
     ValueId q() const { return value_of(q_); }
     ValueId k() const { return value_of(k_); }
     bool is_in_place() const { return !apart_; }
+    // True if enqueue() can mix values of this width.
+    bool fits_mix_of(int64_t columns) const { return columns % (2 * options_.num_heads) == 0; }
     // Operands of backward, for an operation that includes it.
     RotaryOfInputs of_inputs(const Call& call) const;
 

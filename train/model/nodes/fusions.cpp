@@ -123,14 +123,14 @@ class AddMixThenNorm final : public Fusion {
     }
 };
 
-// A mix of the width of queries and keys, the values, and rotary.
+// A mix of values, and rotary of queries and keys.
 class MixAndRotary final : public Fusion {
   public:
     size_t matches(const NodeGraph& graph, std::span<const Node* const> nodes) const override {
         const auto* const mix = node_at<WeightedSum>(nodes, 0);
         const auto* const rotary = node_at<QkNormRotary>(nodes, 1);
-        const bool match = rotary && mix && mix->is_mix() &&
-                           graph.width_of(mix->value_of(mix->y)) == graph.width_of(rotary->q());
+        const bool match =
+            rotary && mix && mix->is_mix() && rotary->fits_mix_of(graph.width_of(mix->value_of(mix->y)));
         return match ? 2 : 0;
     }
     void forward(std::span<const Call> calls) const override {

@@ -45,7 +45,7 @@ void add_values(AttentionLayer& a, bool mixed) {
             "attn.value_mix", {{Dimension::numbers, 2}},
             {a.w.filled(config.value_start), "a, b: v becomes a v + b row of " + config.value_table});
         a.value_terms = {{.value = a.v, .parameter = mix, .element = 0},
-                         {.value = a.rows_of_v(a.value_rows), .parameter = mix, .element = 1}};
+                         {.value = a.value_rows, .parameter = mix, .element = 1}};
     }
     a.run(AttentionSlot::values);
     for (const WeightedSum::Term& term : terms_of_all_tokens(a)) a.value_terms.push_back(term);
@@ -192,7 +192,7 @@ void AttentionConfig::build(AttentionLayer& a) const {
     a.q = w.view(a.qkv, "projected q", 0, qk);
     a.k = w.view(a.qkv, "projected k", qk, qk);
     a.v = w.view(a.qkv, "v", 2 * qk, v);
-    if (mixed) a.value_rows = a.tables.lookup("value_embedding", value_table);
+    if (mixed) a.value_rows = a.rows_of_v(a.tables.lookup("value_embedding", value_table));
 
     a.scale = scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(a.qk_dim()));
     add_values(a, mixed);
