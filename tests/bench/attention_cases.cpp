@@ -1,6 +1,6 @@
 // Attention with the recipe's documents and window, with GPT-2's sequences, and with the causal shapes that
-// authors of fast kernels publish. FLOPs count visible query-key pairs only: 4·D per pair and head forward,
-// 10·D backward.
+// authors of fast kernels publish. FLOPs count visible query-key pairs only, per pair and head: 2·(D + Dv) forward,
+// 2·(3·D + 2·Dv) backward.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +50,9 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                    const std::vector<Published>& forward, const std::vector<Published>& backward,
                    int64_t ranks = 1) {
     const Queries queries(shape, ranks);
+    const int64_t value_dim = shape.value_dim > 0 ? shape.value_dim : shape.head_dim;
     const int64_t tokens = shape.tokens, width = shape.num_heads * shape.head_dim,
+                  value_width = shape.num_heads * value_dim,
                   rows = static_cast<int64_t>(queries.first_key.size());
     const AttentionOptions options{.sequence_length = shape.sequence_length,
                                    .num_heads = shape.num_heads,
@@ -58,18 +60,21 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                    .window = shape.window,
                                    .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
                                    .documents = shape.mean_document > 0};
-    const double pair_flops = queries.visible_keys * static_cast<double>(width);
+    const double pair_flops = 2 * queries.visible_keys;  // FLOPs of a matmul with one column
+    const auto of_keys = static_cast<double>(width), of_values = static_cast<double>(value_width);
+    const std::string heads = value_dim == shape.head_dim ? std::to_string(value_dim)
+                                                          : fmt::format("{}/{}", shape.head_dim, value_dim);
     const std::string sizes =
-        fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads,
-                    shape.head_dim, queries.visible_keys / static_cast<double>(rows));
+        fmt::format("T{} S{} {}x{}, {:.0f} keys", rows, shape.sequence_length, shape.num_heads, heads,
+                    queries.visible_keys / static_cast<double>(rows));
     // A rank's gathered keys and values are separate.
     const auto inputs = [=](CaseMemory& m) {
-        if (ranks == 1) return sides_of(m.input({tokens, 3 * width}), width);
-        return Sides{m.input({rows, width}), m.input({tokens, width}), m.input({tokens, width})};
+        if (ranks == 1) return sides_of(m.input({tokens, 2 * width + value_width}), width);
+        return Sides{m.input({rows, width}), m.input({tokens, width}), m.input({tokens, value_width})};
     };
     const auto outputs = [=](CaseMemory& m) {
-        if (ranks == 1) return sides_of(m.output({tokens, 3 * width}), width);
-        return Sides{m.output({rows, width}), m.output({tokens, width}), m.output({tokens, width})};
+        if (ranks == 1) return sides_of(m.output({tokens, 2 * width + value_width}), width);
+        return Sides{m.output({rows, width}), m.output({tokens, width}), m.output({tokens, value_width})};
     };
     const auto forward_of = [=](CaseMemory& m, const Tensor& o, const Tensor& lse) {
         const auto [q, k, v] = inputs(m);
@@ -82,18 +87,21 @@ void add_attention(std::vector<Case>& cases, const std::string& name, const Mode
                                     .place = ranks == 1 ? Tensor{} : m.indices(queries.place),
                                     .options = options};
     };
-    add_case(cases, {name + ".forward", sizes, 4.0 * pair_flops, forward}, [=](CaseMemory& m) {
-        return forward_of(m, m.output({rows, width}), m.output(DType::f32, {shape.num_heads, rows}));
-    });
-    add_case(cases, {name + ".backward", sizes, 10.0 * pair_flops, backward}, [=](CaseMemory& m) {
-        const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, width}),
+    add_case(cases, {name + ".forward", sizes, pair_flops * (of_keys + of_values), forward},
+             [=](CaseMemory& m) {
+                 return forward_of(m, m.output({rows, value_width}),
+                                   m.output(DType::f32, {shape.num_heads, rows}));
+             });
+    const double backward_flops = pair_flops * (3 * of_keys + 2 * of_values);
+    add_case(cases, {name + ".backward", sizes, backward_flops, backward}, [=](CaseMemory& m) {
+        const op::AttentionForward f = forward_of(m, m.workspace(m.compute_dtype(), {rows, value_width}),
                                                   m.workspace(DType::f32, {shape.num_heads, rows}));
         m.setup([&](Ops& ops, Stream& stream) { ops.attention_forward(f, stream); });
         const auto [dq, dk, dv] = outputs(m);
         return op::AttentionBackward{.dq = dq,
                                      .dk = dk,
                                      .dv = dv,
-                                     .dout = m.input({rows, width}),
+                                     .dout = m.input({rows, value_width}),
                                      .o = m.as_input(f.o),
                                      .lse = m.as_input(f.lse),
                                      .q = f.q,
@@ -209,6 +217,10 @@ std::vector<Case> attention_cases(const Shapes& shapes) {
     add_attention(cases, "attention.recipe", shapes.recipe, {{"realistic", 0, 4.7 / 12 * 4 / 14, 0}},
                   {{"realistic", 0, 4.7 / 12 * 10 / 14, 0}});
     add_attention(cases, "attention.recipe.rank", shapes.recipe, {}, {}, 2);
+    ModelShape two_widths = shapes.recipe;  // heads of q and k half as wide as those of v
+    two_widths.head_dim /= 2;
+    two_widths.value_dim = shapes.recipe.head_dim;
+    add_attention(cases, "attention.recipe.two_widths", two_widths, {}, {});
     add_own_value(cases, shapes.recipe);
     add_key_offset(cases, shapes.recipe);
     add_composed_heads(cases, shapes.recipe);

@@ -52,12 +52,13 @@ void add_case(std::vector<Case>& cases, CaseText text, Prepare prepare) {
                      }});
 }
 
-// q, k and v, or their gradients, side by side as the preceding matmul stores them.
+// q, k and v, or their gradients, side by side as the preceding matmul stores them. width: columns of q and of k.
 struct Sides {
     Tensor q, k, v;
 };
 inline Sides sides_of(const Tensor& qkv, int64_t width) {
-    return {qkv.column_slice(0, width), qkv.column_slice(width, width), qkv.column_slice(2 * width, width)};
+    return {qkv.column_slice(0, width), qkv.column_slice(width, width),
+            qkv.column_slice(2 * width, qkv.cols() - 2 * width)};
 }
 
 std::vector<Case> product_cases(const Shapes& shapes);

@@ -14,6 +14,7 @@ struct ModelShape {
     int64_t vocab_size, padded_vocab;
     int64_t window;         // visible keys per query; 0: all
     int64_t mean_document;  // mean document length in tokens; 0: a document is a sequence
+    int64_t value_dim = 0;  // columns of a head of v; 0: head_dim
 };
 
 struct Shapes {

@@ -45,21 +45,28 @@ std::string text_of(const nlohmann::json& line, const char* key) {
     return it != line.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-// Reads op_bench's shape, "T16384 S512 16x128, 256 keys": queries, keys per sequence, heads, head size, visible keys a query.
+// Reads op_bench's shape, "T16384 S512 16x64/128, 256 keys": queries, keys per sequence, heads, widths of a head of q and of v
+// (one number if equal), visible keys a query.
 AttentionShape attention_of(const std::string& op, const std::string& text) {
     AttentionShape shape;
     if (op.rfind("attention_", 0) != 0) return shape;
-    long long queries = 0, keys = 0, heads = 0, head_dim = 0, visible = 0;
+    long long queries = 0, keys = 0, heads = 0, head_dim = 0, value_dim = 0, visible = 0;
     constexpr long long kLargest = 1 << 22;
-    if (std::sscanf(text.c_str(), "T%10lld S%10lld %10lldx%10lld, %10lld keys", &queries, &keys, &heads,
-                    &head_dim, &visible) != 5 ||
-        std::min({queries, keys, heads, head_dim}) < 1 ||
-        std::max({queries, keys, heads, head_dim}) > kLargest)
+    if (std::sscanf(text.c_str(), "T%10lld S%10lld %10lldx%10lld/%10lld, %10lld keys", &queries, &keys,
+                    &heads, &head_dim, &value_dim, &visible) != 6) {
+        if (std::sscanf(text.c_str(), "T%10lld S%10lld %10lldx%10lld, %10lld keys", &queries, &keys, &heads,
+                        &head_dim, &visible) != 5)
+            return shape;
+        value_dim = head_dim;
+    }
+    if (std::min({queries, keys, heads, head_dim, value_dim}) < 1 ||
+        std::max({queries, keys, heads, head_dim, value_dim}) > kLargest)
         return shape;
     shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
     if (queries % keys != 0 || visible != (keys + 1) / 2)
         return shape;  // keys are hidden, or a rank's queries
-    return {queries / keys, keys, keys, heads, head_dim, head_dim, 0, false};
+    return {queries / keys, keys, keys, heads, head_dim, value_dim, 0, false};
 }
 
 // Reads op_bench's names: "pointwise.recipe.cross_entropy_3_targets_fp8". The recipe's loss has a softcap.
