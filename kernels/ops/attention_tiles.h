@@ -29,6 +29,12 @@ constexpr HeadWidths widths_of(const AttentionShape& shape) {
     return {shape.head_dim, shape.value_dim};
 }
 
+// True if attention by mma.sync has kernels for these widths. Portable kernels run others.
+constexpr bool has_mma_kernels(HeadWidths widths) {
+    const auto has = [](int64_t dim) { return dim == 64 || dim == 128; };
+    return has(widths.head_dim) && has(widths.value_dim);
+}
+
 // Widths that attention by wgmma has kernels for.
 constexpr std::array<HeadWidths, 5> kWgmmaHeadWidths = {
     {{64, 64}, {64, 128}, {96, 96}, {96, 128}, {128, 128}}};

@@ -113,13 +113,26 @@ constexpr const char* kCounted = "assumed: matmuls and instructions counted; not
 constexpr KernelModel kWgmmaAttention[] = {{"attention_forward", Engine::wgmma, 0.57, 0.80, 1, kCounted},
                                            {"attention_backward", Engine::wgmma, 0.36, 0.80, 3, kCounted}};
 
+// Each multiply-add of a score loads two numbers from shared memory, and of a sum one: an eighth and a quarter of the rate
+// without them. Four of seven matmuls of backward are counted.
+constexpr const char* kPortable =
+    "assumed: without tensor cores, loads of shared memory counted; not yet run";
+constexpr KernelModel kPortableAttention[] = {
+    {"attention_forward", Engine::portable, 0.17, 0.80, 1, kPortable},
+    {"attention_backward", Engine::portable, 0.09, 0.80, 4, kPortable}};
+
 // Engine::mma: fitted to the causal cases of records/gpu_checks, 512 to 8,192 tokens, each within 1.1%. Engine::wgmma: a
 // tenth above the count of kernels/README.md. RotaryOfInputs, by the same rules: a tile takes 616 further instructions per warp
 // with heads of 128 (679 of 96, 335 of 64; means of both kernels), 0.70 us. It reads 64 KiB of cosines and sines, and 4.5 KiB
 // of rstd and positions. At the 64 bytes per clock of a multiprocessor's port to the L2 cache, they take 0.62 us.
+constexpr const char* kBetween = "assumed: by matmuls, between the measured heads of 64 and 128";
 constexpr AttentionTiming kAttention[] = {
     {"attention_forward", Engine::mma, {128, 128}, {32, 0}, 1.015, 4.84, kOneStrip},
     {"attention_backward", Engine::mma, {128, 128}, {32, 32}, 1.701, 6.93, kOneStrip},
+    {"attention_forward", Engine::mma, {64, 128}, {32, 0}, 0.90, 4.10, kBetween},
+    {"attention_backward", Engine::mma, {64, 128}, {32, 32}, 1.22, 6.00, kBetween},
+    {"attention_forward", Engine::mma, {128, 64}, {64, 0}, 1.81, 4.10, kBetween},
+    {"attention_backward", Engine::mma, {128, 64}, {32, 32}, 1.34, 6.00, kBetween},
     {"attention_forward", Engine::mma, {64, 64}, {64, 0}, 1.585, 3.35, kOneStrip},
     {"attention_backward", Engine::mma, {64, 64}, {64, 64}, 1.717, 5.06, kOneStrip},
     {"attention_forward", Engine::wgmma, {128, 128}, {128, 0}, 2.13, 1.24, kCounted},
@@ -279,6 +292,8 @@ const GpuModel& find_gpu_model(std::string_view name) {
 KernelModel kernel_model(std::string_view op, KernelChoice choice) {
     if (choice.native_matmul && op == "matmul") return kNativeMatmul;
     if (choice.wgmma_matmul && op == kWgmmaPolarExpress.op) return kWgmmaPolarExpress;
+    for (const KernelModel& kernel : kPortableAttention)
+        if (choice.portable_attention && op == kernel.op) return kernel;
     for (const KernelModel& kernel : kWgmmaAttention)
         if (choice.wgmma_attention && op == kernel.op) return kernel;
     for (KernelModel kernel : kKernels) {
@@ -333,7 +348,10 @@ ModelledCall model_call(const OpCost& cost, DType compute_dtype, const GpuModel&
     }
     const bool by_mma =
         (kernel.engine == Engine::mma || kernel.engine == Engine::tiles) && compute_dtype == DType::bf16;
-    const double reached = kernel.compute * (by_mma ? rate * gpu.mma_share : rate);
+    const double of_engine = kernel.engine == Engine::portable ? gpu.f32_flops_per_s
+                             : by_mma                          ? rate * gpu.mma_share
+                                                               : rate;
+    const double reached = kernel.compute * of_engine;
     const double products_ms = kernel.engine == Engine::tiles ? tiled_ms(cost, reached, gpu.num_sms)
                                : kernel.engine == Engine::wgmma_tiles
                                    ? wgmma_tiled_ms(cost, reached, gpu.num_sms)

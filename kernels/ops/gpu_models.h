@@ -46,6 +46,7 @@ enum class Engine : uint8_t {
     mma,          // own kernels: mma.sync in bf16, multiply-adds in f32
     tiles,        // as mma, timed in whole waves of blocks with 128 x 128 outputs
     wgmma_tiles,  // as wgmma, timed in whole waves of blocks with 128 x 256 outputs
+    portable,     // own kernels: multiply-adds in f32 for any type
 };
 
 // Share of its GPU's rates that an operation reaches.
@@ -59,9 +60,9 @@ struct KernelModel {
     bool wgmma_epilogue = false;  // our kernel runs matmuls with an epilogue where it wins (epilogue_model.h)
 };
 // Selected kernels: cuda.products is "hand"; cuda.attention is "wgmma", cuda.products is "wgmma", on a GPU that has it, in
-// bf16.
+// bf16. portable_attention: bf16 with widths of heads that only the portable kernels support.
 struct KernelChoice {
-    bool native_matmul = false, wgmma_attention = false, wgmma_matmul = false;
+    bool native_matmul = false, wgmma_attention = false, wgmma_matmul = false, portable_attention = false;
 };
 // Throws an internal error for an operation that is not in SPEEDRUN_EACH_OP.
 KernelModel kernel_model(std::string_view op, KernelChoice choice = {});

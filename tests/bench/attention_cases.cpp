@@ -1,6 +1,6 @@
 // Attention with the recipe's documents and window, with GPT-2's sequences, and with the causal shapes that
-// authors of fast kernels publish. FLOPs count visible query-key pairs only: 2·(D + Dv) per pair and head
-// forward, 6·D + 4·Dv backward.
+// authors of fast kernels publish. FLOPs count visible query-key pairs only, per pair and head: 2·(D + Dv) forward,
+// 2·(3·D + 2·Dv) backward.
 #include <fmt/format.h>
 
 #include <algorithm>

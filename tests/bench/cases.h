@@ -52,7 +52,7 @@ void add_case(std::vector<Case>& cases, CaseText text, Prepare prepare) {
                      }});
 }
 
-// q, k and v, or their gradients, side by side as the preceding matmul stores them.
+// q, k and v, or their gradients, side by side as the preceding matmul stores them. width: columns of q and of k.
 struct Sides {
     Tensor q, k, v;
 };

@@ -143,17 +143,32 @@ TEST(AttentionTilesTest, TimesEachWidthByWgmma) {
 
 // Attention that wgmma does not serve is modelled as the kernels that run.
 TEST(AttentionTilesTest, ModelsTheKernelsThatRun) {
-    const Config config =
-        read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json", {"cuda.attention=wgmma"});
-    const OperationTimes times(config, find_gpu_model("h100"), nullptr);
-    const auto source = [&](int64_t value_dim) {
+    const auto times_of = [](const char* attention) {
+        return OperationTimes(read_config(SPEEDRUN_SOURCE_ROOT "/configs/124m_modern.json",
+                                          {std::string("cuda.attention=") + attention}),
+                              find_gpu_model("h100"), nullptr);
+    };
+    const auto cost_of = [](HeadWidths widths) {
         OpCost cost;
         cost.op = "attention_forward";
-        cost.attention = {1, 2048, 2048, 6, 64, value_dim, 0, false};
-        return times.source_of(cost);
+        cost.attention = {1, 2048, 2048, 6, widths.head_dim, widths.value_dim, 0, false};
+        cost.flops = 6 * (widths.head_dim + widths.value_dim) * 2048 * 2049;
+        return cost;
     };
-    EXPECT_EQ(source(128), kernel_model("attention_forward", {.wgmma_attention = true}).source);
-    EXPECT_EQ(source(96), kernel_model("attention_forward").source);
+    const OperationTimes wgmma = times_of("wgmma"), native = times_of("hand");
+    const std::string portable = kernel_model("attention_forward", {.portable_attention = true}).source;
+    EXPECT_EQ(wgmma.source_of(cost_of({64, 128})),
+              kernel_model("attention_forward", {.wgmma_attention = true}).source);
+    EXPECT_EQ(wgmma.source_of(cost_of({64, 96})), portable);
+    EXPECT_EQ(native.source_of(cost_of({96, 128})), portable);
+    EXPECT_NE(wgmma.source_of(cost_of({128, 64})), portable);
+    // Two widths take between the times of one by mma. Portable kernels lack tensor cores.
+    const auto ms = [&](HeadWidths widths) { return native.of(cost_of(widths)).ms; };
+    for (const HeadWidths& widths : {HeadWidths{64, 128}, HeadWidths{128, 64}}) {
+        EXPECT_GT(ms(widths), 1.05 * ms({64, 64}));
+        EXPECT_LT(ms(widths), 0.95 * ms({128, 128}));
+    }
+    EXPECT_GT(ms({96, 128}), 10 * ms({128, 128}));
 }
 
 // ---- documents

@@ -175,6 +175,25 @@ TEST_F(StepModelTest, ReportReplacesAssumedEfficiencies) {
     EXPECT_THROW(MeasuredKernels(path, DType::bf16, {}), Error);
 }
 
+// Shapes name both widths of a head only where they differ.
+TEST_F(StepModelTest, ReportMatchesBothWidthsOfHeads) {
+    const std::string path = (folder_ / "ops.jsonl").string();
+    std::ofstream(path)
+        << R"({"kind":"op","name":"one","op":"attention_forward","shape":"T4096 S512 6x64, 256 keys","dtype":"bf16","status":"passed","flops":9,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","name":"two","op":"attention_forward","shape":"T4096 S512 6x64/128, 256 keys","dtype":"bf16","status":"passed","flops":9,"bytes":9,"share_of_floor":0.1}
+{"kind":"op","name":"bad","op":"attention_forward","shape":"T4096 S512 6x64/, 256 keys","dtype":"bf16","status":"passed","flops":9,"bytes":9,"share_of_floor":0.1}
+)";
+    const MeasuredKernels measured(path, DType::bf16, {});
+    for (const int64_t value_dim : {64, 128}) {
+        OpCost cost = cost_of("attention_forward", {}, 9, 9);
+        cost.attention = {8, 512, 512, 6, 64, value_dim, 0, false};
+        const MeasuredKernels::Case* const found = measured.nearest(cost);
+        ASSERT_TRUE(found);
+        EXPECT_EQ(found->name, value_dim == 64 ? "one" : "two");
+        EXPECT_EQ(found->cost.attention, cost.attention);
+    }
+}
+
 TEST_F(StepModelTest, WgmmaNeedsHopperAndBf16) {
     const auto chosen = [&](const char* precision, const char* gpu) {
         const Config c = config({std::string("precision=") + precision, "cuda.attention=wgmma"});

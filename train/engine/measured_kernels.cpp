@@ -45,8 +45,8 @@ std::string text_of(const nlohmann::json& line, const char* key) {
     return it != line.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-// Reads op_bench's shape, "T16384 S512 16x128, 256 keys" or "T16384 S512 16x64/128, 256 keys": queries, keys per sequence, heads, their
-// widths, visible keys a query.
+// Reads op_bench's shape, "T16384 S512 16x64/128, 256 keys": queries, keys per sequence, heads, widths of a head of q and of v
+// (one number if equal), visible keys a query.
 AttentionShape attention_of(const std::string& op, const std::string& text) {
     AttentionShape shape;
     if (op.rfind("attention_", 0) != 0) return shape;

@@ -51,6 +51,8 @@ AttentionWork OperationTimes::work_of(const OpCost& cost, const KernelModel& ker
 KernelModel OperationTimes::kernel_of(const OpCost& cost) const {
     KernelChoice choice = choice_;
     choice.wgmma_attention = choice_.wgmma_attention && wgmma_serves(cost.attention);
+    choice.portable_attention = compute_dtype_ == DType::bf16 && cost.attention.present() &&
+                                !choice.wgmma_attention && !has_mma_kernels(widths_of(cost.attention));
     return kernel_model(cost.op, choice);
 }
 

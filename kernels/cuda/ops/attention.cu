@@ -134,7 +134,7 @@ void run_backward(const op::AttentionBackward& a, const Problem<kPlaced>& p, con
 
 // Adds a note on bf16 with two widths that only the portable kernels support.
 void note_widths(std::set<std::string>& notes, DType dtype, const Sizes& p) {
-    if (dtype != DType::bf16 || p.head_dim == p.value_dim || has_mma(p)) return;
+    if (dtype != DType::bf16 || p.head_dim == p.value_dim || has_mma_kernels(widths_of(p))) return;
     notes.insert(fmt::format("attention with heads of {} columns in q and {} in v runs without tensor cores",
                              p.head_dim, p.value_dim));
 }

@@ -68,12 +68,11 @@ inline bool suit_tensor_cores(std::initializer_list<Tensor> operands) {
                x.row_stride % 8 == 0;
     });
 }
-inline bool has_mma(const Sizes& p) {
-    const auto has_kernels = [](int dim) { return dim == 64 || dim == 128; };
-    return has_kernels(p.head_dim) && has_kernels(p.value_dim);
+inline HeadWidths widths_of(const Sizes& p) {
+    return {p.head_dim, p.value_dim};
 }
 inline bool uses_mma(std::initializer_list<Tensor> operands, const Sizes& p) {
-    return has_mma(p) && suit_tensor_cores(operands);
+    return has_mma_kernels(widths_of(p)) && suit_tensor_cores(operands);
 }
 
 template <class Real>

@@ -44,18 +44,6 @@ constexpr int threads_of(int strips) {
     return kOwned / (16 * strips) * 32;
 }
 
-// Queries in a tile that has room for either a warp's queries or its output, in the same place: areas of kRows rows of
-// kWidest columns, of which kWidth are used.
-template <int kWidth, int kWidest, int kRows>
-struct WarpRows {
-    static_assert(kRows % 8 == 0);
-    __device__ static int offset(int row, int chunk) {
-        return row / kRows * kRows * (kWidest - kWidth) + tile::chunk_offset<kWidth>(row, chunk);
-    }
-    // For a warp whose first row is `row`: a tile with layout Rows<kWidth> in which its rows have the same places.
-    __device__ static Bf16* of_warp(Bf16* tile, int row) { return tile + row * (kWidest - kWidth); }
-};
-
 template <int D, int Dv, bool kPlaced, int kStrips>
 __global__ void __launch_bounds__(threads_of(kStrips))
     attention_forward_mma_kernel(View<Bf16> o, float* lse, View<const Bf16> q, View<const Bf16> k,
@@ -63,9 +51,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     wait_for_prior_kernels();
     constexpr int kWidest = widest(D, Dv), kQueries = kOwned, kKeys = forward_keys(Dv), kTiles = kKeys / 8;
     constexpr int kThreads = threads_of(kStrips);
-    using Queries = WarpRows<D, kWidest, 16 * kStrips>;
-    using Output = WarpRows<Dv, kWidest, 16 * kStrips>;
-    Bf16* queries = shared_memory<Bf16>(0);
+    Bf16* queries = shared_memory<Bf16>(0);  // and the output, after the last barrier
     Bf16* keys = shared_memory<Bf16>(kQueries * kWidest * 2);
     Bf16* values = shared_memory<Bf16>((kQueries * kWidest + kKeys * D) * 2);
     const Where w = where_of_queries(p, kQueries);
@@ -84,8 +70,8 @@ __global__ void __launch_bounds__(threads_of(kStrips))
     const int first = low.lowest / kKeys * kKeys;
     // If the queries see no key, every warp writes zeros: no copy into a tile may then be pending.
     if (!kPlaced || first < end) {
-        copy_rows_async<kQueries, D, kThreads, Queries>(queries, q.head(w.first.query, w.column), q.stride,
-                                                        begin, p.queries());
+        copy_rows_async<kQueries, D, kThreads>(queries, q.head(w.first.query, w.column), q.stride, begin,
+                                               p.queries());
         copy_rows_async<kKeys, D, kThreads>(keys, k_head, k.stride, first, p.length);
         ptx::copy_async_commit();
     }
@@ -118,7 +104,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
         copy_rows_async<kKeys, Dv, kThreads>(values, v_head, v.stride, j0, p.length);
         ptx::copy_async_commit();
         float s[kStrips][kTiles][4] = {};
-        tile::multiply_rows<D>(s, Queries::of_warp(queries, strips), strips, keys);
+        tile::multiply_rows<D>(s, queries, strips, keys);
         ptx::copy_async_wait<0>();
         __syncthreads();  // values have arrived; these keys are no longer read
         if (j0 + kKeys < end) {
@@ -191,8 +177,7 @@ __global__ void __launch_bounds__(threads_of(kStrips))
             }
         }
         tile::store_rows<Dv>(o.head(w.first.query, value_column<D, Dv>(w)), o.stride, begin, p.queries(),
-                             Output::of_warp(queries, strips), strips + 16 * r, sums[r], inverse[0],
-                             inverse[1]);
+                             queries, strips + 16 * r, sums[r], inverse[0], inverse[1]);
     }
 }
 
