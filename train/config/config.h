@@ -180,8 +180,8 @@ struct CudaConfig : CudaLibraries {
             "Muon's matmuls in bf16");
         v.choice(
             "attention", attention,
-            "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes 64, 96 and 128, "
-            "of q and k also 64 and 96 with 128 of v, and undivided sequences; cudnn: head sizes 64 and 128, data.document_mask off");
+            "hand: own kernels; wgmma: own kernels for compute capability 9.0 (H100, H200), for bf16, head sizes (q and k/v) 64/64, "
+            "64/128, 96/96, 96/128 and 128/128, and undivided sequences; cudnn: head sizes 64 and 128, data.document_mask off");
         v.field("graph", graph, "launch the work of a step as recorded CUDA graphs");
         v.field(
             "dependent_launch", dependent_launch,

@@ -18,9 +18,7 @@ class AttentionLibrary {
     virtual bool forward(const op::AttentionForward& a, Stream& stream) = 0;
     virtual bool backward(const op::AttentionBackward& a, Stream& stream) = 0;
     // As Ops::fuses_rotary(). False: calls have no RotaryOfInputs.
-    virtual bool fuses_rotary(HeadWidths /*widths*/, DType /*compute_dtype*/) const {
-        return false;
-    }
+    virtual bool fuses_rotary(HeadWidths /*widths*/, DType /*compute_dtype*/) const { return false; }
     // Reasons for which calls were left to the hand-written kernels, one sentence per reason so far.
     virtual std::vector<std::string> notes() const = 0;
 };
