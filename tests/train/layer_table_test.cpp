@@ -24,13 +24,12 @@ TEST(LayerTableTest, Gpt2) {
     ModelConfig config = model_of("gpt2", {.layers = 4, .width = 16, .heads = 2, .vocabulary = 40});
     const std::string attention_and_mlp =
         " layernorm, gain, bias; linear 16 -> 48, bias; attention 2 x 8, within documents;"
-        " linear 16 -> 16, bias; add; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
-        " linear 64 -> 16, bias;";
+        " linear 16 -> 16, bias, added to the stream; layernorm, gain, bias; linear 16 -> 64, bias; gelu_tanh;"
+        " linear 64 -> 16, bias, added to the stream;";
     EXPECT_EQ(rows_of(config), (std::vector<std::string>{
                                    "0-0 embeddings: tied embedding 64 x 16 + positions 8 x 16;",
-                                   "1-1 block 0:" + attention_and_mlp,
-                                   "2-4 blocks 1-3: add;" + attention_and_mlp,
-                                   "5-5 head: add; layernorm, gain, bias; head 16 -> 64 (40 tokens), tied, "
+                                   "1-4 blocks 0-3:" + attention_and_mlp,
+                                   "5-5 head: layernorm, gain, bias; head 16 -> 64 (40 tokens), tied, "
                                    "cross entropy;",
                                }));
 }
@@ -41,20 +40,20 @@ TEST(LayerTableTest, ModernWithMoreTables) {
         together({with_tables({.layers = 4, .values = 2, .max_ngram = 3, .ngram_rows = 50}),
                   {kMix, "model.layers.each.attention.window=4", "model.layers.each.attention.scale=0.12"}}));
     const std::string attention =
-        " attention 2 x 8, window 4, scale 0.12; linear 16 -> 16; add; rmsnorm; linear 16 -> 64;"
-        " relu_squared; linear 64 -> 16;";
+        " attention 2 x 8, window 4, scale 0.12; linear 16 -> 16, added to the stream; rmsnorm;"
+        " linear 16 -> 64; relu_squared; linear 64 -> 16, added to the stream;";
     EXPECT_EQ(
         rows_of(config, false),
         (std::vector<std::string>{
             "0-0 embeddings: embedding 64 x 16; n-gram embedding 50 x 16, 2 rows a token; rmsnorm;",
             "1-1 block 0: mix of first and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
                 attention,
-            "2-2 block 1: add; mix of entered and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
+            "2-2 block 1: mix of stream after mlp.down and first; rmsnorm; linear 16 -> 48; QK-norm, rotary 2 x 8;" +
                 attention,
-            "3-4 blocks 2-3: add; mix of entered and first; rmsnorm; linear 16 -> 48; embedding 64 x 16;"
+            "3-4 blocks 2-3: mix of stream after mlp.down and first; rmsnorm; linear 16 -> 48; embedding 64 x 16;"
             " mix of v and value_embedding; QK-norm, rotary 2 x 8;" +
                 attention,
-            "5-5 head: add; rmsnorm; head 16 -> 64, not tied, softcap 15, cross entropy;",
+            "5-5 head: rmsnorm; head 16 -> 64, not tied, softcap 15, cross entropy;",
         }));
 }
 

@@ -121,8 +121,8 @@ TEST(ModelParts, OptionsAddNodesAndParameters) {
               "token before; sum of embedding + c0 x gated row before; rmsnorm");
     EXPECT_THAT(of(1), HasSubstr("sigmoid gate 6 -> 2 of attn_norm"));
     EXPECT_THAT(of(1), HasSubstr("sum of attn.gate x attn_out; linear"));
-    EXPECT_THAT(of(3), HasSubstr("sum of output of block 2 + gate x output of block 1"));
-    EXPECT_THAT(of(4), HasSubstr("sum of last + -1 x c0 x output of block 2"));
+    EXPECT_THAT(of(3), HasSubstr("sum of stream after mlp.down + gate x stream after mlp.down"));
+    EXPECT_THAT(of(4), HasSubstr("sum of stream after mlp.down + -1 x c0 x stream after mlp.down"));
 }
 
 // All norms share one epsilon, including QK-norm. The default is not printed.

@@ -107,7 +107,7 @@ ValueId GraphWriter::linear(const std::string& name, ValueId x, const Weight& w)
     const ParameterId factor =
         w.factor ? number(w.factor->name, w.factor->start, w.factor->meaning) : kNoParameter;
     const ValueId y =
-        compute_value(w.addend == kNoValue ? name : "stream and " + name, rows_of(x), w.outputs);
+        compute_value(w.addend == kNoValue ? name : "stream after " + name, rows_of(x), w.outputs);
     // Only one term of a sum has the bias.
     Linear::Options options{.adds_bias = w.inputs.parts == 1 || batch.tensor.index == 0,
                             .fp8 = w.fp8,
