@@ -42,8 +42,12 @@ TEST_F(RotaryModelTest, TakesTimePerBlock) {
     OpCost cost;
     cost.op = "attention_backward";
     for (const int64_t head_dim : {64, 96, 128}) {
-        cost.attention = {
-            .sequences = 4, .queries = 1024, .keys = 1024, .num_heads = 6, .head_dim = head_dim};
+        cost.attention = {.sequences = 4,
+                          .queries = 1024,
+                          .keys = 1024,
+                          .num_heads = 6,
+                          .head_dim = head_dim,
+                          .value_dim = head_dim};
         const AttentionTiming* const timing = attention_timing(cost, DType::bf16, kernel);
         ASSERT_TRUE(timing);
         // Documents do not change the time of the epilogue.
