@@ -100,7 +100,7 @@ rm -r logs
 
 # A modelled step on a GPU that this machine lacks.
 expect 0 "modelled step .* tokens/s" "$speedrun" plan tiny.json --gpu h100
-printed "^matmul 256x96x32 nt " "^attention_backward .*measured on an H100" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"
+printed "^matmul 256x96x32 nt " "^attention_backward .*without tensor cores" "measured on an H100" "^step " "NVIDIA H100.*one GPU, bf16" "note: modelled, not measured"
 expect 0 '"kind": "modelled"' "$speedrun" plan tiny.json --gpu 4090 --json
 python3 -m json.tool out >/dev/null || fail "plan --gpu --json prints no JSON"
 expect 0 "one of 4 GPUs" "$speedrun" plan tiny.json --gpu a100 --ranks 4 --set batch.microbatch_tokens=64
@@ -150,14 +150,14 @@ expect 0 "h100, h200, a100, 4090, b200 or 5090" "$speedrun" plan --help
 expect 0 "^layers: 4 units of " "$speedrun" plan tiny.json --set model.layers.count=2 --set 'model.tables={"values":{}}' \
     --set model.layers.at.1.attention.value_table=values
 printed "^  0  *embeddings  *embedding 320 x 32; rmsnorm$" "^  1  *block 0  *rmsnorm; linear 32 -> 96; QK-norm, rotary 2 x 16;" \
-    "^  2  *block 1  *add; rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *add; rmsnorm; head 32 -> 320 (257 tokens), not tied, "
+    "^  2  *block 1  *rmsnorm; linear 32 -> 96; embedding 320 x 32;" "^  3  *head  *rmsnorm; head 32 -> 320 (257 tokens), not tied, "
 expect 0 "^  linear 32 -> 96  *1  *0.002  *0.1  *1  *0.003  *0.3$" "$speedrun" plan tiny.json --set precision=f32
 grep -q "^  node  *forward: calls  *GFLOP  *MiB  *backward: calls  *GFLOP  *MiB$" out || fail "plan has no table of work by node"
 expect 0 "most of them at once: [0-9.]* MiB in backward of losses (head" "$speedrun" plan tiny.json
 grep -q "^    scratch of head, loss x 1  *0\.[1-9]$" out || fail "plan does not say what is in memory at the busiest step"
 expect 0 '"name": "block 0"' "$speedrun" plan tiny.json --gpu h100 --json
 python3 -m json.tool out >/dev/null || fail "plan --gpu --json with its layers is no JSON"
-expect 0 "^unit.dot: unit 1 of 0-2 (block 0), 10 nodes" "$speedrun" plan tiny.json --graph unit.dot
+expect 0 "^unit.dot: unit 1 of 0-2 (block 0), 9 nodes" "$speedrun" plan tiny.json --graph unit.dot
 has unit.dot "^digraph unit {" "linear 32 -&gt; 96" "mlp.up.weight" "tokens 256 x hidden 128" "from embeddings" "cluster_fused0"
 expect 0 "unit 2 of 0-2 (head)" "$speedrun" plan tiny.json --graph unit.gv --unit 2
 grep -q "head 32 -&gt; 320" unit.gv || fail "--unit 2 is not the head"
