@@ -28,8 +28,8 @@ struct TensorCut {
 };
 
 // Returns the location of a part's elements in the whole parameter, ascending: a box per stack of rows, or at most three
-// boxes of columns. Their elements are consecutive in the part. An uncut parameter has one box of one row. Padding at the end of the last parts has no box.
-// Throws an internal error for elements outside the part.
+// boxes of columns. Their elements are consecutive in the part. An uncut parameter has one box of one row. Padding at the
+// end of the last parts has no box. Throws an internal error for elements outside the part.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, const TensorCut& cut, const Range& in_slice);
 
 }  // namespace speedrun

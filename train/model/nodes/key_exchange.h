@@ -10,8 +10,7 @@ namespace speedrun {
 class KeyExchange final : public Node {
   public:
     struct Ports {
-        ValueId
-            kept;  // (keys, columns of k and v): keys and values side by side; per row the keys of KeptKeys
+        ValueId kept;  // (keys, columns of k and of v); per row the keys of KeptKeys
         ValueId k, v;  // (tokens, columns), this rank's part
     };
     KeyExchange(const Ports& ports, const SharedKeys& keys);
