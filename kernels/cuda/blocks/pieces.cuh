@@ -14,7 +14,7 @@ namespace speedrun {
 
 // Pieces of a launch.
 constexpr int kMaxPieces = 64;
-constexpr size_t kMaxArgumentBytes = 4096;  // of a kernel
+constexpr size_t kMaxArgumentBytes = 4096;  // CUDA limits the arguments of a kernel
 
 template <class Piece>
 struct PieceTable {
